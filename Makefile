@@ -1,0 +1,52 @@
+# make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
+# make test   set up .venv if needed, run all tests
+# make lint   ruff, check and format
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-fast lint format clean help
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+# The CPU build of torch where there is no GPU and pip can find one (it carries the version's +cpu), else what pip takes.
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -c GPU || true)
+
+$(READY): setup.cfg pyproject.toml constraints.txt
+	@start=$$(date +%s); set -e; \
+	echo "== set-up of $(VENV)"; \
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	if ! $(BIN)/python -c "import torch" 2>/dev/null; then \
+	  if [ -n "$(GPU)" ] && [ "$(GPU)" != 0 ]; then \
+	    $(BIN)/python -m pip install -q "torch==$(TORCH)"; \
+	  else \
+	    $(BIN)/python -m pip install -q "torch==$(TORCH)+cpu" 2>/dev/null || $(BIN)/python -m pip install -q "torch==$(TORCH)"; \
+	  fi; \
+	fi; \
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"; \
+	touch $(READY); \
+	echo "== set-up: $$(( $$(date +%s) - start )) s"
+
+demo: $(READY)
+	@start=$$(date +%s); $(BIN)/grpo-ext demo && echo "== demo: $$(( $$(date +%s) - start )) s"
+
+test: $(READY)
+	@start=$$(date +%s); $(BIN)/python -m pytest && echo "== tests: $$(( $$(date +%s) - start )) s"
+
+# make test-fast   the core suite, without the tests that train or start processes
+test-fast: $(READY)
+	@$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+# make format   let ruff put the code in order
+format: $(READY)
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

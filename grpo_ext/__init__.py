@@ -1,0 +1,38 @@
+"""grpo_ext: GRPO training with Hugging Face TRL, made trustworthy, fast and pleasant.
+
+The public names are loaded when first asked for, so that `import grpo_ext` is instant and `grpo-ext --help` answers at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "GRPOExtConfig": "grpo_ext.recipe.schema",
+    "GRPOExtTrainer": "grpo_ext.trainer",
+    "load_recipe": "grpo_ext.recipe.load",
+    "RecipeError": "grpo_ext.recipe.problems",
+    "register": "grpo_ext.rewards",
+    "build": "grpo_ext.rewards",
+    "list_rewards": "grpo_ext.rewards",
+}
+
+__all__ = ["GRPOExtConfig", "GRPOExtTrainer", "RecipeError", "build", "list_rewards", "load_recipe", "register"]
+
+if TYPE_CHECKING:
+    from grpo_ext.recipe.load import load_recipe
+    from grpo_ext.recipe.problems import RecipeError
+    from grpo_ext.recipe.schema import GRPOExtConfig
+    from grpo_ext.rewards import build, list_rewards, register
+    from grpo_ext.trainer import GRPOExtTrainer
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'grpo_ext' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
