@@ -1,0 +1,39 @@
+"""Where the recipes lie: in a checkout beside the package, in an installation under its data folder."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import grpo_ext
+
+
+def recipe_folder() -> Path:
+    """The folder of recipes that came with this package.
+
+    Raises:
+        FileNotFoundError: if the installation has none.
+    """
+    checkout = Path(grpo_ext.__file__).resolve().parent.parent / "recipes"
+    installed = Path(sysconfig.get_path("data")) / "share" / "grpo_ext" / "recipes"
+    for folder in (checkout, installed):
+        if (folder / "accelerate").is_dir():
+            return folder
+    raise FileNotFoundError(
+        f"No recipes at {checkout} or {installed}: install grpo_ext again, or run it from a checkout."
+    )
+
+
+def accelerate_config(name: str) -> Path:
+    """The accelerate config `name`: a file, or one in `recipes/accelerate/` without its ending.
+
+    Raises:
+        FileNotFoundError: if there is neither; the message lists those there are.
+    """
+    if (path := Path(name).expanduser()).is_file():
+        return path
+    folder = recipe_folder() / "accelerate"
+    if (path := folder / f"{name}.yaml").is_file():
+        return path
+    known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
+    raise FileNotFoundError(f"accelerate_config: no file {name!r} and none of that name among: {known}.")

@@ -1,0 +1,168 @@
+"""Reading a recipe: YAML and the command line in, checked values out, dataclasses on demand.
+
+`load_recipe` finds every fault that can be seen without a model, a GPU or the data, and tells all of them at once. The
+dataclasses themselves are built when first asked for, since TRL's look at the machine (a bfloat16 recipe cannot be turned
+into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trl import ModelConfig, SFTConfig
+
+from grpo_ext.recipe.check import GRPO_RULES, SFT_RULES, Rule, check_values
+from grpo_ext.recipe.problems import Problem, RecipeError, unknown
+from grpo_ext.recipe.read import Settings, read_settings
+from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
+from grpo_ext.recipe.values import convert
+from grpo_ext.tasks import Task, get_task_class, task_classes
+
+
+@dataclass
+class Recipe:
+    """A checked recipe: the values that were set, by dataclass, and the dataclasses built from them.
+
+    Attributes:
+        path: the YAML file, or `None` for a recipe of overrides alone.
+        values: what was set, converted to its type: `{"training": {"learning_rate": 5e-07, ...}, "run": {...}, ...}`.
+        schema: the dataclass behind each part of `values`.
+    """
+
+    path: Path | None
+    values: dict[str, dict[str, Any]]
+    schema: dict[str, type] = field(repr=False)
+
+    @cached_property
+    def training(self) -> GRPOExtConfig:
+        """The trainer's arguments."""
+        return self._build("training")
+
+    @cached_property
+    def run(self) -> RunConfig:
+        """Data, rewards and launcher."""
+        return self._build("run")
+
+    @cached_property
+    def model(self) -> ModelConfig:
+        """TRL's model arguments: name, dtype, LoRA, quantisation."""
+        return self._build("model")
+
+    @cached_property
+    def task(self) -> Task:
+        """The task with its own fields set; a task that counts tokens counts with the model's tokenizer."""
+        task = self._build("task")
+        if getattr(task, "length_tokenizer", self) is None:
+            task.length_tokenizer = self.model.model_name_or_path
+        return task
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value that was set for `key`, or the field's default."""
+        for part, cls in self.schema.items():
+            fields = {f.name: f for f in dataclasses.fields(cls)}
+            if key in fields:
+                if key in self.values[part]:
+                    return self.values[part][key]
+                f = fields[key]
+                return f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+        return default
+
+    def _build(self, part: str) -> Any:
+        return self.schema[part](**self.values[part])
+
+
+def load_recipe(path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None) -> Recipe:
+    """Read and check a training recipe.
+
+    Args:
+        path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`, TRL's `ModelConfig` or
+            the task it names. `None`: start from the defaults.
+        overrides: values that replace the file's: a mapping, or command-line words such as
+            `["--learning_rate", "1e-5", "--use_vllm"]`.
+
+    Returns:
+        `Recipe`: with `.training`, `.run`, `.model` and `.task`.
+
+    Raises:
+        RecipeError: naming every unknown key, wrong type, value out of range and impossible batch size, with its place
+            and what to write instead.
+        FileNotFoundError: if there is no such file.
+    """
+    settings = read_settings(path, overrides)
+    task_class, problems = _task_class(*settings.get("task", (RunConfig.task, None)))
+    schema = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig, "task": task_class}
+    return _checked(path, settings, schema, GRPO_RULES, problems)
+
+
+def load_sft_recipe(path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None) -> Recipe:
+    """Read and check a recipe of supervised training.
+
+    As `load_recipe`, with the fields of TRL's `SFTConfig`, `SFTRunConfig` and TRL's `ModelConfig`, and without a task.
+    """
+    schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
+    return _checked(path, read_settings(path, overrides), schema, SFT_RULES, [])
+
+
+def _checked(
+    path: str | Path | None,
+    settings: Settings,
+    schema: dict[str, type],
+    rules: tuple[Rule, ...],
+    problems: list[Problem],
+) -> Recipe:
+    """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
+    values, more = sort_settings(settings, schema)
+    problems += more
+    if path is not None:
+        values["training"].setdefault("output_dir", f"runs/{Path(path).parent.name}-{Path(path).stem}")
+    problems += check_values(values, rules, places={key: place for key, (_, place) in settings.items()})
+    recipe = Recipe(path=Path(path) if path is not None else None, values=values, schema=schema)
+    if not problems and "task" in schema:
+        try:
+            _ = recipe.task
+        except ValueError as error:  # tasks check their own fields
+            problems.append(Problem(str(error), place=str(path) if path is not None else None))
+    if problems:
+        raise RecipeError(problems)
+    return recipe
+
+
+def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
+    """Each setting converted and put with the dataclass that has its key; what cannot be is a problem."""
+    owners, hints, choices = {}, {}, {}
+    for part, cls in schema.items():
+        cls_hints = typing.get_type_hints(cls)
+        for f in dataclasses.fields(cls):
+            owners.setdefault(f.name, part)
+            hints.setdefault(f.name, cls_hints[f.name])
+            choices.setdefault(f.name, tuple(f.metadata.get("choices") or ()) or None)
+    values: dict[str, dict[str, Any]] = {part: {} for part in schema}
+    problems = []
+    for key, (value, place) in settings.items():
+        if key not in owners:
+            problems.append(Problem(_unknown_key(key, owners), key, place))
+            continue
+        try:
+            values[owners[key]][key] = convert(key, value, hints[key], choices[key])
+        except ValueError as error:
+            problems.append(Problem(str(error), key, place))
+    return values, problems
+
+
+def _unknown_key(key: str, known: dict[str, str]) -> str:
+    for name, cls in task_classes().items():
+        if key in {f.name for f in dataclasses.fields(cls)}:
+            return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."
+    return unknown("key", key, known)
+
+
+def _task_class(name: Any, place: str | None) -> tuple[type[Task], list[Problem]]:
+    try:
+        return get_task_class(name), []
+    except ValueError as error:
+        return Task, [Problem(str(error), "task", place)]

@@ -1,0 +1,54 @@
+"""How a recipe's faults are told: every one of them at once, each with its place and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault of a recipe.
+
+    Attributes:
+        message: what is wrong and what to write instead.
+        key: the recipe key that it is about, or `None` where it is about none in particular.
+        place: where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`.
+    """
+
+    message: str
+    key: str | None = None
+    place: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run. `problems` lists all that was found."""
+
+    def __init__(self, problems: Iterable[Problem]):
+        self.problems = list(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like `word`, or `None` if none is like it.
+
+    A key that says more or less than a known one (`generations` for `num_generations`) counts as like it, too.
+    """
+    known = list(known)
+    if close := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
+        return close[0]
+    containing = [k for k in known if len(word) > 3 and (word in k or k in word)]
+    return min(containing, key=len, default=None)
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+    """The sentence for a word that is not among the known ones."""
+    known = sorted(known)
+    if guess := nearest(word, known):
+        return f"unknown {kind} {word!r}. Did you mean {guess!r}?"
+    listed = f" Known: {', '.join(known)}." if len(known) <= 30 else ""
+    return f"unknown {kind} {word!r}.{listed}"

@@ -1,0 +1,139 @@
+"""The dataclasses whose fields are recipe keys.
+
+A key keeps TRL's name and meaning wherever TRL has one. `GRPOExtConfig` holds the trainer's arguments and is TRL's
+`GRPOConfig` with more fields, each of which, at its default, leaves TRL's behaviour as it is; `RunConfig` holds what the
+command needs beside them. The fields of the named task (see `grpo_ext.tasks`) and of TRL's `ModelConfig` are recipe keys, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+from trl import GRPOConfig, ScriptArguments
+
+# TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "scale_rewards": ("group", "batch", "none"),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_mode": ("colocate", "server"),
+    "vllm_model_impl": ("vllm", "transformers"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "lr_scheduler_type": tuple(SchedulerType),
+    "eval_strategy": tuple(IntervalStrategy),
+    "logging_strategy": tuple(IntervalStrategy),
+    "save_strategy": tuple(SaveStrategy),
+    "reward_on_error": ("none", "raise"),
+}
+
+# Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
+RANGES: dict[str, tuple[float | None, float | None]] = {
+    "num_generations": (2, None),
+    "num_iterations": (1, None),
+    "steps_per_generation": (1, None),
+    "per_device_train_batch_size": (1, None),
+    "gradient_accumulation_steps": (1, None),
+    "max_completion_length": (1, None),
+    "learning_rate": (0, None),
+    "temperature": (1e-6, None),
+    "top_p": (1e-9, 1),
+    "top_k": (0, None),
+    "min_p": (0, 1),
+    "repetition_penalty": (1e-6, None),
+    "beta": (0, None),
+    "epsilon": (0, None),
+    "epsilon_high": (0, None),
+    "delta": (0, None),
+    "top_entropy_quantile": (0, 1),
+    "lora_dropout": (0, 1),
+    "lora_r": (1, None),
+    "eval_temperature": (0, None),
+    "reward_max_failure_rate": (0, 1),
+    "reward_workers": (0, None),
+    "reward_timeout": (1e-3, None),
+    "max_train_samples": (1, None),
+    "max_eval_samples": (1, None),
+}
+
+
+@dataclass
+class GRPOExtConfig(GRPOConfig):
+    """TRL's `GRPOConfig` with the options of this package.
+
+    Every argument of `GRPOConfig` means what it means there. At their defaults the added ones leave a run of
+    `GRPOExtTrainer` bit for bit what `GRPOTrainer` would do.
+
+    Args:
+        eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
+            training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
+            0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
+            are averaged over completions, under the name of their data set.
+        reward_on_error (`str`, defaults to `"none"`): what happens where a reward function raises, returns the wrong
+            number of values, or a value that is not finite. `"none"`: those rows count as not scored by it, and
+            `rewards/NAME/failed` counts them. `"raise"`: the run stops at the first.
+        reward_max_failure_rate (`float`, defaults to 0.5): the share of failed rows, over the last batches, above which
+            the run stops with the last error all the same.
+        reward_workers (`int`, defaults to 0): number of processes for the rewards that need much CPU time (math
+            verification). 0 computes them in the training process.
+        reward_timeout (`float`, defaults to 5.0): seconds that a worker may spend on one row before it is replaced and
+            the row counts as not scored.
+    """
+
+    eval_temperature: float | None = field(
+        default=None,
+        metadata={"help": "Temperature of evaluation: 0 greedy, None TRL's own evaluation (samples as in training)."},
+    )
+    reward_on_error: str = field(
+        default="none",
+        metadata={"help": "Rows that a reward fails on: 'none' leaves them unscored by it, 'raise' stops the run."},
+    )
+    reward_max_failure_rate: float = field(
+        default=0.5, metadata={"help": "Share of failed rows of one reward above which the run stops."}
+    )
+    reward_workers: int = field(
+        default=0, metadata={"help": "Processes for CPU-heavy rewards; 0 computes them in the training process."}
+    )
+    reward_timeout: float = field(default=5.0, metadata={"help": "Seconds a reward worker may spend on one row."})
+
+
+@dataclass
+class SFTRunConfig(ScriptArguments):
+    """What `grpo-ext sft` needs beside TRL's `SFTConfig`; `dataset_*` are TRL's `ScriptArguments`.
+
+    Args:
+        accelerate_config (`str`, *optional*): what to launch with: a file, or the name of one in `recipes/accelerate/`.
+            `None`: `cpu` without a GPU, else `single_gpu`.
+    """
+
+    accelerate_config: str | None = field(
+        default=None, metadata={"help": "accelerate config: a file, or the name of one in recipes/accelerate/."}
+    )
+
+
+@dataclass
+class RunConfig(SFTRunConfig):
+    """What `grpo-ext train` needs beside the trainer's arguments; `dataset_*` are TRL's `ScriptArguments`.
+
+    Args:
+        task (`str`): the task's name, see `grpo_ext.tasks`.
+        reward_funcs (`list`, *optional*): rewards by name, or as `{name: ..., weight: ..., option: ...}`. `None` takes
+            the task's own with their weights.
+        reward_plugins (`list[str]`, *optional*): Python files that register further rewards.
+        eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: `dataset_test_split` of
+            `dataset_name`, or the task's own held-out rows.
+        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows.
+    """
+
+    task: str = field(default="countdown", metadata={"help": "Name of the task."})
+    reward_funcs: list[str | dict[str, Any]] | None = field(
+        default=None, metadata={"help": "Rewards, by name or as {name, weight, option: value}."}
+    )
+    reward_plugins: list[str] | None = field(
+        default=None, metadata={"help": "Python files that register further rewards."}
+    )
+    eval_dataset_name: str | None = field(default=None, metadata={"help": "Held-out rows: a file or a hub id."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use only so many training rows."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only so many held-out rows."})

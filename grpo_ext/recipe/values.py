@@ -1,0 +1,73 @@
+"""From what a recipe says to what a field holds: types, choices and ranges of single values."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from functools import cache
+from typing import Any
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from grpo_ext.recipe.problems import nearest
+from grpo_ext.recipe.schema import CHOICES, RANGES
+
+TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter:
+    config = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
+    try:
+        return TypeAdapter(hint, config=config)
+    except PydanticUserError:  # a dataclass of its own carries its own configuration
+        return TypeAdapter(hint)
+
+
+def in_words(hint: Any) -> str:
+    """A type hint as a person would say it: `float | None` is "a number or null"."""
+    if hint is type(None):
+        return "null"
+    if hint in TYPE_WORDS:
+        return TYPE_WORDS[hint]
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(in_words(a) for a in arguments))
+    if origin is list:
+        return f"a list of items, each {in_words(arguments[0])}" if arguments else "a list"
+    if origin is dict:
+        return "a mapping"
+    return getattr(hint, "__name__", str(hint))
+
+
+def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = None) -> Any:
+    """`value` as the field `key` of type `hint` holds it, so that `5e-7`, which YAML reads as text, becomes a number.
+
+    Raises:
+        ValueError: with a sentence, if the value does not fit the type, the field's choices or its range.
+    """
+    try:
+        value = _adapter(hint).validate_python(value)
+    except ValidationError:
+        raise ValueError(f"{key} is {in_words(hint)}, got {value!r}.") from None
+    choices = choices or CHOICES.get(key)
+    # TRL's scale_rewards also takes a boolean, for "group" and "none".
+    if choices and isinstance(value, str) and value not in choices:
+        guess = nearest(value, choices)
+        hint_text = f" Did you mean {guess!r}?" if guess else ""
+        raise ValueError(f"{key} is one of {', '.join(map(str, choices))}; got {value!r}.{hint_text}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key} must be a finite number, got {value}.")
+    _check_range(key, value)
+    return value
+
+
+def _check_range(key: str, value: Any) -> None:
+    if key not in RANGES or isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    low, high = RANGES[key]
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+        raise ValueError(f"{key} must be {bounds}, got {value:g}.")

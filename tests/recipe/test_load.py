@@ -1,0 +1,130 @@
+"""Recipes: values arrive with their types, and every fault is named with its place and a way out."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import REPO
+
+from grpo_ext import RecipeError, load_recipe
+from grpo_ext.recipe.read import parse_words, split_config
+
+MODEL = {"model_name_or_path": "somewhere"}
+
+
+def write(tmp_path, text):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+def faults(tmp_path, text, overrides=None):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(write(tmp_path, text), overrides)
+    return str(error.value)
+
+
+def test_numbers_that_yaml_reads_as_text_become_numbers(tmp_path):
+    recipe = load_recipe(
+        write(tmp_path, "model_name_or_path: m\nlearning_rate: 5e-7\nbeta: 1e-3\nuse_cpu: true\nbf16: false\n")
+    )
+    assert recipe.training.learning_rate == 5e-7
+    assert recipe.training.beta == 0.001
+
+
+def test_the_command_line_replaces_the_file(tmp_path):
+    path = write(tmp_path, "model_name_or_path: m\nlearning_rate: 1.0\nnum_generations: 4\n")
+    recipe = load_recipe(path, ["--learning_rate", "2e-5", "--use_vllm", "--num_generations=2", "--top-k", "7"])
+    assert recipe.get("learning_rate") == 2e-5
+    assert recipe.get("use_vllm") is True
+    assert recipe.get("num_generations") == 2
+    assert recipe.get("top_k") == 7
+    assert recipe.get("beta") == 0.0  # TRL's default
+
+
+def test_negative_numbers_are_values():
+    assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {"delta": -1.5, "flag": True, "x": "--y"}
+
+
+def test_output_dir_is_named_after_the_recipe(tmp_path):
+    recipe = load_recipe(write(tmp_path, "model_name_or_path: m\n"))
+    assert recipe.get("output_dir") == f"runs/{tmp_path.name}-recipe"
+
+
+def test_an_unknown_key_names_its_line_and_the_nearest_key(tmp_path):
+    message = faults(tmp_path, "model_name_or_path: m\nlearning_rte: 1.0\n")
+    assert "recipe.yaml:2" in message
+    assert "'learning_rate'" in message
+
+
+def test_all_faults_are_told_at_once(tmp_path):
+    message = faults(tmp_path, "loss_type: drgrpo\ntemperature: -1\nnum_generations: many\nscale_rewards: grp\n")
+    for expected in (
+        "dr_grpo",
+        "temperature must be",
+        "num_generations is a whole number",
+        "'group'",
+        "model_name_or_path",
+    ):
+        assert expected in message
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("num_generations: 6\n", "no multiple of num_generations 6"),
+        ("learning_rate: .nan\n", "finite"),
+        ("reward_funcs: [countdown]\nreward_weights: [1.0, 2.0]\n", "2 reward_weights for 1 reward_funcs"),
+        ("reward_weights: [1.0]\n", "needs reward_funcs"),
+        ("loss_type: cispo\n", "epsilon_high: 5.0"),
+        ("sync_ref_model: true\n", "beta above 0"),
+        ("task: countdwon\n", "'countdown'"),
+        ("task: no.such.module:Task\n", "cannot load the task"),
+        ("max_prompt_tokens: 300\n", "belongs to the task 'gsm8k'"),
+        ("top_p: 1.5\n", "between"),
+        ("generation_batch_size: 16\nsteps_per_generation: 2\n", "not both"),
+        ("max_target: 0\n", "max_target=0"),
+        ("beta: 0.1\nbeta: 0.2\n", "second time"),
+        ("- a\n- b\n", "lines of `key: value`"),
+        ("a: [\n", "not a YAML file"),
+    ],
+)
+def test_faults(tmp_path, text, expected):
+    assert expected in faults(tmp_path, "model_name_or_path: m\n" * (not text.startswith(("-", "a:"))) + text)
+
+
+def test_the_number_of_processes_counts(tmp_path, monkeypatch):
+    path = write(tmp_path, "model_name_or_path: m\nper_device_train_batch_size: 3\nnum_generations: 6\n")
+    with pytest.raises(RecipeError):
+        load_recipe(path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    load_recipe(path)
+
+
+def test_a_missing_file_is_said_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no recipe at"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_overrides_can_be_a_mapping():
+    recipe = load_recipe(None, {**MODEL, "max_number": 12, "reward_funcs": [{"name": "format", "weight": 0.5}]})
+    assert recipe.task.max_number == 12
+    assert recipe.run.reward_funcs == [{"name": "format", "weight": 0.5}]
+
+
+def test_config_is_found_among_the_words():
+    assert split_config(["--a", "1", "--config", "x.yaml", "--b"]) == ("x.yaml", ["--a", "1", "--b"])
+    assert split_config(["--config=x.yaml"]) == ("x.yaml", [])
+    assert split_config(["--a"]) == (None, ["--a"])
+
+
+RECIPES = sorted(
+    p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem
+)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_every_recipe_is_sound_and_begins_with_its_command(path):
+    load_recipe(path)
+    head = path.read_text(encoding="utf-8").split("\n\n")[0]
+    assert head.startswith("#")
+    assert f"--config recipes/{path.parent.name}/{path.name}" in head

@@ -1,0 +1,57 @@
+"""Every recipe trains for two steps on a tiny model, with nothing but model, data and sizes replaced."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from conftest import REPO
+
+from grpo_ext import load_recipe
+from grpo_ext.train import make_trainer
+
+pytestmark = pytest.mark.slow
+RECIPES = sorted(
+    p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem
+)
+
+SIZES = {
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "max_completion_length": 16,
+    "max_train_samples": 16,
+    "max_eval_samples": 4,
+    "dataset_name": None,
+    "dataset_config": None,
+    # the machine: no GPU, no vLLM
+    "use_cpu": True,
+    "bf16": False,
+    "use_vllm": False,
+    "dtype": "float32",
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+    "save_strategy": "no",
+}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_two_steps(path, tiny_folder, tmp_path):
+    recipe = load_recipe(path, {**SIZES, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path)})
+    trainer = make_trainer(recipe)
+    stated = load_recipe(path)
+    for key in (
+        "loss_type",
+        "beta",
+        "num_generations",
+        "temperature",
+        "top_p",
+        "top_k",
+        "num_iterations",
+        "learning_rate",
+    ):
+        assert getattr(trainer.args, key) == stated.get(key), key
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 2
+    assert all(math.isfinite(loss) for loss in losses)
