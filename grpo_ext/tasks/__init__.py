@@ -1,0 +1,44 @@
+"""Tasks by name. A task says how rows become prompts, which rewards judge them, and how to evaluate."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from grpo_ext.tasks.base import Task
+
+# Named here rather than registered on import, so that one task's packages are not loaded for another's run.
+MODULES = {
+    "countdown": "grpo_ext.tasks.countdown:Countdown",
+    "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
+    "poem": "grpo_ext.tasks.poem:Poem",
+}
+
+
+def get_task_class(name: Any) -> type[Task]:
+    """The dataclass of a task: one of ours by name, or a user's own as `pkg.module:Class`.
+
+    Raises:
+        ValueError: if there is no such task.
+    """
+    from grpo_ext.recipe.problems import unknown
+
+    path = MODULES.get(name, name)
+    if not isinstance(path, str) or ":" not in path:
+        raise ValueError(unknown("task", str(name), MODULES) + " A task of your own is written `pkg.module:Class`.")
+    module, _, attribute = path.partition(":")
+    try:
+        cls = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"cannot load the task {name!r}: {error}.") from error
+    if not (isinstance(cls, type) and issubclass(cls, Task)):
+        raise ValueError(f"{name!r} is not a task: {attribute} must be a subclass of grpo_ext.tasks.Task.")
+    return cls
+
+
+def task_classes() -> dict[str, type[Task]]:
+    """The tasks of this package, by name."""
+    return {name: get_task_class(name) for name in MODULES}
+
+
+__all__ = ["Task", "get_task_class", "task_classes"]

@@ -1,0 +1,140 @@
+"""What a task is: how rows become prompts, which rewards judge them, and where the rows come from.
+
+A task is a dataclass. Its fields are recipe keys, so `max_number: 12` in a recipe sets `Countdown.max_number`. A row passes
+through three small methods, each easy to override: `keep` drops rows that the task does not want, `columns` derives what the
+rewards read, `prompt` writes the chat messages. Rows come from the task's own generator, or from a file or the hub through
+`datasets` when the recipe names a `dataset_name`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+Row = dict[str, Any]
+Messages = list[dict[str, str]]
+
+# How `datasets` calls the builder of each kind of file that we read.
+FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+@dataclass
+class Task:
+    """Base of all tasks; subclasses are dataclasses whose fields are recipe keys.
+
+    Class attributes:
+        name (`str`): what a recipe writes after `task:`.
+        default_rewards (`dict[str, float]`): reward name to weight, used when the recipe names no `reward_funcs`.
+        outcome_reward (`str`): the reward that says whether a completion solved its problem. Accuracy, pass@k and the
+            question whether a group taught anything are about this one.
+    """
+
+    name: ClassVar[str]
+    default_rewards: ClassVar[dict[str, float]]
+    outcome_reward: ClassVar[str]
+
+    def generate(self, split: str) -> Iterator[Row] | None:
+        """Rows of the task's own making for `split` ("train" or "test"), or None if it needs a data set."""
+        return None
+
+    def keep(self, row: Row) -> bool:
+        """Whether a row is used at all."""
+        return True
+
+    def columns(self, row: Row) -> Row:
+        """The columns that the rewards read, derived from a row of the data set."""
+        return {}
+
+    def prompt(self, row: Row) -> Messages:
+        """The chat messages of one row."""
+        raise NotImplementedError
+
+    def example(self, row: Row) -> Row:
+        """One training example: the row, the columns derived from it, and its prompt."""
+        row = {**row, **self.columns(row)}
+        return {**row, "prompt": self.prompt(row)}
+
+    def dataset(
+        self,
+        split: str = "train",
+        *,
+        dataset_name: str | None = None,
+        dataset_config: str | None = None,
+        streaming: bool = False,
+        limit: int | None = None,
+    ) -> Dataset | IterableDataset:
+        """Examples of `split`, ready for the trainer.
+
+        Args:
+            split: "train" or "test"; for a data set from the hub, any split it has.
+            dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub id. `None`: the
+                task's own rows.
+            dataset_config: the configuration's name, for hub data sets that have several.
+            streaming: yield examples as they are read, without holding them in memory.
+            limit: at most so many examples, counted after `keep`. `None`: all.
+
+        Raises:
+            ValueError: if the task has no rows of its own and `dataset_name` is `None`, or if no row is kept.
+        """
+        from datasets import Dataset
+
+        rows = load_rows(self, split, dataset_name, dataset_config, streaming)
+        rows = rows.filter(self.keep)
+        if limit is not None:
+            rows = rows.take(limit)
+        rows = rows.map(self.example)
+        if isinstance(rows, Dataset) and len(rows) == 0:
+            raise ValueError(
+                f"The {split} split of task {self.name!r} has no rows left"
+                + (f" after filtering {dataset_name!r}" if dataset_name else "")
+                + ". Loosen the task's limits (see its fields), or name another data set."
+            )
+        return rows
+
+
+def load_rows(
+    task: Task, split: str, dataset_name: str | None, dataset_config: str | None, streaming: bool
+) -> Dataset | IterableDataset:
+    """The task's raw rows: its own, or those of a file, a saved folder or a hub id."""
+    from datasets import Dataset, IterableDataset
+
+    if dataset_name is None:
+        if task.generate(split) is None:
+            raise ValueError(
+                f"Task {task.name!r} makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet "
+                "file, or to a hub id."
+            )
+        if streaming:
+            return IterableDataset.from_generator(task.generate, gen_kwargs={"split": split})
+        return Dataset.from_list(list(task.generate(split)))
+
+    return open_dataset(dataset_name, split, dataset_config, streaming)
+
+
+def open_dataset(
+    name: str, split: str = "train", config: str | None = None, streaming: bool = False
+) -> Dataset | IterableDataset:
+    """A data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
+
+    Args:
+        split: of a hub data set; a file or folder is one split and is taken whole.
+
+    Raises:
+        FileNotFoundError: if the name ends like a file's and there is none.
+    """
+    from datasets import load_dataset, load_from_disk
+
+    path = Path(name).expanduser()
+    if path.suffix in FILE_BUILDERS:
+        if not path.is_file():
+            raise FileNotFoundError(f"dataset_name: no file at {path}.")
+        return load_dataset(FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming)
+    if (path / "state.json").exists():
+        rows = load_from_disk(str(path))
+        return rows.to_iterable_dataset() if streaming else rows
+    return load_dataset(name, config, split=split, streaming=streaming)

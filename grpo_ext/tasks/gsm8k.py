@@ -1,0 +1,215 @@
+"""Grade-school word problems in GSM8K's format: `question`, and `answer` with its steps and a last line `#### n`.
+
+Rows come from a data set (the real GSM8K, by file or hub id), or from the task's own story templates, which need no network.
+The templates write the same format, calculator marks `<<2*3=6>>` included, with one or two steps and small numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from grpo_ext.tasks.base import Messages, Row, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SYSTEM_PROMPT = (
+    "You solve word problems. First reason step by step, then give the final result as a number alone. Reply in exactly "
+    "this form, with each tag on a line of its own:\n<think>\nyour reasoning\n</think>\n<answer>\nthe number\n</answer>"
+)
+
+# Share of the stories' problems that is held out, and how many draws in a row may bring nothing new before it is over.
+TEST_FRACTION = 0.15
+PATIENCE = 20_000
+
+NAMES = ("Ana", "Ben", "Carla", "Dev", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi", "Lena", "Mei", "Nils", "Olga", "Pia")
+THINGS = ("apples", "books", "coins", "cups", "eggs", "flowers", "kites", "lemons", "marbles", "pens", "shells", "stamps")
+
+
+@dataclass(frozen=True)
+class Story:
+    """A template of word problems.
+
+    Args:
+        question: with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses.
+        steps: pairs of an equation, `left operator right`, and the sentence that {equation} stands in. A side is a
+            number, one of a, b, c, or x, the result of the step before.
+    """
+
+    question: str
+    steps: tuple[tuple[str, str], ...]
+
+
+STORIES = (
+    Story(
+        "{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?",
+        (("a + b", "{name} has {equation} {things} now."),),
+    ),
+    Story(
+        "{name} had {a} {things} and gave {b} of them to {other}. How many {things} does {name} still have?",
+        (("a - b", "{name} still has {equation} {things}."),),
+    ),
+    Story(
+        "{name} fills {a} bags with {b} {things} each. How many {things} are in the bags?",
+        (("a * b", "There are {equation} {things} in the bags."),),
+    ),
+    Story(
+        "{name} shares {a} {things} equally among {b} friends. How many {things} does each friend get?",
+        (("a / b", "Each friend gets {equation} {things}."),),
+    ),
+    Story(
+        "{name} counted {a} {things} in the morning. In the evening there were only {b}. How many {things} are missing?",
+        (("a - b", "There are {equation} {things} missing."),),
+    ),
+    Story(
+        "{name} has {a} {things}, finds {b} more and then loses {c}. How many {things} does {name} have in the end?",
+        (("a + b", "With the new ones there are {equation} {things}."), ("x - c", "In the end there are {equation} {things}.")),
+    ),
+    Story(
+        "{name} buys {a} boxes of {b} {things}. At home there are {c} more. How many {things} does {name} have in all?",
+        (("a * b", "The boxes hold {equation} {things}."), ("x + c", "{name} has {equation} {things} in all.")),
+    ),
+    Story(
+        "{name} collects {b} {things} a day for {a} days and gives {c} of them to {other}. How many {things} are left?",
+        (("a * b", "{name} collects {equation} {things}."), ("x - c", "There are {equation} {things} left.")),
+    ),
+    Story(
+        "{name} buys {a} {things} for ${b} each and pays with ${c}. How many dollars does {name} get back?",
+        (("a * b", "The {things} cost ${equation}."), ("c - x", "{name} gets ${equation} back.")),
+    ),
+    Story(
+        "{name} sold {a} {things} on Monday and {b} more than that on Tuesday. How many {things} did {name} sell on both days?",
+        (("a + b", "On Tuesday {name} sold {equation} {things}."), ("a + x", "On both days {name} sold {equation} {things}.")),
+    ),
+    Story(
+        "{other} has {a} {things}. {name} has twice as many. How many {things} do they have together?",
+        (("2 * a", "{name} has {equation} {things}."), ("a + x", "Together they have {equation} {things}.")),
+    ),
+    Story(
+        "{name} has {a} {things}, keeps {b} and shares the rest equally among {c} friends. How many does each friend get?",
+        (("a - b", "There are {equation} {things} to share."), ("x / c", "Each friend gets {equation} {things}.")),
+    ),
+)
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
+
+
+@dataclass
+class GSM8K(Task):
+    """GSM8K's rows, or stories of our own in their format.
+
+    Args:
+        num_problems, num_test_problems: stories to make for each split, where the recipe names no data set.
+        max_number: numbers of a story lie in 2 to `max_number`; results may be larger.
+        max_story_steps: 1 or 2.
+        task_seed: seeds the stories; which split one belongs to does not depend on it.
+        max_prompt_tokens: drop rows whose prompt, as the model gets it, has more tokens. `None`: keep all.
+        max_answer_tokens: drop rows whose reference answer has more tokens. `None`: keep all.
+        length_tokenizer: name or folder of the tokenizer that counts them; a run fills in its own model's.
+        system_prompt: the system message; an empty string leaves it out.
+
+    Raises:
+        ValueError: if a field is out of range.
+    """
+
+    name: ClassVar[str] = "gsm8k"
+    default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
+    outcome_reward: ClassVar[str] = "accuracy"
+
+    num_problems: int = 2_000
+    num_test_problems: int = 256
+    max_number: int = 20
+    max_story_steps: int = 2
+    task_seed: int = 0
+    max_prompt_tokens: int | None = None
+    max_answer_tokens: int | None = None
+    length_tokenizer: str | None = None
+    system_prompt: str = SYSTEM_PROMPT
+
+    def __post_init__(self) -> None:
+        if self.max_number < 3:
+            raise ValueError(f"max_number={self.max_number}: write a number of at least 3.")
+        if self.max_story_steps not in (1, 2):
+            raise ValueError(f"max_story_steps={self.max_story_steps}: write 1 or 2.")
+
+    def generate(self, split: str) -> Iterator[Row]:
+        """Stories of `split`, each once. No story of one split has the template and numbers of one in the other."""
+        if split not in ("train", "test"):
+            raise ValueError(f"Task 'gsm8k' makes the splits 'train' and 'test', not {split!r}.")
+        wanted = self.num_problems if split == "train" else self.num_test_problems
+        yield from islice(self._stories(held_out=split == "test"), wanted)
+
+    def keep(self, row: Row) -> bool:
+        """Whether the prompt and the reference answer are short enough."""
+        if self.max_prompt_tokens is None and self.max_answer_tokens is None:
+            return True
+        if self.length_tokenizer is None:
+            raise ValueError("max_prompt_tokens and max_answer_tokens need length_tokenizer, the name of a tokenizer.")
+        tokenizer = load_tokenizer(self.length_tokenizer)
+        if self.max_answer_tokens is not None and len(tokenizer(row["answer"]).input_ids) > self.max_answer_tokens:
+            return False
+        return self.max_prompt_tokens is None or prompt_length(tokenizer, self.prompt(row)) <= self.max_prompt_tokens
+
+    def columns(self, row: Row) -> Row:
+        """`solution`: the reference answer, whose `####` line holds the number to reach."""
+        return {"solution": row["answer"]}
+
+    def prompt(self, row: Row) -> Messages:
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, {"role": "user", "content": row["question"]}]
+
+    def _stories(self, held_out: bool) -> Iterator[Row]:
+        rng = random.Random(self.task_seed)
+        stories = [story for story in STORIES if len(story.steps) <= self.max_story_steps]
+        seen: set[str] = set()
+        misses = 0
+        while misses < PATIENCE:
+            misses += 1
+            story = rng.choice(stories)
+            numbers = {letter: rng.randint(2, self.max_number) for letter in "abc" if f"{{{letter}}}" in story.question}
+            key = f"{STORIES.index(story)}:{sorted(numbers.items())}".encode()
+            share = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
+            if (share < TEST_FRACTION) != held_out:
+                continue
+            name, other = rng.sample(NAMES, 2)
+            row = tell(story, numbers, {"name": name, "other": other, "things": rng.choice(THINGS)})
+            if row is None or row["question"] in seen:
+                continue
+            seen.add(row["question"])
+            misses = 0
+            yield row
+
+
+def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | None:
+    """Question and answer of a story, or None if a step is not whole and positive."""
+    values: dict[str, Any] = dict(numbers)
+    lines = []
+    for equation, sentence in story.steps:
+        left, sign, right = equation.split()
+        x, y = (values.get(side) or int(side) for side in (left, right))
+        if (sign == "/" and x % y) or (sign == "-" and x <= y):
+            return None
+        values["x"] = OPERATIONS[sign](x, y)
+        lines.append(sentence.format(equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words))
+    return {"question": story.question.format(**numbers, **words), "answer": "\n".join([*lines, f"#### {values['x']}"])}
+
+
+def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int:
+    """Tokens of a prompt as the model gets it."""
+    if tokenizer.chat_template is None:
+        return len(tokenizer("\n".join(message["content"] for message in messages)).input_ids)
+    return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+
+@lru_cache(maxsize=4)
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of that name, loaded once a process."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name)
