@@ -1,0 +1,59 @@
+"""The seams of TRL that the trainer stands on, and a check that says which one moved.
+
+TRL rewrites its GRPO trainer often and promises nothing about these names. A run on a TRL whose seams differ would be wrong in
+silence, so it is refused: by `check_contract()`, called when a trainer is made, and by a test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+
+import trl
+from packaging.version import Version
+
+SUPPORTED = "1.16"
+
+# Methods of `GRPOTrainer` that we override or call, with the parameters that we count on, in order.
+METHODS: dict[str, tuple[str, ...]] = {
+    "_calculate_rewards": ("self", "inputs", "prompts", "completions", "completion_ids_list"),
+    "evaluate": ("self", "eval_dataset", "ignore_keys", "metric_key_prefix"),
+    "log": ("self", "logs", "start_time"),
+    "train": ("self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
+    "_save_checkpoint": ("self", "model", "trial"),
+}
+
+# Attributes that `GRPOTrainer.__init__` sets and that we read, as they are written there.
+ATTRIBUTES = (
+    "self.reward_funcs = ",
+    "self.reward_func_names = ",
+    "self.num_generations = ",
+    "self.num_generations_eval = ",
+    "self.chat_template_kwargs = ",
+    "self._metrics = ",
+    "self._dist = ",
+)
+
+
+@cache
+def check_contract() -> None:
+    """Check the installed TRL against the seams above.
+
+    Raises:
+        RuntimeError: naming each seam that moved.
+    """
+    moved = []
+    if Version(trl.__version__).release[:2] != Version(SUPPORTED).release[:2]:
+        moved.append(f"TRL is {trl.__version__}, and this package is written for {SUPPORTED}.*")
+    for name, expected in METHODS.items():
+        method = getattr(trl.GRPOTrainer, name, None)
+        found = tuple(inspect.signature(method).parameters)[: len(expected)] if method else None
+        if found != expected:
+            moved.append(f"GRPOTrainer.{name}: expected parameters {expected}, found {found}")
+    source = inspect.getsource(trl.GRPOTrainer.__init__)
+    moved += [f"GRPOTrainer.__init__ no longer sets `{text.strip(' =')}`" for text in ATTRIBUTES if text not in source]
+    if moved:
+        raise RuntimeError(
+            f"grpo_ext does not fit the installed TRL. Install one that it fits: pip install 'trl=={SUPPORTED}.*'. "
+            "What moved: " + "; ".join(moved) + "."
+        )

@@ -1,0 +1,97 @@
+"""`GRPOExtTrainer`: TRL's `GRPOTrainer` with few overrides, each short.
+
+With the options of `GRPOExtConfig` at their defaults, and rewards that answer every row, a run is bit for bit TRL's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from accelerate.utils import gather_object
+from datasets import Dataset, IterableDataset
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.trainer.contract import check_contract
+from grpo_ext.trainer.evaluation import evaluate_policy
+from grpo_ext.trainer.rewards import fill_unscored, guarded_rewards, settle_failures
+
+
+class GRPOExtTrainer(GRPOTrainer):
+    """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
+
+    Args:
+        model: as in TRL: a model, or the id or path of one.
+        reward_funcs: as in TRL: functions, reward models or their ids; also names of registered rewards, such as
+            `"countdown"`, and what `grpo_ext.build` returns.
+        args (`GRPOExtConfig`, *optional*): a plain `GRPOConfig` is taken, too, with our options at their defaults.
+        **kwargs: all other arguments of `GRPOTrainer`.
+
+    Raises:
+        RuntimeError: if the installed TRL is not one that this package fits.
+        RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
+    """
+
+    _tag_names: ClassVar[list[str]] = ["trl", "grpo", "grpo_ext"]
+
+    def __init__(
+        self, model: Any, reward_funcs: Any = None, args: GRPOConfig | None = None, *rest: Any, **kwargs: Any
+    ):
+        check_contract()
+        rewards = guarded_rewards(
+            reward_funcs,
+            on_error=option(args, "reward_on_error"),
+            max_failure_rate=option(args, "reward_max_failure_rate"),
+        )
+        self._failed_rows: dict[str, int] = {}
+        super().__init__(model, rewards, args, *rest, **kwargs)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TRL; where a reward fails too often, the run ends with a checkpoint and `RewardFailure`."""
+        try:
+            return super().train(*args, **kwargs)
+        except RewardFailure:
+            self._save_checkpoint(self.model, trial=None)
+            raise
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._failed_rows = settle_failures(self.reward_funcs, gather_object)
+        return fill_unscored(
+            rewards_per_func, self.num_generations if self.model.training else self.num_generations_eval
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As in TRL, with `rewards/NAME/failed`, the rows that a reward failed on since the start, where there are any."""
+        logs.update({f"rewards/{name}/failed": count for name, count in self._failed_rows.items()})
+        super().log(logs, start_time)
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Evaluate, by TRL or, where `eval_temperature` is set, by decoding at that temperature without touching training.
+
+        Returns:
+            Means over all completions, such as `eval_countdown` and `eval_length`; under `eval_NAME_...` where
+            `eval_dataset` is a mapping of named data sets.
+        """
+        if option(self.args, "eval_temperature") is None:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        return evaluate_policy(self, eval_dataset, option(self.args, "eval_temperature"), metric_key_prefix)
+
+    def log_evaluation(self, metrics: dict[str, float]) -> None:
+        """Log the metrics of one evaluation, and nothing else.
+
+        TRL's own `log` would flush the training metrics collected so far into them, and write the training completions of
+        this step a second time.
+        """
+        super(GRPOTrainer, self).log(metrics)
+
+
+def option(args: GRPOConfig | None, name: str) -> Any:
+    """The value of one of our options; its default where `args` is a plain `GRPOConfig` or `None`."""
+    return getattr(args, name, getattr(GRPOExtConfig, name))

@@ -1,0 +1,91 @@
+"""With our options at their defaults a run is TRL's own, to the last bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+
+
+def digits(completions, **kwargs):
+    """Between 0 and 1, different for most completions."""
+    return [sum(ch.isdigit() for ch in c[0]["content"]) / (1 + len(c[0]["content"])) for c in completions]
+
+
+def brief(completions, **kwargs):
+    return [1.0 / (1 + len(c[0]["content"])) for c in completions]
+
+
+def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings):
+    settings = {"loss_type": "dapo", "beta": 0.0, **settings}
+    args = config_class(
+        output_dir=str(out),
+        max_steps=5,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        num_generations=4,
+        max_completion_length=12,
+        learning_rate=1e-3,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        seed=3,
+        **settings,
+    )
+    rows = [{"prompt": [{"role": "user", "content": f"Use {a}, {a + 1}, 3 to make {a + 4}."}]} for a in range(1, 9)]
+    trainer = trainer_class(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=[digits, brief],
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[:3]) if eval_dataset else None,
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+    trainer.train()
+    history = [
+        {key: value for key, value in entry.items() if "time" not in key and "per_second" not in key}
+        for entry in trainer.state.log_history
+        if not any(key.startswith("eval") for key in entry)
+    ]
+    return history, {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"beta": 0.04, "loss_type": "grpo", "steps_per_generation": 4, "temperature": 0.8, "top_k": 10},
+        {"loss_type": "bnpo", "num_iterations": 2, "scale_rewards": "batch", "mask_truncated_completions": True},
+    ],
+    ids=["defaults", "kl_and_steps_per_generation", "bnpo_two_iterations"],
+)
+def test_same_losses_and_weights_as_trl(tiny_folder, tmp_path, settings):
+    theirs = run(GRPOTrainer, GRPOConfig, tiny_folder, tmp_path / "trl", **settings)
+    ours = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "ours", **settings)
+    assert theirs[0] == ours[0]
+    assert all(torch.equal(theirs[1][name], ours[1][name]) for name in theirs[1])
+    start = AutoModelForCausalLM.from_pretrained(tiny_folder).state_dict()
+    assert any(not torch.equal(weights, start[name]) for name, weights in ours[1].items())  # it did train
+
+
+def test_a_plain_grpo_config_is_taken(tiny_folder, tmp_path):
+    theirs = run(GRPOTrainer, GRPOConfig, tiny_folder, tmp_path / "trl")
+    ours = run(GRPOExtTrainer, GRPOConfig, tiny_folder, tmp_path / "ours")
+    assert theirs[0] == ours[0]
+    assert all(torch.equal(theirs[1][name], ours[1][name]) for name in theirs[1])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_evaluation_leaves_training_bit_identical(tiny_folder, tmp_path, temperature):
+    without = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "off")
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "eval_temperature": temperature}
+    evaluated = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "on", eval_dataset=True, **settings)
+    assert without[0] == evaluated[0]
+    assert all(torch.equal(without[1][name], evaluated[1][name]) for name in without[1])
