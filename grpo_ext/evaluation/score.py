@@ -1,0 +1,100 @@
+"""Scores of completions, and what they add up to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.evaluation.generate import Completion
+
+Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
+RESERVED = {"prompt", "completion", "completion_ids"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One completion of one row with what each reward said (`None`: not scored) and its length in tokens."""
+
+    row: int
+    text: str
+    rewards: dict[str, float | None]
+    length: int
+
+
+def score_completions(
+    rows: list[dict[str, Any]], completions: list[list[Completion]], rewards: Rewards
+) -> list[Sample]:
+    """What each reward says of each completion.
+
+    Args:
+        rows: examples with their `prompt` and the columns that the rewards read.
+        completions: per row, its completions.
+        rewards: name to callable.
+    """
+    flat = [(i, c) for i, group in enumerate(completions) for c in group]
+    if not flat:
+        return []
+    prompts = [rows[i]["prompt"] for i, _ in flat]
+    texts = [
+        c.text if isinstance(p, str) else [{"role": "assistant", "content": c.text}]
+        for p, (_, c) in zip(prompts, flat, strict=True)
+    ]
+    columns = {key: [rows[i][key] for i, _ in flat] for key in rows[0] if key not in RESERVED}
+    by_name = {
+        name: reward(prompts=prompts, completions=texts, completion_ids=[c.ids for _, c in flat], **columns)
+        for name, reward in rewards.items()
+    }
+    return [
+        Sample(i, c.text, {name: values[j] for name, values in by_name.items()}, len(c.ids))
+        for j, (i, c) in enumerate(flat)
+    ]
+
+
+def mean_and_error(samples: list[Sample], value: Any) -> tuple[float | None, float | None]:
+    """Mean of `value(sample)` over all samples, and its standard error.
+
+    Samples of one row are not independent, so the error is that of the mean of the rows' means: s / sqrt(rows), s the
+    sample standard deviation. Samples whose value is `None` are left out.
+    """
+    by_row: dict[int, list[float]] = {}
+    for sample in samples:
+        if (v := value(sample)) is not None:
+            by_row.setdefault(sample.row, []).append(v)
+    means = [sum(vs) / len(vs) for vs in by_row.values()]
+    if not means:
+        return None, None
+    n, mean = len(means), sum(means) / len(means)
+    error = math.sqrt(sum((m - mean) ** 2 for m in means) / (n - 1) / n) if n > 1 else None
+    return mean, error
+
+
+def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
+    """Mean of each reward and of the length, and each reward's standard error under `NAME_se`."""
+    summary: dict[str, float | None] = {}
+    for name in names:
+        mean, error = mean_and_error(samples, lambda s, name=name: s.rewards[name])
+        summary[name], summary[f"{name}_se"] = mean, error
+    summary["length"], _ = mean_and_error(samples, lambda s: s.length)
+    return summary
+
+
+def pass_at_k(samples: list[Sample], name: str, k: int) -> float:
+    """Unbiased estimate of pass@k, the chance that one of k completions scores 1 or more on reward `name`.
+
+    1 - C(n - c, k) / C(n, k) for n samples of a row of which c pass, averaged over rows (Chen et al. 2021, arXiv
+    2107.03374, equation 1).
+
+    Raises:
+        ValueError: if a row has fewer than k samples.
+    """
+    by_row: dict[int, list[bool]] = {}
+    for sample in samples:
+        by_row.setdefault(sample.row, []).append((sample.rewards[name] or 0) >= 1)
+    estimates = []
+    for passed in by_row.values():
+        n, c = len(passed), sum(passed)
+        if n < k:
+            raise ValueError(f"pass@{k} needs {k} samples a row, got {n}.")
+        estimates.append(1 - math.comb(n - c, k) / math.comb(n, k))
+    return sum(estimates) / len(estimates)

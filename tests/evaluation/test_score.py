@@ -1,0 +1,80 @@
+"""Figures of an evaluation against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_ext.evaluation.generate import Completion
+from grpo_ext.evaluation.score import Sample, mean_and_error, pass_at_k, score_completions, summarize
+
+
+def samples(scores):
+    return [Sample(row, "", {"r": score}, 1) for row, row_scores in enumerate(scores) for score in row_scores]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4), min_size=1, max_size=4), st.integers(1, 4)
+)
+def test_pass_at_k_is_the_share_of_subsets_with_a_pass(scores, k):
+    expected = statistics.mean(
+        statistics.mean(any(subset) for subset in itertools.combinations(row, k)) for row in scores
+    )
+    assert pass_at_k(samples(scores), "r", k) == pytest.approx(expected)
+
+
+def test_pass_at_k_refuses_too_few_samples():
+    with pytest.raises(ValueError, match="pass@3 needs 3"):
+        pass_at_k(samples([[1.0, 0.0]]), "r", 3)
+
+
+def test_unscored_samples_leave_the_mean():
+    mean, error = mean_and_error(samples([[1.0, None], [0.0, 0.0], [None, None]]), lambda s: s.rewards["r"])
+    assert mean == 0.5
+    assert error == pytest.approx(0.5)  # two rows at 1 and 0: s = 0.7071, / sqrt(2)
+
+
+def test_the_standard_error_covers_the_truth():
+    """Rows with their own pass rates, eight samples each: a 95 % interval holds the true mean about 95 % of the time."""
+    rng = random.Random(0)
+    hits, trials = 0, 400
+    for _ in range(trials):
+        rates = [rng.random() for _ in range(100)]
+        scores = [[float(rng.random() < rate) for _ in range(8)] for rate in rates]
+        mean, error = mean_and_error(samples(scores), lambda s: s.rewards["r"])
+        hits += abs(mean - 0.5) <= 1.96 * error
+    assert 0.92 <= hits / trials <= 0.98
+
+
+def test_rewards_get_what_trl_would_give_them():
+    seen = {}
+
+    def reward(prompts, completions, completion_ids, target, **kwargs):
+        seen.update(prompts=prompts, completions=completions, ids=completion_ids, target=target, rest=sorted(kwargs))
+        return [1.0, 0.0, None]
+
+    chat = [{"role": "user", "content": "?"}]
+    rows = [{"prompt": chat, "target": 3, "completion": "gold"}, {"prompt": chat, "target": 4, "completion": "gold"}]
+    scored = score_completions(
+        rows, [[Completion("a", [1]), Completion("b", [2, 3])], [Completion("c", [4])]], {"r": reward}
+    )
+    assert seen["completions"] == [[{"role": "assistant", "content": text}] for text in "abc"]
+    assert seen["target"] == [3, 3, 4]
+    assert seen["ids"] == [[1], [2, 3], [4]]
+    assert seen["rest"] == []
+    assert [(s.row, s.text, s.rewards["r"], s.length) for s in scored] == [
+        (0, "a", 1.0, 1),
+        (0, "b", 0.0, 2),
+        (1, "c", None, 1),
+    ]
+
+
+def test_summary_has_means_errors_and_length():
+    summary = summarize([Sample(0, "", {"r": 1.0}, 10), Sample(1, "", {"r": 0.0}, 20)], ["r"])
+    assert summary == {"r": 0.5, "r_se": pytest.approx(math.sqrt(0.25)), "length": 15}
