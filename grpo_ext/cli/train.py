@@ -1,0 +1,53 @@
+"""`grpo-ext train`: start `accelerate launch` for a recipe."""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """\
+examples:
+  grpo-ext train --config recipes/countdown/tiny.yaml
+  grpo-ext train --config recipes/countdown/tiny.yaml --num_processes 2 --max_steps 5
+  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --accelerate_config zero3
+
+Every key of a recipe can be set on the command line as --key value and replaces the recipe's. Keys are the fields of
+TRL's GRPOConfig and ModelConfig with their names, of GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py), and of the
+recipe's task. A key that does not exist is an error that names the nearest one.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    add_training_parser(subparsers, "train", "GRPO training as a recipe says", EXAMPLES)
+
+
+def add_training_parser(subparsers: argparse._SubParsersAction, name: str, help_text: str, examples: str) -> None:
+    """A subcommand that launches the module `grpo_ext.<name>`."""
+    parser = subparsers.add_parser(
+        name,
+        help=help_text,
+        description=help_text + ".",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file of `key: value` lines")
+    parser.add_argument(
+        "--num_processes", type=int, metavar="N", help="how many processes to start (default: the accelerate config's)"
+    )
+    parser.add_argument(
+        "--accelerate_config", metavar="NAME", help="file or name of the accelerate config to launch with"
+    )
+    parser.set_defaults(run=run, takes_overrides=True, module=f"grpo_ext.{name}")
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.launch import launch
+    from grpo_ext.recipe.read import parse_words, read_yaml
+
+    settings = read_yaml(args.config)
+    parse_words(args.overrides)  # a malformed command line is told before anything starts
+    named = settings.get("accelerate_config", (None, None))[0]
+    code = launch(
+        args.module, ["--config", args.config, *args.overrides], args.accelerate_config or named, args.num_processes
+    )
+    return code if code in (0, 2) else 1

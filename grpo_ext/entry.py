@@ -1,0 +1,51 @@
+"""What the two training modules share: recipe in, trained model out, faults told without a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from grpo_ext.launch import check_ranks
+from grpo_ext.recipe.read import split_config
+from grpo_ext.rewards.guard import RewardFailure
+
+
+def run_training(
+    words: list[str] | None,
+    load: Callable[[str | None, list[str]], Any],
+    make_trainer: Callable[[Any], Any],
+    announce: Callable[[Any], None] | None = None,
+) -> int:
+    """Train as a recipe says, and save.
+
+    Args:
+        words: `--config RECIPE` and overrides; `None`: the command line.
+        load: reads and checks the recipe.
+        make_trainer: builds the trainer from it.
+        announce: says what is about to run.
+
+    Returns:
+        The exit code: 0; 1 where a reward failed too often; 2 where the recipe, its data or its rewards cannot be used.
+    """
+    check_ranks()
+    path, words = split_config(sys.argv[1:] if words is None else words)
+    try:
+        recipe = load(path, words)
+        trainer = make_trainer(recipe)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
+        return 2
+    if announce is not None:
+        announce(trainer)
+    try:
+        trainer.train(resume_from_checkpoint=recipe.training.resume_from_checkpoint)
+    except RewardFailure as error:
+        print(f"Stopped after step {trainer.state.global_step}, with a checkpoint.\n{error}", file=sys.stderr)
+        return 1
+    trainer.save_model()
+    trainer.save_state()
+    trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
+    if hasattr(trainer, "end"):  # transformers 5.18 and later
+        trainer.end()
+    return 0

@@ -1,0 +1,43 @@
+"""Supervised training from a recipe by TRL's `SFTTrainer`: `accelerate launch -m grpo_ext.sft --config RECIPE`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from grpo_ext.entry import run_training
+
+if TYPE_CHECKING:
+    from trl import SFTTrainer
+
+    from grpo_ext.recipe.load import Recipe
+
+
+def main(words: list[str] | None = None) -> int:
+    """Train as the recipe in `words` says; returns the exit code (see `run_training`)."""
+    from grpo_ext.recipe.load import load_sft_recipe
+
+    return run_training(words, load_sft_recipe, make_trainer)
+
+
+def make_trainer(recipe: Recipe) -> SFTTrainer:
+    """TRL's `SFTTrainer` for a recipe."""
+    from trl import SFTTrainer, get_peft_config, get_quantization_config
+
+    from grpo_ext.setup_run import model_init_kwargs
+    from grpo_ext.tasks.base import open_dataset
+
+    args, run = recipe.training, recipe.run
+    train_dataset = open_dataset(run.dataset_name, run.dataset_train_split, run.dataset_config, run.dataset_streaming)
+    args.model_init_kwargs = model_init_kwargs(recipe)
+    return SFTTrainer(
+        recipe.model.model_name_or_path,
+        args=args,
+        train_dataset=train_dataset,
+        quantization_config=get_quantization_config(recipe.model),
+        peft_config=get_peft_config(recipe.model),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""GRPO training from a recipe: what `accelerate launch -m grpo_ext.train --config RECIPE [--key value ...]` runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from grpo_ext.entry import run_training
+
+if TYPE_CHECKING:
+    from grpo_ext.recipe.load import Recipe
+    from grpo_ext.trainer import GRPOExtTrainer
+
+
+def main(words: list[str] | None = None) -> int:
+    """Train as the recipe in `words` says; returns the exit code (see `run_training`)."""
+    from grpo_ext.recipe.load import load_recipe
+
+    return run_training(words, load_recipe, make_trainer, announce)
+
+
+def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
+    """The trainer of a recipe; data and rewards are checked before the model is loaded."""
+    from trl import get_peft_config, get_quantization_config
+
+    from grpo_ext.setup_run import eval_rows, model_init_kwargs, rewards_and_weights, train_rows
+    from grpo_ext.trainer import GRPOExtTrainer
+
+    args = recipe.training
+    train_dataset = train_rows(recipe)
+    eval_dataset = eval_rows(recipe) if str(args.eval_strategy) != "no" else None
+    rewards, args.reward_weights = rewards_and_weights(recipe, train_dataset.column_names)
+    args.model_init_kwargs = model_init_kwargs(recipe)
+    return GRPOExtTrainer(
+        recipe.model.model_name_or_path,
+        rewards,
+        args,
+        train_dataset,
+        eval_dataset,
+        quantization_config=get_quantization_config(recipe.model),
+        peft_config=get_peft_config(recipe.model),
+    )
+
+
+def announce(trainer: GRPOExtTrainer) -> None:
+    """Say what runs: ranks, how the model lies on them, data, rewards, batch."""
+    args, accelerator = trainer.args, trainer.accelerator
+    ranks = accelerator.num_processes
+    groups = args.generation_batch_size // args.num_generations
+    rewards = ", ".join(
+        f"{name} x {weight:g}"
+        for name, weight in zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
+    )
+    backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
+    accelerator.print(
+        f"{ranks} {'rank' if ranks == 1 else 'ranks'} ({accelerator.distributed_type.value}{backend}), "
+        f"{sharding(trainer)}, on {accelerator.device.type}\n"
+        f"rewards: {rewards}\n"
+        f"each generation: {groups} prompts x {args.num_generations} completions of at most "
+        f"{args.max_completion_length} tokens"
+    )
+
+
+def sharding(trainer: GRPOExtTrainer) -> str:
+    """How the model lies on the ranks, by what accelerate really set up rather than by what was asked for."""
+    if trainer.is_deepspeed_enabled:
+        return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
+    if trainer.is_fsdp_enabled:
+        return f"sharded by FSDP{trainer.accelerator.state.fsdp_plugin.fsdp_version}"
+    return "the whole model on each"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

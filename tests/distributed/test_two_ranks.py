@@ -1,0 +1,95 @@
+"""Two processes on a CPU: both ways of starting them start two, and two ranks learn what one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import REPO
+
+pytestmark = pytest.mark.slow
+SMALL = [
+    *(
+        "--max_steps",
+        "5",
+        "--per_device_train_batch_size",
+        "8",
+        "--num_generations",
+        "4",
+        "--max_completion_length",
+        "16",
+    ),
+    *("--num_problems", "64", "--eval_strategy", "no", "--save_strategy", "no", "--disable_tqdm", "true"),
+]
+
+
+def run(command, **environment):
+    out = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=REPO,
+        timeout=400,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    assert out.returncode == 0, out.stdout[-3000:] + out.stderr[-3000:]
+    return out.stdout
+
+
+def test_grpo_ext_train_starts_two_ranks(tiny_folder, tmp_path):
+    words = [
+        "--config",
+        "recipes/countdown/tiny.yaml",
+        "--model_name_or_path",
+        str(tiny_folder),
+        "--output_dir",
+        str(tmp_path),
+    ]
+    out = run([sys.executable, "-m", "grpo_ext", "train", "--num_processes", "2", *words, *SMALL])
+    assert "2 ranks (MULTI_CPU, gloo), the whole model on each" in out
+    assert "each generation: 4 prompts x 4 completions" in out
+    history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
+    assert sum("loss" in entry for entry in history) == 5
+
+
+def test_accelerate_launch_with_the_two_process_config_starts_two_ranks(tiny_folder, tmp_path):
+    words = [
+        "--config",
+        "recipes/countdown/tiny.yaml",
+        "--model_name_or_path",
+        str(tiny_folder),
+        "--output_dir",
+        str(tmp_path),
+    ]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu_2.yaml"]
+    out = run([*launch, "--main_process_port", "0", "-m", "grpo_ext.train", *words, *SMALL])
+    assert "2 ranks (MULTI_CPU, gloo)" in out
+
+
+def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
+    """Held-out figures do not depend on how the rows are shared out; 9 rows do not divide by 2."""
+    figures = []
+    for ranks in (1, 2):
+        words = ["--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder)]
+        words += ["--output_dir", str(tmp_path / str(ranks)), "--learning_rate", "0"]
+        settings = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
+        settings |= {"--max_steps": "1", "--eval_strategy": "steps", "--eval_steps": "1", "--max_eval_samples": "9"}
+        run(
+            [
+                sys.executable,
+                "-m",
+                "grpo_ext",
+                "train",
+                "--num_processes",
+                str(ranks),
+                *words,
+                *sum(settings.items(), ()),
+            ]
+        )
+        history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())["log_history"]
+        (found,) = [entry for entry in history if "eval_length" in entry]
+        figures.append({key: found[key] for key in ("eval_countdown", "eval_format", "eval_length")})
+    assert figures[0] == figures[1]

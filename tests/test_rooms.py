@@ -1,0 +1,71 @@
+"""Who may know whom: imports between the rooms, read from the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from conftest import REPO
+
+PACKAGE = REPO / "grpo_ext"
+
+# room -> what its files must not import at all, not even inside a function
+FORBIDDEN = {
+    "rewards": ("torch", "grpo_ext.trainer", "grpo_ext.recipe.load", "grpo_ext.demo"),
+    "recipe": ("torch", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.rewards"),
+    "tasks": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
+    "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
+    "observe": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
+    "trainer": ("grpo_ext.cli", "grpo_ext.demo", "grpo_ext.observe"),
+}
+
+
+def imports(path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("room", FORBIDDEN)
+def test_room_imports_only_what_it_may(room):
+    files = sorted((PACKAGE / room).rglob("*.py"))
+    assert files
+    for path in files:
+        for name in imports(path):
+            for banned in FORBIDDEN[room]:
+                assert not (name == banned or name.startswith(banned + ".")), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "room", [p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name not in ("cli", "demo", "__pycache__")]
+)
+def test_only_the_trainer_touches_private_names_of_trl(room):
+    if room == "trainer":
+        return
+    for path in (PACKAGE / room).rglob("*.py"):
+        for name in imports(path):
+            assert not (name.startswith("trl.trainer.") or "._" in name), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize(
+    "module, heavy",
+    [
+        ("grpo_ext", ("torch", "transformers", "trl", "datasets")),
+        ("grpo_ext.rewards", ("torch", "transformers", "trl", "math_verify", "pypinyin")),
+        ("grpo_ext.cli.main", ("torch", "transformers", "trl", "datasets", "matplotlib")),
+        ("grpo_ext.recipe.read", ("torch", "transformers", "trl")),
+        ("grpo_ext.launch", ("torch", "transformers", "trl")),
+    ],
+)
+def test_light_modules_stay_light(module, heavy):
+    code = f"import sys, {module}\nif {module!r} == 'grpo_ext.cli.main': {module}.make_parser()\n"
+    code += f"print([m for m in {heavy!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPO)
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.strip() == "[]"
