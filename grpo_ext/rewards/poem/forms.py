@@ -1,0 +1,66 @@
+"""The forms of regulated verse: quatrains (绝句) and eight-line poems (律诗), of five or seven characters.
+
+Each has four patterns. A line is fixed by the tone of its second character (仄起, 平起) and that of its last (平收: it
+rhymes, 仄收: it does not). From the first line the others follow: within a couplet the second characters differ (对),
+between couplets they agree (粘); even lines rhyme, odd ones do not, and the first may.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+FIVE = {("仄", "仄"): "仄仄平平仄", ("平", "平"): "平平仄仄平", ("平", "仄"): "平平平仄仄", ("仄", "平"): "仄仄仄平平"}
+OPPOSITE = {"平": "仄", "仄": "平"}
+LENGTHS = {5: "五言", 7: "七言"}
+COUNTS = {4: "绝句", 8: "律诗"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """One pattern of one form.
+
+    Args:
+        name: such as 七言绝句(仄起平收式).
+        lines: the tones of each line, such as 仄仄平平仄仄平.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+
+    @property
+    def first_rhymes(self) -> bool:
+        return self.lines[0].endswith("平")
+
+    @property
+    def rhyming(self) -> tuple[int, ...]:
+        """The lines that rhyme, counted from 0, in the order in which they settle the rhyme: the first comes last."""
+        return (*range(1, len(self.lines), 2), *([0] if self.first_rhymes else []))
+
+
+def line_pattern(second: str, last: str, length: int) -> str:
+    """The tones of a line, given those of its second and its last character."""
+    if length == 5:
+        return FIVE[second, last]
+    return second * 2 + FIVE[OPPOSITE[second], last]
+
+
+@lru_cache(maxsize=4)
+def forms(length: int, count: int) -> tuple[Form, ...]:
+    """The four patterns for `count` lines (4 or 8) of `length` characters (5 or 7)."""
+    return tuple(form(second, last, length, count) for second in "仄平" for last in "平仄")
+
+
+def form(second: str, last: str, length: int, count: int) -> Form:
+    """The pattern whose first line has these tones at its second and last place."""
+    name = f"{LENGTHS[length]}{COUNTS[count]}({second}起{last}收式)"
+    lines = [line_pattern(second, last, length)]
+    for index in range(1, count):
+        if index % 2:
+            second = OPPOSITE[second]
+        lines.append(line_pattern(second, "平" if index % 2 else "仄", length))
+    return Form(name, tuple(lines))
+
+
+@lru_cache(maxsize=4)
+def counted_places(length: int, strict: bool) -> tuple[int, ...]:
+    """The places of a line whose tone has to fit, counted from 0: all, or those not free by 一三五不论."""
+    return tuple(range(length)) if strict else (*range(1, length - 1, 2), length - 1)

@@ -1,0 +1,113 @@
+"""Poem: write the last line of a Chinese quatrain or eight-line poem, in its tone pattern and its rhyme.
+
+Rows hold `lines`, the whole poem (4 or 8 lines), or the given lines alone (3 or 7) beside an optional `last_line`; `title` and
+`author` are welcome. The package ships famous quatrains from the Tang to the Qing, all in the public domain: each rhymes by
+平水韵 and has at most one tonal fault by `rewards.poem` itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import ClassVar
+
+from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
+from grpo_ext.rewards.poem.text import han, verse_lines
+from grpo_ext.tasks.base import Messages, Row, Task
+from grpo_ext.tasks.countdown import check_template
+
+POET = "你是一位精通格律诗的诗人。"
+THINK_FIRST = (
+    POET
+    + "先思考：判断平仄，找出韵脚，推敲字句；然后只写出所求的那一句诗。请严格按照下面的格式回答，每个标签独占一行：\n"
+    "<think>\n思考过程\n</think>\n<answer>\n所求的诗句\n</answer>"
+)
+LINE_ALONE = POET + "只写出所求的那一句诗，不要写其他内容。"
+USER_PROMPT = (
+    "下面这首{form}缺了最后一句：\n{lines}\n"
+    "请补写最后一句，共{length}个字：平仄要合乎格律，末字用平声，并与前面的韵脚同属一个韵部；不可照抄前面的诗句。"
+)
+
+
+@dataclass
+class Poem(Task):
+    """Last lines of regulated verse.
+
+    Args:
+        chain_of_thought: ask for the work in <think> </think> and the line in <answer> </answer>; if not, for the line alone.
+        test_fraction: share of the shipped poems that is held out, by a hash of their given lines.
+        system_prompt: the system message. `None`: one that asks for the form that `chain_of_thought` wants. An empty
+            string leaves it out.
+        user_prompt: the user message, with {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title} and
+            {author}.
+
+    Raises:
+        ValueError: if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
+    """
+
+    name: ClassVar[str] = "poem"
+    default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
+    outcome_reward: ClassVar[str] = "poem_format"
+
+    chain_of_thought: bool = True
+    test_fraction: float = 0.2
+    system_prompt: str | None = None
+    user_prompt: str = USER_PROMPT
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test_fraction < 1:
+            raise ValueError(f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.2.")
+        check_template(self.user_prompt, required={"lines"}, allowed={"lines", "form", "length", "title", "author"})
+
+    def generate(self, split: str) -> Iterator[Row]:
+        """The shipped quatrains of `split`: `title`, `author`, `form` (七绝 or 五绝) and all four `lines`."""
+        if split not in ("train", "test"):
+            raise ValueError(f"Task 'poem' has the splits 'train' and 'test', not {split!r}.")
+        return (dict(row) for row in quatrains() if self.is_held_out(row) == (split == "test"))
+
+    def is_held_out(self, row: Row) -> bool:
+        """Whether a poem belongs to the test split; works on rows from any source."""
+        key = "".join(self.columns(row)["lines"]).encode("utf-8", "replace")
+        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") < self.test_fraction * 2**64
+
+    def keep(self, row: Row) -> bool:
+        """Poems of 4 or 8 lines whose given lines have five characters each, or seven."""
+        given = self.columns(row)["lines"]
+        return len(given) + 1 in COUNTS and len({len(line) for line in given}) == 1 and len(given[0]) in LENGTHS
+
+    def columns(self, row: Row) -> Row:
+        """`lines`, the given lines without punctuation, and `last_line`, the poem's own or "" where it is unknown."""
+        if row.get("lines") is None:
+            raise ValueError(f"A row of the task 'poem' needs the column lines, not found among {sorted(row)}.")
+        lines = row["lines"]
+        lines = verse_lines(lines) if isinstance(lines, str) else [han(str(line)) for line in lines]
+        if len(lines) in COUNTS:
+            return {"lines": lines[:-1], "last_line": lines[-1]}
+        return {"lines": lines, "last_line": han(row.get("last_line") or "")}
+
+    def prompt(self, row: Row) -> Messages:
+        given = self.columns(row)["lines"]
+        ends = ["，" if number % 2 == 0 else "。" for number in range(len(given))]
+        length = LENGTHS[len(given[0])]
+        user = self.user_prompt.format(
+            lines="\n".join(line + end for line, end in zip(given, ends, strict=True)),
+            form=length + COUNTS[len(given) + 1],
+            length=length[0],
+            title=row.get("title") or "无题",
+            author=row.get("author") or "佚名",
+        )
+        system = self.system_prompt
+        if system is None:
+            system = THINK_FIRST if self.chain_of_thought else LINE_ALONE
+        return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": user}]
+
+
+@lru_cache(maxsize=1)
+def quatrains() -> tuple[Row, ...]:
+    """The shipped poems."""
+    text = resources.files("grpo_ext.tasks").joinpath("data", "quatrains.jsonl").read_text(encoding="utf-8")
+    return tuple(json.loads(line) for line in text.splitlines())
