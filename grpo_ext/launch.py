@@ -27,8 +27,7 @@ def launch_command(
     accelerate's CPU mode starts one process whatever number it is asked for. Several are started by its distributed
     launcher with `ACCELERATE_USE_CPU` set.
     """
-    path = accelerate_config(config_name or ("single_gpu" if gpu_is_there() else "cpu"))
-    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    path, config = read_accelerate_config(config_name)
     processes = num_processes or config.get("num_processes") or 1
     launch = [sys.executable, "-m", "accelerate.commands.launch"]
     environment = {}
@@ -43,6 +42,12 @@ def launch_command(
         threads = max(1, (os.cpu_count() or 1) // processes)
         environment.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(threads)))
     return [*launch, "-m", module, *words], environment
+
+
+def read_accelerate_config(name: str | None) -> tuple[Path, dict[str, Any]]:
+    """The path and the settings of an accelerate config; `None` picks `cpu` or `single_gpu` by the machine."""
+    path = accelerate_config(name or ("single_gpu" if gpu_is_there() else "cpu"))
+    return path, yaml.safe_load(path.read_text(encoding="utf-8")) or {}
 
 
 def launch(module: str, words: list[str], config_name: str | None, num_processes: int | None = None) -> int:

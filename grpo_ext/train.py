@@ -28,7 +28,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
 
     args = recipe.training
     train_dataset = train_rows(recipe)
-    eval_dataset = eval_rows(recipe) if str(args.eval_strategy) != "no" else None
+    eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     rewards, args.reward_weights = rewards_and_weights(recipe, train_dataset.column_names)
     args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(

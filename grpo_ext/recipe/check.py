@@ -16,16 +16,19 @@ Values = dict[str, Any]
 Rule = Callable[[Values, int], Iterator[Problem]]
 
 
-def check_values(values: dict[str, Values], rules: tuple[Rule, ...], places: dict[str, str | None]) -> list[Problem]:
+def check_values(
+    values: dict[str, Values], rules: tuple[Rule, ...], places: dict[str, str | None], num_processes: int | None = None
+) -> list[Problem]:
     """All problems between the values of a recipe.
 
     Args:
         values: what was set, by part of the recipe.
         rules: `GRPO_RULES` or `SFT_RULES`.
         places: where each key was set.
+        num_processes: how many will train; `None`: as many as the launcher started.
     """
     flat = {key: value for part in values.values() for key, value in part.items()}
-    num_processes = int(os.environ.get("WORLD_SIZE", 1))
+    num_processes = num_processes or int(os.environ.get("WORLD_SIZE", 1))
     problems = [p for rule in rules for p in rule(flat, num_processes)]
     return [Problem(p.message, p.key, places.get(p.key)) for p in problems]
 

@@ -76,7 +76,9 @@ class Recipe:
         return self.schema[part](**self.values[part])
 
 
-def load_recipe(path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None) -> Recipe:
+def load_recipe(
+    path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None, num_processes: int | None = None
+) -> Recipe:
     """Read and check a training recipe.
 
     Args:
@@ -84,6 +86,7 @@ def load_recipe(path: str | Path | None, overrides: dict[str, Any] | list[str] |
             the task it names. `None`: start from the defaults.
         overrides: values that replace the file's: a mapping, or command-line words such as
             `["--learning_rate", "1e-5", "--use_vllm"]`.
+        num_processes: how many will train, for the batch arithmetic; `None`: as many as the launcher started.
 
     Returns:
         `Recipe`: with `.training`, `.run`, `.model` and `.task`.
@@ -96,16 +99,18 @@ def load_recipe(path: str | Path | None, overrides: dict[str, Any] | list[str] |
     settings = read_settings(path, overrides)
     task_class, problems = _task_class(*settings.get("task", (RunConfig.task, None)))
     schema = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig, "task": task_class}
-    return _checked(path, settings, schema, GRPO_RULES, problems)
+    return _checked(path, settings, schema, GRPO_RULES, problems, num_processes)
 
 
-def load_sft_recipe(path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None) -> Recipe:
+def load_sft_recipe(
+    path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None, num_processes: int | None = None
+) -> Recipe:
     """Read and check a recipe of supervised training.
 
     As `load_recipe`, with the fields of TRL's `SFTConfig`, `SFTRunConfig` and TRL's `ModelConfig`, and without a task.
     """
     schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
-    return _checked(path, read_settings(path, overrides), schema, SFT_RULES, [])
+    return _checked(path, read_settings(path, overrides), schema, SFT_RULES, [], num_processes)
 
 
 def _checked(
@@ -114,13 +119,15 @@ def _checked(
     schema: dict[str, type],
     rules: tuple[Rule, ...],
     problems: list[Problem],
+    num_processes: int | None,
 ) -> Recipe:
     """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
     values, more = sort_settings(settings, schema)
     problems += more
     if path is not None:
         values["training"].setdefault("output_dir", f"runs/{Path(path).parent.name}-{Path(path).stem}")
-    problems += check_values(values, rules, places={key: place for key, (_, place) in settings.items()})
+    places = {key: place for key, (_, place) in settings.items()}
+    problems += check_values(values, rules, places, num_processes)
     recipe = Recipe(path=Path(path) if path is not None else None, values=values, schema=schema)
     if not problems and "task" in schema:
         try:

@@ -22,10 +22,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-    "lr_scheduler_type": tuple(SchedulerType),
-    "eval_strategy": tuple(IntervalStrategy),
-    "logging_strategy": tuple(IntervalStrategy),
-    "save_strategy": tuple(SaveStrategy),
+    "lr_scheduler_type": tuple(choice.value for choice in SchedulerType),
+    "eval_strategy": tuple(choice.value for choice in IntervalStrategy),
+    "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
+    "save_strategy": tuple(choice.value for choice in SaveStrategy),
     "reward_on_error": ("none", "raise"),
 }
 

@@ -48,20 +48,25 @@ def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = N
     Raises:
         ValueError: with a sentence, if the value does not fit the type, the field's choices or its range.
     """
+    choices = choices or CHOICES.get(key)
+    if value is False and choices and "no" in choices:
+        value = "no"  # YAML reads a bare `no` as false
     try:
         value = _adapter(hint).validate_python(value)
     except ValidationError:
-        raise ValueError(f"{key} is {in_words(hint)}, got {value!r}.") from None
-    choices = choices or CHOICES.get(key)
+        raise ValueError(f"{key} is {_one_of(choices) if choices else in_words(hint)}; got {value!r}.") from None
     # TRL's scale_rewards also takes a boolean, for "group" and "none".
     if choices and isinstance(value, str) and value not in choices:
         guess = nearest(value, choices)
-        hint_text = f" Did you mean {guess!r}?" if guess else ""
-        raise ValueError(f"{key} is one of {', '.join(map(str, choices))}; got {value!r}.{hint_text}")
+        raise ValueError(f"{key} is {_one_of(choices)}; got {value!r}." + (f" Did you mean {guess!r}?" if guess else ""))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key} must be a finite number, got {value}.")
     _check_range(key, value)
     return value
+
+
+def _one_of(choices: tuple[str, ...]) -> str:
+    return f"one of {', '.join(choices)}"
 
 
 def _check_range(key: str, value: Any) -> None:

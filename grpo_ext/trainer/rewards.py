@@ -9,6 +9,7 @@ import torch
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
+from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.registry import names
 
 
@@ -30,6 +31,11 @@ def guarded_rewards(reward_funcs: Any, **options: Any) -> list[Any]:
     """
     guarded = guard_rewards(named_rewards(reward_funcs), **options)
     return [_deferring(reward) if isinstance(reward, Guard) else reward for reward in guarded]
+
+
+def reward_pool(workers: int, timeout: float) -> RewardPool | None:
+    """The worker processes for CPU-heavy rewards, or `None` where there are to be none. They start when first needed."""
+    return RewardPool(workers, timeout=timeout) if workers else None
 
 
 class Deferring:

@@ -15,7 +15,7 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.contract import check_contract
 from grpo_ext.trainer.evaluation import evaluate_policy
-from grpo_ext.trainer.rewards import fill_unscored, guarded_rewards, settle_failures
+from grpo_ext.trainer.rewards import fill_unscored, guarded_rewards, reward_pool, settle_failures
 
 
 class GRPOExtTrainer(GRPOTrainer):
@@ -43,6 +43,7 @@ class GRPOExtTrainer(GRPOTrainer):
             reward_funcs,
             on_error=option(args, "reward_on_error"),
             max_failure_rate=option(args, "reward_max_failure_rate"),
+            pool=reward_pool(option(args, "reward_workers"), option(args, "reward_timeout")),
         )
         self._failed_rows: dict[str, int] = {}
         super().__init__(model, rewards, args, *rest, **kwargs)

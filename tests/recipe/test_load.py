@@ -41,6 +41,12 @@ def test_the_command_line_replaces_the_file(tmp_path):
     assert recipe.get("beta") == 0.0  # TRL's default
 
 
+def test_a_bare_no_is_the_choice_no_and_not_false(tmp_path):
+    recipe = load_recipe(write(tmp_path, "model_name_or_path: m\neval_strategy: no\n"), ["--save_strategy", "no"])
+    assert recipe.get("eval_strategy") == "no"
+    assert recipe.get("save_strategy") == "no"
+
+
 def test_negative_numbers_are_values():
     assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {"delta": -1.5, "flag": True, "x": "--y"}
 
