@@ -1,0 +1,49 @@
+"""`grpo-ext demo`: the main job in small, on a CPU, offline."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  grpo-ext demo                        Countdown; finished stages are not redone
+  grpo-ext demo --seed 1               another seed, in a folder of its own
+  grpo-ext demo --restart              from the beginning
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    from grpo_ext.demo.known import DEMOS
+
+    parser = subparsers.add_parser(
+        "demo",
+        help="train a tiny model from nothing, offline",
+        description="Make a tiny model, warm it up, train it with GRPO through `accelerate launch`, and show what changed.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", nargs="?", default="countdown", choices=sorted(DEMOS), help="default: countdown")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of model, demonstrations and training (default 0)"
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
+    parser.add_argument("--restart", action="store_true", help="forget what was done in that folder")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.demo.known import get_demo
+    from grpo_ext.demo.pipeline import run_demo
+
+    demo = get_demo(args.task)
+    folder = args.folder or Path(demo.folder + (f"-seed{args.seed}" if args.seed else ""))
+    if args.restart:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        run_demo(demo, folder, args.seed)
+    except RuntimeError as error:
+        print(f"grpo-ext demo: {error}")
+        return 1
+    return 0

@@ -1,0 +1,77 @@
+"""What a demo did: figures before and after, completions side by side, curves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from grpo_ext.cli.eval import figure
+from grpo_ext.observe.plots import plot_run
+from grpo_ext.recipe.load import Recipe
+
+
+def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
+    """Print the table, three completions and the seconds of each stage; write `curves.png`."""
+    console = Console()
+    before, after = (json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after"))
+    console.print(figures_table(before, after))
+    console.print(completions_table(folder, recipe.task.outcome_reward))
+    plot_run(folder / "grpo" / "trainer_state.json", folder / "curves.png", recipe.task.outcome_reward)
+    spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
+    console.print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
+    console.print(
+        f"curves: {folder / 'curves.png'}; figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}"
+    )
+
+
+def figures_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
+    """Each metric greedy and sampled, before and after GRPO, with standard errors."""
+    table = Table(title=f"{before['n']} held-out problems, mean ± standard error")
+    for column in ("", "greedy before", "greedy after", "sampled before", "sampled after"):
+        table.add_column(column, justify="left" if not column else "right")
+    for key in dict.fromkeys(key for part in ("greedy", "sampled") for key in before[part]):
+        if key.endswith("_se") or key in ("num_samples", "temperature"):
+            continue
+        cells = [figure(evaluation[part], key) for part in ("greedy", "sampled") for evaluation in (before, after)]
+        table.add_row(key, *cells)
+    return table
+
+
+def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Table:
+    """The same problems before and after: first those that GRPO taught, then any other."""
+    before, after = (read_completions(folder / f"eval_{when}_completions.jsonl") for when in ("before", "after"))
+
+    def learnt(row: int) -> float:
+        return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)
+
+    chosen = sorted(range(len(before)), key=learnt, reverse=True)[:count]
+    table = Table(title="greedy completions of the same problems", show_lines=True)
+    for column in ("problem", "before", "after"):
+        table.add_column(column, ratio=1, overflow="fold")
+    for row in chosen:
+        table.add_row(escape(question(before[row])), said(before[row]), said(after[row]))
+    return table
+
+
+def read_completions(path: Path) -> list[dict[str, Any]]:
+    """The completions of one evaluation, in the order of their rows."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def question(sample: dict[str, Any]) -> str:
+    """What the user asked."""
+    prompt = sample["prompt"]
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
+
+
+def said(sample: dict[str, Any]) -> str:
+    """A completion and, under it, what each reward gave it."""
+    rewards = ", ".join(
+        f"{name} {value:g}" if value is not None else f"{name} -" for name, value in sample["rewards"].items()
+    )
+    return f"{escape(sample['text'])}\n[dim]{escape(rewards)}[/dim]"

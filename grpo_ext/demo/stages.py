@@ -1,0 +1,74 @@
+"""Stages of a long job that can be stopped and started again: what is finished is not redone, unless what it was made from
+changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from grpo_ext.files import write_atomically
+
+
+@dataclass
+class Stages:
+    """Runs stages in order and remembers, in `folder/stages.json`, which are done.
+
+    A stage's fingerprint covers its own inputs and the fingerprints of all stages before it, so a changed recipe redoes
+    what depends on it and nothing else.
+
+    Args:
+        folder: of the job.
+        total: number of stages, for the headings.
+    """
+
+    folder: Path
+    total: int
+    console: Console = field(default_factory=Console)
+    seconds: dict[str, float] = field(default_factory=dict)
+    _chain: str = ""
+
+    def run(self, name: str, inputs: Any, work: Callable[[bool], None]) -> None:
+        """Run `work` unless this stage is done.
+
+        Args:
+            name: of the stage.
+            inputs: what it is made from, as JSON values.
+            work: does it; told whether it was begun before with the same inputs, and may go on from there.
+        """
+        self._chain = hashlib.sha256(json.dumps([self._chain, name, inputs], sort_keys=True).encode()).hexdigest()
+        done = self._read()
+        number = len(self.seconds) + 1
+        before = done.get(name, {})
+        begun = before.get("fingerprint") == self._chain
+        if begun and before.get("done"):
+            self.seconds[name] = before["seconds"]
+            self.console.print(f"[dim]{number}/{self.total} {name}: done before, in {before['seconds']:.0f} s[/dim]")
+            return
+        self.console.rule(f"{number}/{self.total} {name}", align="left")
+        self._write({**done, name: {"fingerprint": self._chain, "done": False}})
+        start = time.perf_counter()
+        work(begun)
+        self.seconds[name] = time.perf_counter() - start
+        self._write(
+            {**done, name: {"fingerprint": self._chain, "done": True, "seconds": round(self.seconds[name], 1)}}
+        )
+        self.console.print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
+
+    def _path(self) -> Path:
+        return self.folder / "stages.json"
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return json.loads(self._path().read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+
+    def _write(self, done: dict[str, Any]) -> None:
+        write_atomically(self._path(), json.dumps(done, indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""What a run looked like, from what it wrote down."""

@@ -1,0 +1,94 @@
+"""A whole demo in small, with real processes: it finishes, it can be stopped, and what is done stays done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import REPO
+
+pytestmark = pytest.mark.slow
+
+SMALL = {
+    "countdown/tiny.yaml": {
+        "max_steps": 6, "per_device_train_batch_size": 16, "num_generations": 4, "max_completion_length": 24, "save_steps": 2,
+        "eval_steps": 3, "num_problems": 64, "max_eval_samples": 12,
+    },
+    "countdown/tiny-sft.yaml": {"max_steps": 3},
+}  # fmt: skip
+
+
+def small_recipe(name: str, folder: Path) -> Path:
+    """The recipe with some lines replaced."""
+    lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.split(":")[0] not in SMALL[name]]
+    path = folder / Path(name).name
+    path.write_text("\n".join([*kept, *(f"{key}: {value}" for key, value in SMALL[name].items())]), encoding="utf-8")
+    return path
+
+
+def small_demo(folder: Path):
+    from grpo_ext.demo.countdown import DEMO
+
+    folder.mkdir(exist_ok=True)
+    names = {field: str(small_recipe(getattr(DEMO, field), folder)) for field in ("recipe", "sft_recipe")}
+    return replace(DEMO, **names)
+
+
+def start(folder: Path) -> subprocess.Popen:
+    code = (
+        "import sys; sys.path.insert(0, 'tests/demo')\n"
+        "from pathlib import Path; from test_demo import small_demo; from grpo_ext.demo.pipeline import run_demo\n"
+        f"folder = Path({str(folder)!r}); run_demo(small_demo(folder), folder / 'run')"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen) -> str:
+    output, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, output[-4000:]
+    return output
+
+
+def test_a_demo_is_stopped_in_training_and_finished_later(tmp_path):
+    run = tmp_path / "run"
+    process = start(tmp_path)
+    deadline = time.time() + 400
+    while not list(run.glob("grpo/checkpoint-*/trainer_state.json")):
+        assert process.poll() is None and time.time() < deadline, process.communicate()[0][-4000:]
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    made = {
+        name: (run / name).stat().st_mtime_ns
+        for name in ("demonstrations.jsonl", "warm_start/model.safetensors", "eval_before.json")
+    }
+
+    output = finish(start(tmp_path))
+    assert {name: (run / name).stat().st_mtime_ns for name in made} == made
+    assert "resume_from_checkpoint" in output
+    for when in ("before", "after"):
+        summary = json.loads((run / f"eval_{when}.json").read_text())
+        assert summary["n"] == 12
+        assert set(summary["greedy"]) >= {"countdown", "countdown_se", "format", "length"}
+        assert summary["sampled"]["num_samples"] == 8
+        assert 0 <= summary["sampled"]["pass@1"] <= summary["sampled"]["pass@8"] <= 1
+    history = json.loads((run / "grpo" / "trainer_state.json").read_text())["log_history"]
+    assert sorted(entry["step"] for entry in history if "loss" in entry) == [1, 2, 3, 4, 5, 6]
+    assert [entry["step"] for entry in history if "eval_countdown" in entry] == [3, 6]
+    assert (run / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+    began = time.time()
+    assert "done before" in finish(start(tmp_path))
+    assert time.time() - began < 60
