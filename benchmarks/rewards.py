@@ -1,0 +1,213 @@
+"""How fast and how safe the rewards are.
+
+    python benchmarks/rewards.py             all figures (about two minutes on two cores)
+    python benchmarks/rewards.py --quick     the same on less, in seconds
+    python benchmarks/rewards.py --check     exit code 1 unless every figure reaches its bound
+
+1. countdown against the usual function with regular expressions and `eval`, on the same completions, side by side: at least
+   0.8 times its speed.
+2. poem_format on one core: at least 10,000 poems a second.
+3. accuracy through two workers against the same rows in this process: at least 1.6 times as fast (on two free cores).
+4. A batch of 256 with 5 hanging answers and one that eats memory: done within the deadline + 2 s, with 250 right scores.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from grpo_ext.rewards import build
+from grpo_ext.rewards.modules import load_file
+from grpo_ext.rewards.pool import RewardPool
+
+HANGING = """
+    import time
+    from grpo_ext.rewards import register
+
+    @register("benchmark_odd", needs_cpu=True)
+    def odd(completions):
+        def act(text):
+            while text == "hang":
+                pass
+            if text == "sleep":
+                time.sleep(600)
+            if text == "bomb":
+                return float(len([bytearray(2**27) for _ in range(10_000)]))
+            return float(text)
+
+        return [act(text) for text in completions]
+"""
+
+
+def countdown_by_eval(completions, nums, target):
+    """The function that most Countdown recipes use. It runs whatever passes its pattern: `9**9**9` never returns."""
+    rewards = []
+    for completion, numbers, goal in zip(completions, nums, target, strict=True):
+        try:
+            match = re.search(r"<answer>(.*?)</answer>", completion, re.DOTALL)
+            if match is None:
+                rewards.append(0.0)
+                continue
+            equation = match.group(1).strip().split("=")[0]
+            if sorted(int(n) for n in re.findall(r"\d+", equation)) != sorted(numbers):
+                rewards.append(0.0)
+                continue
+            if not re.match(r"^[\d+\-*/().\s]+$", equation):
+                rewards.append(0.0)
+                continue
+            result = eval(equation, {"__builtins__": None}, {})
+            rewards.append(1.0 if abs(float(result) - float(goal)) < 1e-5 else 0.0)
+        except Exception:
+            rewards.append(0.0)
+    return rewards
+
+
+def countdown_rows(count: int, seed: int = 0) -> dict[str, list]:
+    """Completions as a half-trained model writes them: nine in ten with all numbers, three in ten right."""
+    rng = random.Random(seed)
+    rows: dict[str, list] = {"completions": [], "nums": [], "target": []}
+    for _ in range(count):
+        nums = [rng.randint(1, 99) for _ in range(rng.choice((3, 4)))]
+        parts = [str(n) for n in (nums if rng.random() < 0.9 else nums[:-1])]
+        while len(parts) > 1:
+            at = rng.randrange(len(parts) - 1)
+            parts[at : at + 2] = [f"({parts[at]} {rng.choice('+-*/')} {parts[at + 1]})"]
+        equation = parts[0].removeprefix("(").removesuffix(")") if parts[0].count("(") == 1 else parts[0]
+        value = eval(equation) if "/ (" not in equation else 1
+        target = int(value) if value == int(value) and rng.random() < 0.5 else rng.randint(1, 99)
+        work = "; ".join(f"{rng.randint(1, 99)} + {rng.randint(1, 99)} is too much" for _ in range(rng.randint(2, 12)))
+        rows["completions"].append(f"<think> {work} </think>\n<answer> {equation} </answer>")
+        rows["nums"].append(nums)
+        rows["target"].append(target)
+    return rows
+
+
+def seconds(function: Callable, *args, **kwargs) -> tuple[float, object]:
+    started = time.perf_counter()
+    result = function(*args, **kwargs)
+    return time.perf_counter() - started, result
+
+
+def measure_countdown(count: int, rounds: int) -> dict[str, float]:
+    rows, ours = countdown_rows(count), build("countdown")
+    times: dict[str, list[float]] = {"eval": [], "ours": []}
+    for _ in range(rounds):  # in turn, so that both see the same machine
+        theirs, expected = seconds(countdown_by_eval, **rows)
+        mine, found = seconds(ours, **rows)
+        assert found == expected, "the two disagree on harmless completions"
+        times["eval"].append(theirs)
+        times["ours"].append(mine)
+    ratio = statistics.median(a / b for a, b in zip(times["eval"], times["ours"], strict=True))
+    per_row = {f"countdown_{name}_us": min(values) / count * 1e6 for name, values in times.items()}
+    return {"countdown_completions": count, **per_row, "countdown_speed_over_eval": ratio}
+
+
+def measure_poem(count: int, rounds: int) -> dict[str, float]:
+    """Last lines of shuffled characters, so that no poem comes twice."""
+    rng = random.Random(0)
+    quatrain = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]
+    characters = list(
+        "".join(quatrain) + "床前明月光疑是地上霜举头望明月低头思故乡白日依山尽黄河入海流欲穷千里目更上一层楼"
+    )
+    poems = [["".join(rng.choices(characters, k=7)) for _ in range(4)] for _ in range(count)]
+    reward = build("poem_format")
+    reward(completions=[quatrain[3]], lines=[quatrain[:3]])  # the tables are read once
+    rows = {"completions": [f"<answer>{poem[3]}</answer>" for poem in poems], "lines": [poem[:3] for poem in poems]}
+    best = min(seconds(reward, **rows)[0] for _ in range(rounds))
+    return {"poem_poems": count, "poem_per_s": count / best}
+
+
+def accuracy_rows(count: int) -> dict[str, list[str]]:
+    """Answers that math-verify has to read, all different: what plain numbers take would measure the pipe alone."""
+    rng = random.Random(0)
+    answers, golds = [], []
+    for _ in range(count):
+        a, b, c = rng.randint(2, 999), rng.randint(2, 99), rng.randint(2, 99)
+        answers.append(rf"We get \boxed{{\frac{{{a}}}{{{b}}}\sqrt{{{c}}} + {a}}}.")
+        golds.append(rf"$\frac{{{a * c}}}{{{b}\sqrt{{{c}}}}} + {a if rng.random() < 0.7 else b}$")
+    return {"completions": answers, "solution": golds}
+
+
+def measure_accuracy(count: int, rounds: int) -> dict[str, float]:
+    """Each side gets rows that it has not seen: parsed formulas are remembered."""
+    reward = build("accuracy")
+    reward(completions=[r"\boxed{\sqrt{2}}"], solution=[r"\frac{1}{2}"])
+    rows = accuracy_rows(2 * rounds * count)
+    ratios = []
+    with RewardPool(2) as pool:
+        pool.score(reward, {key: column[:8] for key, column in rows.items()})
+        for turn in range(rounds):
+            parts = [slice((2 * turn + k) * count, (2 * turn + k + 1) * count) for k in (0, 1)]
+            serial, _ = seconds(reward, **{key: column[parts[0]] for key, column in rows.items()})
+            pooled, (_, errors) = seconds(pool.score, reward, {key: column[parts[1]] for key, column in rows.items()})
+            assert not errors, errors
+            ratios.append(serial / pooled)
+    return {
+        "accuracy_rows": count,
+        "accuracy_ms": serial / count * 1e3,
+        "accuracy_two_workers": statistics.median(ratios),
+    }
+
+
+def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "benchmark_odd.py"
+        path.write_text(textwrap.dedent(HANGING))
+        load_file(path)
+        reward = build("benchmark_odd")
+        texts = [str(n) for n in range(256)]
+        places = random.Random(0).sample(range(256), 6)
+        for place, text in zip(places, ("hang", "sleep", "hang", "hang", "sleep", "bomb"), strict=True):
+            texts[place] = text
+        with RewardPool(workers, timeout=timeout) as pool:
+            pool.score(reward, {"completions": ["1"]})
+            taken, (scores, _) = seconds(pool.score, reward, {"completions": texts})
+    right = sum(score == float(text) for score, text in zip(scores, texts, strict=True) if text.isdigit())
+    return {
+        "hanging_timeout_s": timeout,
+        "hanging_workers": workers,
+        "hanging_s": taken,
+        "hanging_right_scores": right,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
+    parser.add_argument("--check", action="store_true", help="exit code 1 unless every bound is reached")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the figures as JSON")
+    args = parser.parse_args()
+    quick = args.quick
+    figures = {
+        **measure_countdown(20_000 if quick else 100_000, 3 if quick else 5),
+        **measure_poem(5_000 if quick else 50_000, 3),
+        **measure_accuracy(150 if quick else 600, 1 if quick else 3),
+        **measure_hanging(2.0 if quick else 5.0, 2),
+        "cpu_count": os.cpu_count() or 1,
+    }
+    bounds = {
+        "countdown_speed_over_eval": figures["countdown_speed_over_eval"] >= 0.8,
+        "poem_per_s": figures["poem_per_s"] >= 10_000,
+        "accuracy_two_workers": figures["accuracy_two_workers"] >= 1.6,
+        "hanging_s": figures["hanging_s"] <= figures["hanging_timeout_s"] + 2,
+        "hanging_right_scores": figures["hanging_right_scores"] == 250,
+    }
+    for name, figure in figures.items():
+        verdict = {True: "  ok", False: "  MISSED", None: ""}[bounds.get(name)]
+        print(f"{name:28} {figure:>12,.2f}{verdict}")
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(figures, indent=2) + "\n")
+    return 1 if args.check and not all(bounds.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

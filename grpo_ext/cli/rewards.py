@@ -1,0 +1,241 @@
+"""`grpo-ext rewards`: the catalogue, a reward's page, scores for a file of completions, and the rewards' own examples."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Any, TextIO
+
+EXAMPLES = """\
+examples:
+  grpo-ext rewards list
+  grpo-ext rewards show accuracy
+  grpo-ext rewards score format --option mode=strict --input rows.jsonl
+  grpo-ext rewards score accuracy --input rows.jsonl --output scored.jsonl --workers 4
+  grpo-ext rewards check --plugin my_rewards.py
+"""
+SCORE_EXAMPLES = """\
+examples:
+  grpo-ext rewards score countdown --input rows.jsonl
+  grpo-ext rewards score length --option target=200 --option unit=words --input rows.jsonl
+  grpo-ext rewards score my_package.rewards:brief --input rows.jsonl --output -
+
+A row is a JSON object a line: {"completion": "<answer>1+2</answer>", "nums": [1, 2], "target": 3}
+"""
+BATCH = 256
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "rewards",
+        help="list, show, run and check rewards",
+        description="What can judge a completion, and how it judges yours.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    plugins = argparse.ArgumentParser(add_help=False)
+    plugins.add_argument(
+        "--plugin", action="append", default=[], metavar="FILE", help="a Python file that registers more"
+    )
+
+    listing = commands.add_parser("list", parents=[plugins], help="all rewards, a line each")
+    listing.set_defaults(run=run_list)
+
+    show = commands.add_parser("show", parents=[plugins], help="one reward: what it means, reads and takes")
+    show.add_argument("name", metavar="NAME")
+    show.set_defaults(run=run_show)
+
+    check = commands.add_parser(
+        "check", parents=[plugins], help="run the rewards' own examples; exit code 1 if one fails"
+    )
+    check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
+    check.set_defaults(run=run_check)
+
+    score = commands.add_parser(
+        "score",
+        parents=[plugins],
+        help="score a file of completions",
+        epilog=SCORE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    score.add_argument("name", metavar="NAME", help="a registered reward, or package.module:function")
+    score.add_argument("--input", required=True, metavar="FILE", help="rows as JSON lines")
+    score.add_argument(
+        "--output", metavar="FILE", help="write the rows with their score under NAME; - for standard output"
+    )
+    score.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the reward")
+    score.add_argument(
+        "--column", default="completion", metavar="KEY", help="where the completion is (default: completion)"
+    )
+    score.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="processes for CPU-heavy rewards (default 0: none)"
+    )
+    score.add_argument("--timeout", type=float, default=5.0, metavar="S", help="seconds a row may take (default 5)")
+    score.set_defaults(run=run_score)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    load_plugins(args)
+    from grpo_ext.rewards import list_rewards
+
+    catalogue = list_rewards()
+    width = max(len(info.name) for info in catalogue)
+    for info in catalogue:
+        print(f"{info.name:{width}}  {info.summary}")
+        reads = f"reads {', '.join(info.columns)}" if info.columns else ""
+        takes = f"takes {', '.join(map(option_text, info.options.items()))}" if info.options else ""
+        if reads or takes:
+            print(" " * width + "  " + "; ".join(filter(None, (reads, takes))))
+    return 0
+
+
+def option_text(option: tuple[str, Any]) -> str:
+    """`mode='loose'`, or `target` for one that must be given."""
+    from grpo_ext.rewards.signature import REQUIRED
+
+    key, default = option
+    return key if default is REQUIRED else f"{key}={default!r}"
+
+
+def run_show(args: argparse.Namespace) -> int:
+    load_plugins(args)
+    from grpo_ext.rewards.registry import lookup
+
+    info = lookup(args.name).info
+    print(f"{info.name}\n\n{info.doc}\n")
+    print(f"Columns:  {', '.join(info.columns) or 'none'}")
+    print(f"Options:  {', '.join(map(option_text, info.options.items())) or 'none'}")
+    print(
+        f"Runs in:  {'worker processes where reward_workers is above 0' if info.needs_cpu else 'the training process'}"
+    )
+    print("Examples:" if info.examples else "Examples: none")
+    for example in info.examples:
+        extras = "".join(f"  {key}={shown(value)}" for key, value in {**example.columns, **example.options}.items())
+        score = "None" if example.score is None else f"{example.score:.3g}"
+        print(f"  {score:>5}  {shown(example.completion)}{extras}")
+    return 0
+
+
+def shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def run_check(args: argparse.Namespace) -> int:
+    load_plugins(args)
+    from grpo_ext.rewards.check import check_reward
+    from grpo_ext.rewards.registry import lookup, names
+
+    for name in args.names:
+        lookup(name)
+    wrong = 0
+    for name in args.names or names():
+        faults, count = check_reward(name)
+        wrong += bool(faults)
+        print(f"{'FAILED' if faults else 'ok':6}  {name} ({count} examples)")
+        for fault in faults:
+            print(f"        {fault}")
+    return 1 if wrong else 0
+
+
+def run_score(args: argparse.Namespace) -> int:
+    from grpo_ext.rewards.guard import Guard
+    from grpo_ext.rewards.pool import RewardPool
+    from grpo_ext.rewards.sources import resolve_rewards
+
+    [reward], _ = resolve_rewards([{"name": args.name, **dict(map(read_option, args.option))}], plugins=args.plugin)
+    if isinstance(reward, str):
+        raise ValueError(f"{args.name} is a reward model; this command runs functions.")
+    with ExitStack() as stack:
+        pool = stack.enter_context(RewardPool(args.workers, timeout=args.timeout)) if args.workers else None
+        guard = Guard(reward, pool=pool, timeout=args.timeout, max_failure_rate=1.0)
+        output = stack.enter_context(opened(args.output))
+        total, scored = score_file(guard, Path(args.input), args.column, output)
+    mean = f"mean {total / scored:.4f}" if scored else "no mean"
+    unscored = guard.scored - scored - guard.failed
+    print(f"{guard.name}: {mean}, {guard.scored} rows, {unscored} declined, {guard.failed} failed", file=sys.stderr)
+    return 0
+
+
+def opened(output: str | None) -> AbstractContextManager[TextIO | None]:
+    """Where scored rows go: a file, standard output for `-`, or nowhere."""
+    if output is None or output == "-":
+        return nullcontext(sys.stdout if output else None)
+    return Path(output).open("w", encoding="utf-8")
+
+
+def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> tuple[float, int]:
+    """The sum of the scores and how many there are; each row goes to `output` with its own."""
+    total, scored = 0.0, 0
+    for rows in batches(path, column):
+        scores = guard(**as_columns(rows, column, guard.columns))
+        total += sum(score for score in scores if score is not None)
+        scored += sum(score is not None for score in scores)
+        if output is not None:
+            for row, score in zip(rows, scores, strict=True):
+                print(json.dumps({**row, guard.name: score}), file=output)
+    return total, scored
+
+
+def batches(path: Path, column: str) -> Iterator[list[dict[str, Any]]]:
+    """The file's rows, some at a time, with a progress bar over its bytes."""
+    from tqdm import tqdm
+
+    rows: list[dict[str, Any]] = []
+    with path.open("rb") as lines, tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as bar:
+        for number, line in enumerate(lines, 1):
+            bar.update(len(line))
+            if line.strip():
+                rows.append(read_row(line, column, f"{path}:{number}"))
+            if len(rows) == BATCH:
+                yield rows
+                rows = []
+        if rows:
+            yield rows
+
+
+def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:
+    """One line's object; `ValueError` with its place if it is none or has no completion."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{place}: not JSON: {error}") from error
+    if not isinstance(row, dict) or column not in row:
+        keys = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+        raise ValueError(f"{place}: no {column!r} here, only {keys}. Name the completion's key with --column.")
+    return row
+
+
+def as_columns(rows: list[dict[str, Any]], column: str, needed: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Rows as the arguments of a reward: the completions, and the columns that every row has."""
+    shared = set.intersection(*(set(row) for row in rows)) - {column, "completions", "prompt"}
+    for name in needed:
+        if name not in shared:
+            raise ValueError(
+                f"The reward reads the column {name!r}, which a row lacks. There: {', '.join(sorted(shared))}."
+            )
+    columns = {name: [row[name] for row in rows] for name in shared}
+    return {"completions": [row[column] for row in rows], **columns}
+
+
+def read_option(text: str) -> tuple[str, Any]:
+    """`key=value`; the value is read as JSON where it is some, else as text."""
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise ValueError(f"--option {text}: write it as key=value.")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def load_plugins(args: argparse.Namespace) -> None:
+    from grpo_ext.rewards.sources import load_plugin
+
+    for path in args.plugin:
+        load_plugin(path)

@@ -1,0 +1,35 @@
+"""Where the answer stands in a completion. Plain string searches: linear in its length, whatever it contains."""
+
+THINK, THINK_END = "<think>", "</think>"
+ANSWER, ANSWER_END = "<answer>", "</answer>"
+
+
+def first_answer(text: str) -> str | None:
+    """What stands in the first `<answer>` block, or None where there is none or it is not closed."""
+    start = text.find(ANSWER)
+    if start < 0:
+        return None
+    start += len(ANSWER)
+    end = text.find(ANSWER_END, start)
+    return None if end < 0 else text[start:end]
+
+
+def last_answer(text: str) -> str | None:
+    """What stands in the last closed `<answer>` block, or None."""
+    end = text.rfind(ANSWER_END)
+    start = text.rfind(ANSWER, 0, end) if end >= 0 else -1
+    return None if start < 0 else text[start + len(ANSWER) : end]
+
+
+def last_boxed(text: str, limit: int = 10_000) -> str | None:
+    r"""What stands in the last `\boxed{...}`, or None where there is none or it does not close within `limit` characters."""
+    start = text.rfind(r"\boxed{")
+    if start < 0:
+        return None
+    start += len(r"\boxed{")
+    depth = 1
+    for position in range(start, min(len(text), start + limit)):
+        depth += (text[position] == "{") - (text[position] == "}")
+        if depth == 0:
+            return text[start:position]
+    return None

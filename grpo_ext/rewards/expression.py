@@ -1,0 +1,112 @@
+"""Exact arithmetic on untrusted text: digits, `+ - * / ( ) .` and white space, nothing else.
+
+The text is parsed into postfix order (the expression's tree, children first) by operator precedence on an explicit
+stack, and evaluated with integer numerators and denominators. There is no recursion, no `eval`, no float. `**`, `//`,
+signs in front of a number, `1_000` and digits of other scripts are errors. The length of the text bounds every result
+on the way: a literal enters a numerator or denominator at most once, so none has many more digits than the text.
+"""
+
+import re
+from fractions import Fraction
+
+MAX_LENGTH = 1000  # characters of an expression
+MAX_DEPTH = 100  # parentheses open at once
+
+_TOKEN = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|[-+*/()]|[^ \t\r\n\f\v]")
+_PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
+
+# An expression in postfix order: its literals (int, or Fraction if written with a point) and its operators.
+Postfix = list[int | Fraction | str]
+
+
+class ExpressionError(ValueError):
+    """The text is not an expression that may be evaluated; the message says where."""
+
+
+def parse(text: str) -> Postfix:
+    """The expression of `text` in postfix order; `ExpressionError` if it is none, or beyond the limits."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"{len(text)} characters, more than {MAX_LENGTH}")
+    output: Postfix = []
+    pending: list[str] = []  # operators and open parentheses
+    depth = 0
+    operand = False  # whether an operand has just ended
+    for token in _TOKEN.findall(text):
+        if token in "+-*/":
+            if not operand:
+                raise ExpressionError(f"{token!r} has nothing on its left")
+            precedence = _PRECEDENCE[token]
+            while pending and _PRECEDENCE[pending[-1]] >= precedence:
+                output.append(pending.pop())
+            pending.append(token)
+            operand = False
+        elif token == "(":
+            if operand:
+                raise ExpressionError("'(' follows a value without an operator")
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise ExpressionError(f"more than {MAX_DEPTH} parentheses open at once")
+            pending.append(token)
+        elif token == ")":
+            if not operand:
+                raise ExpressionError("')' follows no value")
+            if not depth:
+                raise ExpressionError("')' closes nothing")
+            while pending[-1] != "(":
+                output.append(pending.pop())
+            pending.pop()
+            depth -= 1
+        else:
+            if operand:
+                raise ExpressionError(f"{token!r} follows a value without an operator")
+            output.append(literal(token))
+            operand = True
+    if not operand:
+        raise ExpressionError(f"{pending[-1]!r} has nothing on its right" if pending else "nothing there")
+    if depth:
+        raise ExpressionError("a '(' is not closed")
+    output.extend(reversed(pending))
+    return output
+
+
+def literal(token: str) -> int | Fraction:
+    """A number's exact value: int, or Fraction if it is written with a point."""
+    if token.isdecimal() and token.isascii():
+        return int(token)
+    if len(token) > 1:  # the only longer tokens are numbers with a point
+        return Fraction(token)
+    raise ExpressionError(f"{token!r} is not allowed here")
+
+
+def literals(postfix: Postfix) -> list[int | Fraction]:
+    """The numbers of an expression, in the order in which they are written."""
+    return [item for item in postfix if not isinstance(item, str)]
+
+
+def value(postfix: Postfix) -> tuple[int, int]:
+    """The exact value as numerator and denominator, not in lowest terms; `ZeroDivisionError` if it divides by zero."""
+    stack: list[tuple[int, int]] = []
+    for item in postfix:
+        if item.__class__ is int:
+            stack.append((item, 1))
+        elif item.__class__ is str:
+            c, d = stack.pop()
+            a, b = stack.pop()
+            if item == "+":
+                stack.append((a * d + c * b, b * d))
+            elif item == "-":
+                stack.append((a * d - c * b, b * d))
+            elif item == "*":
+                stack.append((a * c, b * d))
+            elif c:
+                stack.append((a * d, b * c))
+            else:
+                raise ZeroDivisionError("division by zero")
+        else:
+            stack.append((item.numerator, item.denominator))
+    return stack[0]
+
+
+def evaluate(text: str) -> Fraction:
+    """The exact value of `text`; `ExpressionError` or `ZeroDivisionError` where it has none."""
+    return Fraction(*value(parse(text)))

@@ -1,0 +1,239 @@
+"""The thread behind a pool: it alone starts, feeds, watches and ends the worker processes."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from multiprocessing.connection import Pipe, wait
+
+START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
+MAX_EXTRA = 8  # workers beyond the crew, in place of those that are overdue
+MAX_FAILED_STARTS = 3  # in a row; then the rows that wait are given up
+
+
+class Job:
+    """The rows of one call, as they come back."""
+
+    def __init__(self, count: int):
+        self.scores: list[float | None] = [None] * count
+        self.errors: dict[int, str] = {}
+        self.done = threading.Event()
+        self.cancelled = False
+        self._left = count
+        if not count:
+            self.done.set()
+
+    def settle(self, row: int, score: float | None, error: str | None) -> None:
+        self.scores[row] = score
+        if error is not None:
+            self.errors[row] = error
+        self._left -= 1
+        if not self._left:
+            self.done.set()
+
+
+class Worker:
+    """A process, the pipe to it, and what it is at: "starting", "meeting" a reward, "scoring" a row, or "idle"."""
+
+    def __init__(self, memory_limit: int):
+        self.connection, theirs = Pipe()
+        path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "grpo_ext.rewards.worker"]
+            + [str(number) for number in (theirs.fileno(), os.getpid(), memory_limit)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C is for the trainer, and `kill` takes whatever a reward has started
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self.known: set[int] = set()
+        self.task: tuple[Job, int, bytes] | None = None
+        self.overdue = False
+        self.at("starting")
+
+    def at(self, stage: str) -> None:
+        self.stage, self.since = stage, time.monotonic()
+
+    def send(self, message: bytes, stage: str) -> None:
+        self.at(stage)
+        with suppress(OSError):  # it has died, which the closed pipe will tell
+            self.connection.send_bytes(message)
+
+    def kill(self) -> None:
+        """End the process and its children. It may take a while to go; `process.wait` would hold up the others."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.connection.close()
+
+
+class Foreman(threading.Thread):
+    """Keeps `crew` workers at work. `introduce`, `take` and `stop` may be called from any thread.
+
+    Args:
+        crew: how many workers.
+        timeout: seconds a row may take.
+        memory_limit: bytes a worker may hold.
+    """
+
+    def __init__(self, crew: int, timeout: float, memory_limit: int):
+        super().__init__(name="reward-foreman", daemon=True)
+        self.crew, self.timeout, self.memory_limit = crew, timeout, memory_limit
+        self.pid = os.getpid()
+        self.workers: list[Worker] = []
+        self.going: list[subprocess.Popen] = []  # killed, and not yet reaped
+        self.queue: deque[tuple[Job, int, bytes]] = deque()
+        self.rewards: dict[int, bytes] = {}
+        self.usual = 0.0  # seconds a row takes, a running mean
+        self.failed_starts = 0
+        self.stopping = False
+        self._heard, self._bell = Pipe(duplex=False)
+        self._ringing = threading.Lock()
+
+    def introduce(self, key: int, packed: bytes) -> None:
+        """Let all workers know a reward."""
+        if key not in self.rewards:
+            self.rewards[key] = packed
+            self._ring()
+
+    def take(self, job: Job, tasks: list[tuple[int, bytes]]) -> None:
+        """Have rows scored."""
+        self.failed_starts = 0
+        self.queue.extend((job, row, message) for row, message in tasks)
+        self._ring()
+
+    def stop(self) -> None:
+        """End all workers, and the thread."""
+        if os.getpid() == self.pid:
+            self.stopping = True
+            self._ring()
+            if self is not threading.current_thread():
+                self.join(timeout=5)
+
+    def _ring(self) -> None:
+        with self._ringing, suppress(OSError):
+            self._bell.send_bytes(b"!")
+
+    def run(self) -> None:
+        try:
+            while not self.stopping:
+                self.hire()
+                self.assign()
+                pipes = {worker.connection: worker for worker in self.workers}
+                for pipe in wait([self._heard, *pipes], self.seconds_to_next_event()):
+                    if pipe is self._heard:
+                        self._heard.recv_bytes()
+                    else:
+                        self.hear(pipes[pipe])
+                self.dismiss()
+        finally:
+            waiting = [*self.queue, *(worker.task for worker in self.workers if worker.task)]
+            for worker in self.workers:
+                worker.kill()
+            for process in [*self.going, *(worker.process for worker in self.workers)]:
+                process.wait()
+            for job, row, _ in waiting:
+                job.settle(row, None, "RuntimeError: the pool has ended")
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a worker no longer counts as one of the crew."""
+        return max(0.2, self.timeout / 20, 10 * self.usual)
+
+    def count_overdue(self) -> int:
+        return sum(worker.overdue for worker in self.workers)
+
+    def hire(self) -> None:
+        """Start workers until there are enough of those that are not overdue."""
+        if self.failed_starts >= MAX_FAILED_STARTS:
+            return
+        overdue = self.count_overdue()
+        wanted = self.crew + min(overdue, len(self.queue))
+        missing = min(wanted - (len(self.workers) - overdue), self.crew + MAX_EXTRA - len(self.workers))
+        for _ in range(missing):
+            self.workers.append(Worker(self.memory_limit))
+
+    def assign(self) -> None:
+        """Give every idle worker something to do; those that are too many go."""
+        for worker in [worker for worker in self.workers if worker.stage == "idle"]:
+            while self.queue and self.queue[0][0].cancelled:
+                self.queue.popleft()
+            if (key := next((key for key in list(self.rewards) if key not in worker.known), None)) is not None:
+                worker.known.add(key)
+                worker.send(pickle.dumps((key, self.rewards[key], None)), "meeting")
+            elif self.queue:
+                worker.task = self.queue.popleft()
+                worker.send(worker.task[2], "scoring")
+            elif len(self.workers) - self.count_overdue() > self.crew:
+                self.drop(worker)
+
+    def hear(self, worker: Worker) -> None:
+        """Take in what a worker says, or that it has died."""
+        try:
+            answer = pickle.loads(worker.connection.recv_bytes())
+        except Exception:  # it has died, or has closed its pipe
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(timeout=0.1)
+            self.failed_starts += worker.stage == "starting"
+            code = worker.process.returncode
+            self.drop(worker, f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash")
+            return
+        self.failed_starts = 0
+        if worker.task is not None:
+            job, row, _ = worker.task
+            job.settle(row, *answer)
+            worker.task = None
+            self.usual += 0.05 * (time.monotonic() - worker.since - self.usual)
+        worker.at("idle")
+        if worker.overdue:  # its priority is low, for good
+            self.drop(worker)
+
+    def dismiss(self) -> None:
+        """Kill who is past the deadline, and put those that are overdue aside."""
+        now = time.monotonic()
+        for worker in [worker for worker in self.workers if worker.stage != "idle"]:
+            spent = now - worker.since
+            if worker.connection.poll():  # it has answered, or died, while others were looked after
+                continue
+            if worker.stage != "scoring":
+                if spent > START_LIMIT:
+                    self.failed_starts += 1
+                    self.drop(worker)
+            elif spent > self.timeout:
+                self.drop(worker, f"TimeoutError: the row took more than {self.timeout:g} s")
+            elif spent > self.patience and not worker.overdue:
+                worker.overdue = True
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, worker.process.pid, 19)
+        if self.failed_starts >= MAX_FAILED_STARTS:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Fail what waits, for no worker can be started. The next rows are a reason to try again."""
+        while self.queue:
+            job, row, _ = self.queue.popleft()
+            job.settle(row, None, "RuntimeError: no reward worker can be started; their own messages say why")
+
+    def drop(self, worker: Worker, error: str | None = None) -> None:
+        self.workers.remove(worker)
+        worker.kill()
+        self.going = [process for process in [*self.going, worker.process] if process.poll() is None]
+        if worker.task is not None:
+            job, row, _ = worker.task
+            job.settle(row, None, error)
+
+    def seconds_to_next_event(self) -> float | None:
+        """How long until a worker is late or overdue; None if there is nothing to wait for but messages."""
+        events = []
+        for worker in self.workers:
+            if worker.stage == "scoring":
+                limit = self.timeout if worker.overdue else min(self.timeout, self.patience)
+                events.append(worker.since + limit)
+            elif worker.stage != "idle":
+                events.append(worker.since + START_LIMIT)
+        return max(0.0, min(events) - time.monotonic() + 1e-3) if events else None

@@ -1,0 +1,119 @@
+"""The shape of a completion: the think and answer tags, and signs of step-by-step work."""
+
+import re
+from itertools import islice
+from typing import Literal
+
+from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import Example
+
+MAX_LENGTH = 200_000  # characters of a completion in which steps are looked for
+TAGS = (THINK, THINK_END, ANSWER, ANSWER_END)
+# The tags with the line breaks that belong to them in the strict form.
+TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+Mode = Literal["strict", "loose"]
+
+_STRICT = "<think>\nwork\n</think>\n<answer>\n42\n</answer>"
+_LOOSE = "<think> work </think> <answer>42</answer>"
+_STRICTLY = {"mode": "strict"}
+
+
+@register(
+    "format",
+    examples=[
+        Example(_LOOSE, 1.0),
+        Example(_STRICT, 1.0),
+        Example(_LOOSE + " and more", 0.0),
+        Example("<answer>42</answer><think> work </think>", 0.0),
+        Example("work </think><answer>42</answer>", 1.0, options={"prefix": "<think>"}),
+        Example("42", 0.0),
+        Example(_STRICT, 1.0, options=_STRICTLY),
+        Example(_LOOSE, 0.0, options=_STRICTLY),
+        Example(_STRICT + "\n<answer>\n43\n</answer>", 0.0, options=_STRICTLY),
+    ],
+)
+def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
+    """1 where the completion is one <think> block followed by one <answer> block, else 0.
+
+    Each tag stands exactly once, and nothing stands outside the blocks.
+
+    Args:
+        mode: "loose" leaves the white space around tags and blocks free; "strict" wants
+            `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>` to the letter.
+        prefix: text put before the completion, for prompts that already open the first tag.
+    """
+    right = is_strict if mode == "strict" else is_loose
+    return [float(right(prefix + text)) for text in completions]
+
+
+def is_strict(text: str) -> bool:
+    """Whether `text` is `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`, each tag once."""
+    opening, closing, between = "<think>\n", "\n</answer>", "\n</think>\n<answer>\n"
+    if not (text.startswith(opening) and text.endswith(closing)):
+        return False
+    middle = text.find(between, len(opening))
+    # a line break that ends one part cannot also begin the next
+    apart = middle >= 0 and middle + len(between) <= len(text) - len(closing)
+    return apart and all(text.count(tag) == 1 for tag in TAGS)
+
+
+def is_loose(text: str) -> bool:
+    """Whether `text` is a think block and an answer block, each tag once, white space around them free."""
+    text = text.strip()
+    if not (text.startswith(THINK) and text.endswith(ANSWER_END)) or any(text.count(tag) != 1 for tag in TAGS):
+        return False
+    end, start = text.find(THINK_END), text.find(ANSWER)
+    return end < start and not text[end + len(THINK_END) : start].strip()
+
+
+@register(
+    "tag_count",
+    examples=[
+        Example(_STRICT, 1.0),
+        Example(_LOOSE, 1.0),
+        Example(_LOOSE, 0.0, options=_STRICTLY),
+        Example("<think> work </think> 42", 0.5),
+        Example("<think><think></think><answer></answer>", 0.75),
+        Example("42", 0.0),
+    ],
+)
+def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
+    """0.25 for each of <think>, </think>, <answer>, </answer> that stands exactly once.
+
+    Args:
+        mode: "strict" counts a tag only with the line breaks that the strict format has around it.
+        prefix: text put before the completion, for prompts that already open the first tag.
+    """
+    tags = TAG_LINES if mode == "strict" else TAGS
+    return [0.25 * sum((prefix + text).count(tag) == 1 for tag in tags) for text in completions]
+
+
+# Line starts are matched within their line, so that no run of line breaks is read more than once.
+_STEP = re.compile(
+    r"^[ \t]*(?:step[ \t]+[0-9]|[0-9]{1,3}[.)](?![0-9])|[-*•][ \t])"
+    r"|\b(?:first|firstly|second|secondly|third|next|then|finally),",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@register(
+    "reasoning_steps",
+    examples=[
+        Example("Step 1: add.\nStep 2: halve.\nStep 3: done.", 1.0),
+        Example("First, add. Then, halve. It is 42.", 2 / 3),
+        Example("1. add\n2. halve\n3. check\n4. done", 1.0),
+        Example("It is 42.", 0.0),
+    ],
+)
+def reasoning_steps(completions: list[str], *, target: int = 3) -> list[float]:
+    """The share of `target` marks of step-by-step work that are there, at most 1.
+
+    Marks are "Step 2", a numbered or bulleted line, and "First,", "Next,", "Then,", "Finally," and the like.
+
+    Args:
+        target: how many marks earn the full reward; at least 1.
+    """
+    if target < 1:
+        raise ValueError(f"reasoning_steps: target = {target}, but at least 1 mark must be asked for.")
+    return [sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target for text in completions]

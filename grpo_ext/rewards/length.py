@@ -1,0 +1,61 @@
+"""Length: shorter, longer or near a target, for compression tasks and against rambling."""
+
+from typing import Literal
+
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import Example
+
+Prefer = Literal["shorter", "longer", "near"]
+Unit = Literal["tokens", "characters", "words"]
+
+_WORDS = {"target": 4, "unit": "words"}
+
+
+@register(
+    "length",
+    examples=[
+        Example("three words here", 1.0, options=_WORDS),
+        Example("one two three four five six seven eight", 0.5, options=_WORDS),
+        Example("", 0.0, options=_WORDS),
+        Example("one", 0.25, options={**_WORDS, "prefer": "longer"}),
+        Example("one two three four five", 1.0, options={**_WORDS, "prefer": "longer"}),
+        Example("one two", 0.5, options={**_WORDS, "prefer": "near"}),
+        Example("日本語", 1.0, options={"target": 3, "unit": "characters", "prefer": "near"}),
+        Example("x", 0.5, {"completion_ids": [7] * 20}, options={"target": 10}),
+    ],
+)
+def length(
+    completions: list[str],
+    completion_ids: list[list[int]] | None = None,
+    *,
+    target: int,
+    prefer: Prefer = "shorter",
+    unit: Unit = "tokens",
+) -> list[float]:
+    """1 within the target length, beyond it the ratio of the two lengths; an empty completion gets 0.
+
+    With n the length: "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the smaller of the two.
+
+    Args:
+        target: the length, at least 1.
+        prefer: "shorter", "longer" or "near".
+        unit: "tokens" (of the trainer's token ids), "characters" or "words" (parted by white space).
+    """
+    if target < 1:
+        raise ValueError(f"length: target = {target}, but a length is at least 1.")
+    if unit == "tokens":
+        if completion_ids is None:
+            raise ValueError("length: there are no token ids here; count unit: characters or words instead.")
+        lengths = map(len, completion_ids)
+    elif unit == "words":
+        lengths = (len(text.split()) for text in completions)
+    else:
+        lengths = map(len, completions)
+    return [ratio(n, target, prefer) for n in lengths]
+
+
+def ratio(n: int, target: int, prefer: Prefer) -> float:
+    if n == 0:
+        return 0.0
+    shorter, longer = min(1.0, target / n), min(1.0, n / target)
+    return {"shorter": shorter, "longer": longer, "near": min(shorter, longer)}[prefer]

@@ -1,0 +1,44 @@
+"""Modules from files: plugins, and the way back to a reward's module in another process."""
+
+import importlib
+import importlib.util
+import sys
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+
+def load_file(path: str | Path) -> ModuleType:
+    """The module of a Python file, run once a process.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        Exception: whatever the file raises.
+    """
+    path = Path(path).expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {path}")
+    name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def load_module(name: str, file: str | None) -> ModuleType:
+    """The module `name`, from `file` where it was itself loaded from a file."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        if file is None:
+            raise
+        return load_file(file)

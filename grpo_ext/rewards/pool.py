@@ -1,0 +1,116 @@
+"""CPU-heavy rewards in processes of their own: a memory limit, a deadline a row, and a replacement for what is killed.
+
+    with RewardPool(4, timeout=5.0) as pool:
+        scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
+
+One thread, the foreman, owns the workers: it starts them, hands out rows one at a time and kills who is late. Since the
+kernel ends a worker when the thread that started it ends, nothing is left behind when the trainer dies, however it dies.
+
+A few hanging rows must not hold up a batch. So a worker that has been on its row for far longer than rows take (`patience`)
+goes on, at low priority, but no longer counts as one of the crew, and another takes its place until the queue is empty.
+"""
+
+import itertools
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from grpo_ext.rewards.foreman import Foreman, Job
+from grpo_ext.rewards.guard import in_full
+from grpo_ext.rewards.reward import Reward, plain_text
+
+# What the trainer passes and another process cannot have.
+LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
+
+
+class RewardPool:
+    """Workers that score rows.
+
+    Args:
+        workers: how many rows are scored at once; each takes one CPU core.
+        timeout: seconds a row may take; then its worker is killed and the row stays unscored.
+        memory_limit: bytes of data a worker may hold; what needs more gets a `MemoryError`. 0: no limit.
+
+    Raises:
+        ValueError: if `workers` or `timeout` is not positive.
+    """
+
+    def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
+        if workers < 1 or timeout <= 0:
+            raise ValueError(
+                f"A pool needs at least one worker and a positive timeout, not {workers} and {timeout:g} s."
+            )
+        self.settings = (workers, timeout, memory_limit)
+        self._lock = threading.Lock()
+        self._foreman: Foreman | None = None
+        self._keys: dict[Any, int] = {}
+        self._key = itertools.count()
+
+    def start(self, rewards: Iterable[Reward] = ()) -> None:
+        """Start the workers and let them import what `rewards` need, in the background. `score` would do it, too."""
+        foreman = self._ready_foreman()
+        for reward in rewards:
+            foreman.introduce(*self._packed(reward))
+
+    def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
+        """Scores in the order of the completions and, by row, the errors of those that have none.
+
+        Args:
+            reward: a registered reward.
+            given: what TRL passes to rewards; `completions` and the columns.
+        """
+        completions = given["completions"]
+        count = len(completions)
+        try:
+            key, packed = self._packed(reward)
+            columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
+        except Exception as error:
+            return [None] * count, dict.fromkeys(range(count), in_full(error))
+        job = Job(count)
+        tasks = []
+        for row, completion in enumerate(completions):
+            try:
+                own = {name: [value[row]] for name, value in columns.items() if value is not None}
+                tasks.append((row, pickle.dumps((key, None, {**own, "completions": [plain_text(completion)]}))))
+            except Exception as error:
+                job.settle(row, None, in_full(error))
+        foreman = self._ready_foreman()
+        foreman.introduce(key, packed)
+        foreman.take(job, tasks)
+        try:
+            while not job.done.wait(timeout=1.0):
+                if not foreman.is_alive():  # closed by another thread just as the rows were handed over
+                    raise RuntimeError("The reward pool was closed while rows were waiting.")
+        finally:
+            job.cancelled = not job.done.is_set()
+        return job.scores, job.errors
+
+    def close(self) -> None:
+        """End all workers. The pool starts new ones when it is used again."""
+        with self._lock:
+            foreman, self._foreman = self._foreman, None
+        if foreman is not None:
+            foreman.stop()
+
+    def __enter__(self) -> "RewardPool":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _ready_foreman(self) -> Foreman:
+        with self._lock:
+            # a process that was forked from this one has none of its threads
+            if self._foreman is None or self._foreman.pid != os.getpid() or not self._foreman.is_alive():
+                self._foreman = Foreman(*self.settings)
+                self._foreman.start()
+                weakref.finalize(self, self._foreman.stop)
+            return self._foreman
+
+    def _packed(self, reward: Reward) -> tuple[int, bytes]:
+        packed = pickle.dumps(reward)
+        with self._lock:
+            return self._keys.setdefault(packed, next(self._key)), packed

@@ -1,0 +1,153 @@
+"""The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`.
+
+@register("brief", examples=[Example("ok", 1.0), Example("much too long", 0.0)])
+def brief(completions, *, limit: int = 5):
+    "1 where the completion has at most `limit` characters."
+    return [float(len(text) <= limit) for text in completions]
+
+build("brief", limit=80)(completions=["..."])
+"""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from grpo_ext.rewards.modules import load_module
+from grpo_ext.rewards.reward import Example, Registration, Reward, RewardInfo
+from grpo_ext.rewards.signature import did_you_mean, read_signature
+
+ENTRY_POINTS = "grpo_ext.rewards"
+
+_registered: dict[str, Registration] = {}
+_lazy: dict[str, str] = {}  # name -> the module, or `module:function`, that brings it when it is first asked for
+
+
+def register(
+    name: str, *, needs_cpu: bool = False, examples: Iterable[Example] = ()
+) -> Callable[[Callable], Callable]:
+    """Decorator that puts `function(completions, ...)` into the catalogue as `name`; the function stays as it is.
+
+    Args:
+        name: letters, digits, `_`, `-`, beginning with a letter.
+        needs_cpu: heavy enough for worker processes (`reward_workers`), where it is called with one row at a time.
+        examples: completions with their scores, run by `grpo-ext rewards check`.
+
+    Raises:
+        ValueError: if the name is taken by another function or has other characters.
+        TypeError: if the function cannot be called as rewards are.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
+        raise ValueError(
+            f"A reward's name has letters, digits, `_` and `-` and begins with a letter, unlike {name!r}."
+        )
+
+    def decorate(function: Callable) -> Callable:
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__qualname__} is async: name it in the recipe as `package.module:function`.")
+        check_free(name, function)
+        signature = read_signature(function)
+        if needs_cpu and (bound := [e for e in signature.extras if e not in ("prompts", "completion_ids")]):
+            raise TypeError(f"{function.__qualname__} needs_cpu, and {bound[0]} cannot be sent to a worker process.")
+        _registered[name] = Registration(name, function, signature, needs_cpu, tuple(examples))
+        return function
+
+    return decorate
+
+
+def check_free(name: str, function: Callable) -> None:
+    """`ValueError` if `name` is another function's. The same one may register again: reloads, notebook cells."""
+    owner = _registered[name].function.__module__ if name in _registered else _lazy.get(name, function.__module__)
+    same_module = owner.partition(":")[0] == function.__module__
+    renamed = name in _registered and _registered[name].function.__qualname__ != function.__qualname__
+    if not same_module or (renamed and function.__module__ != "__main__"):
+        raise ValueError(f"The reward name {name!r} is taken by {owner}; {function.__qualname__} needs another.")
+
+
+def register_lazily(module: str, *names: str) -> None:
+    """Announce that importing `module` registers `names`, and import it only when one of them is asked for."""
+    _lazy.update(dict.fromkeys(names, module))
+
+
+@cache
+def announce_entry_points() -> None:
+    """Learn the names of rewards that installed packages bring; their modules are not imported yet."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name not in _registered:
+            _lazy.setdefault(point.name, point.value)
+
+
+def names() -> list[str]:
+    """Every name that `build` knows."""
+    announce_entry_points()
+    return sorted({*_registered, *_lazy})
+
+
+def lookup(name: str) -> Registration:
+    """The registration of `name`; `ValueError` with the nearest known name if there is none."""
+    if name not in _registered:
+        announce_entry_points()
+        if name in _lazy:
+            module, _, attribute = _lazy[name].partition(":")
+            found = importlib.import_module(module)
+            if name not in _registered and attribute:  # an entry point to a function that is not decorated
+                register(name)(getattr(found, attribute))
+    if name not in _registered:
+        raise ValueError(f"No reward is named {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}.")
+    return _registered[name]
+
+
+def build(name: str, **options: Any) -> Reward:
+    """The reward registered as `name`, with `options`; `ValueError` if either is unknown."""
+    return Reward(lookup(name), options)
+
+
+def list_rewards() -> list[RewardInfo]:
+    """The catalogue, by name."""
+    return [describe(name) for name in names()]
+
+
+def describe(name: str) -> RewardInfo:
+    """The catalogue's entry for `name`, saying so where its module cannot be imported."""
+    try:
+        return lookup(name).info
+    except ImportError as error:
+        return RewardInfo(name, f"not available: {error}")
+
+
+def registered_as(function: Callable) -> str | None:
+    """The name under which `function` is registered, or None."""
+    return next((name for name, entry in _registered.items() if entry.function is function), None)
+
+
+def registered_by(module: str) -> list[str]:
+    """The names that `module` has registered."""
+    return [name for name, entry in _registered.items() if entry.function.__module__ == module]
+
+
+def packed(entry: Registration) -> tuple[str, str, str | None, bytes | None]:
+    """What another process needs to find a registration: its module and file or, for a script or notebook, the code."""
+    module = entry.function.__module__
+    if module == "__main__":  # must not run a second time, and a notebook is no module
+        import dill
+
+        return entry.name, module, None, dill.dumps(entry, recurse=True)
+    return entry.name, module, getattr(sys.modules.get(module), "__file__", None), None
+
+
+def rebuild(
+    registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str
+) -> Reward:
+    """The reward that was pickled, from what `packed` gave."""
+    if code is not None and registered not in _registered:
+        import dill
+
+        _registered[registered] = dill.loads(code)
+    if registered not in _registered and registered not in _lazy:
+        load_module(module, file)
+    return Reward(lookup(registered), options, name)

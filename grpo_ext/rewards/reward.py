@@ -1,0 +1,134 @@
+"""A reward: a registered function with its options, called as TRL calls rewards.
+
+Authors get plain strings, whatever the trainer passes, and only the columns that they name.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_ext.rewards.signature import EXTRAS, Signature, complete_options
+
+Score = float | None
+
+
+@dataclass(frozen=True)
+class Example:
+    """A completion, the score it must get, and the columns (of this one row) and options that it takes.
+
+    Args:
+        completion: the text.
+        score: what the reward must return for it; None where it must decline.
+        columns: the row's columns; `completion_ids` may be among them.
+        options: options to build the reward with, for rewards that need some.
+    """
+
+    completion: str
+    score: Score
+    columns: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RewardInfo:
+    """An entry of the catalogue. Options without a default have the value `REQUIRED`."""
+
+    name: str
+    summary: str
+    columns: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    needs_cpu: bool = False
+    examples: tuple[Example, ...] = ()
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What `register` keeps of a function."""
+
+    name: str
+    function: Callable
+    signature: Signature
+    needs_cpu: bool
+    examples: tuple[Example, ...]
+
+    @property
+    def info(self) -> RewardInfo:
+        doc = inspect.getdoc(self.function) or ""
+        summary = " ".join(doc.split("\n\n")[0].split())
+        columns, options = self.signature.columns, self.signature.options
+        return RewardInfo(self.name, summary, columns, options, self.needs_cpu, self.examples, doc)
+
+
+class Reward:
+    """A callable with TRL's signature for rewards.
+
+    Attributes:
+        name, `__name__` (`str`): the name of its metric.
+        columns (`tuple[str, ...]`): data set columns that it needs.
+        options (`dict`): its options, defaults included.
+        needs_cpu (`bool`): whether it is heavy enough to run in worker processes.
+        examples (`tuple[Example, ...]`): completions with the score each must get.
+    """
+
+    def __init__(self, registration: Registration, options: dict[str, Any], name: str | None = None):
+        self.registration = registration
+        self.options = complete_options(registration.name, registration.signature, options)
+        self.name = self.__name__ = name or registration.name
+        self.columns = registration.signature.columns
+        self.needs_cpu = registration.needs_cpu
+        self.examples = registration.examples
+
+    def __call__(self, /, prompts=None, completions: Sequence = (), completion_ids=None, **columns) -> list[Score]:
+        """One score a completion, None where the reward declines.
+
+        Args:
+            prompts: as TRL passes them; only for functions that name them.
+            completions: texts, or lists of chat messages, of which the last one's content is taken.
+            completion_ids: token ids, a list a completion; only for functions that name them.
+            columns: the data set's columns, a list each with one entry a completion, and TRL's extras.
+
+        Raises:
+            ValueError: if a column that the function needs is not there.
+        """
+        arguments = self.arguments({**columns, "prompts": prompts, "completion_ids": completion_ids})
+        return self.registration.function([plain_text(c) for c in completions], **arguments, **self.options)
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Of everything `given` beside the completions, what the function reads."""
+        signature = self.registration.signature
+        for name in signature.columns:
+            if name not in given:
+                there = ", ".join(key for key in given if key not in EXTRAS) or "none"
+                raise ValueError(f"Reward {self.name!r} reads the column {name!r}, which is missing. There: {there}.")
+        if signature.extras.get("completion_ids") and given.get("completion_ids") is None:
+            raise ValueError(f"Reward {self.name!r} reads `completion_ids`, the token ids, which were not passed.")
+        if signature.rest:
+            return {name: value for name, value in given.items() if name not in signature.options}
+        wanted = (*signature.columns, *signature.optional, *signature.extras)
+        return {name: given[name] for name in wanted if name in given}
+
+    def __repr__(self) -> str:
+        return f"Reward({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
+
+    def __reduce__(self):
+        from grpo_ext.rewards import registry
+
+        return registry.rebuild, (*registry.packed(self.registration), self.options, self.name)
+
+
+def plain_text(completion: Any) -> str:
+    """The text of a completion: itself, or the content of its last message; `TypeError` if it is neither."""
+    if isinstance(completion, str):
+        return completion
+    if isinstance(completion, list | tuple):
+        message = completion[-1] if completion else ""
+        content = message.get("content") if isinstance(message, dict) else message
+        if content is None:  # a message that only calls tools
+            return ""
+        if isinstance(content, str):
+            return content
+        if isinstance(content, list):
+            return "".join(block.get("text") or "" for block in content if isinstance(block, dict))
+    raise TypeError(f"A completion is a string or a list of messages, not {type(completion).__name__}.")

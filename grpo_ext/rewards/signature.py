@@ -1,0 +1,121 @@
+"""What a reward function's signature says: the columns it needs, its options, and what else it takes from the trainer.
+
+A reward is an ordinary function, and its parameters are its contract:
+
+    def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
+                  texts        needed columns   option
+
+A parameter with a default before the `*` is a column that is used where the data set has it. `**columns` takes all
+others.
+"""
+
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+# What TRL's trainer passes beside the completions and the data set's columns.
+EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+# The default of an option that has none: it must be given.
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The contract of a reward function.
+
+    Args:
+        columns: data set columns that it cannot do without.
+        optional: data set columns that it reads where they exist.
+        extras: which of `EXTRAS` it names, and whether it cannot do without.
+        options: keyword-only parameters with their defaults, `REQUIRED` where there is none.
+        types: the annotations of the options that have one.
+        rest: whether `**columns` takes everything else.
+    """
+
+    columns: tuple[str, ...]
+    optional: tuple[str, ...]
+    extras: dict[str, bool]
+    options: dict[str, Any]
+    types: dict[str, Any]
+    rest: bool
+
+
+def read_signature(function: Callable) -> Signature:
+    """The `Signature` of `function`; `TypeError` if it cannot be called as rewards are."""
+    parameters = inspect.signature(function).parameters
+    label = getattr(function, "__qualname__", repr(function))
+    if "completions" not in parameters:
+        raise TypeError(f"{label}: a reward function needs a parameter named `completions`, the list of texts.")
+    columns, optional, extras, options, rest = [], [], {}, {}, False
+    for name, parameter in parameters.items():
+        if name == "completions":
+            continue
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise TypeError(f"{label}: parameter `{name}` is positional, but rewards are called by name.")
+        if parameter.kind is parameter.VAR_KEYWORD:
+            rest = True
+        elif name in EXTRAS:
+            extras[name] = parameter.default is REQUIRED
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            options[name] = parameter.default
+        else:
+            (columns if parameter.default is REQUIRED else optional).append(name)
+    return Signature(tuple(columns), tuple(optional), extras, options, option_types(function, options), rest)
+
+
+def option_types(function: Callable, options: Iterable[str]) -> dict[str, Any]:
+    """The options' annotations; none at all where they cannot be resolved."""
+    try:
+        hints = get_type_hints(function)
+    except Exception:
+        return {}
+    return {name: hints[name] for name in options if name in hints}
+
+
+def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
+    """The defaults overridden by `given`; `ValueError` for an unknown, missing or ill-typed one."""
+    for name, value in given.items():
+        if name not in signature.options:
+            hint = did_you_mean(name, [*signature.options, "weight", "label"])
+            known = ", ".join(signature.options) or "none"
+            raise ValueError(f"Reward {reward!r} has no option {name!r}.{hint} Its options: {known}.")
+        if name in signature.types and not fits(value, signature.types[name]):
+            wanted = describe_type(signature.types[name])
+            hint = did_you_mean(str(value), map(str, get_args(signature.types[name])))
+            raise ValueError(f"Reward {reward!r}: option {name} = {value!r}, but it takes {wanted}.{hint}")
+    options = {**signature.options, **given}
+    missing = [name for name, value in options.items() if value is REQUIRED]
+    if missing:
+        raise ValueError(f"Reward {reward!r} needs a value for its option {' and '.join(missing)}.")
+    return options
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether `value` is of a plain annotation (Literal, str, bool, int, float, their unions); others always fit."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, choice) for choice in get_args(annotation))
+    if origin is Literal:
+        return value in get_args(annotation)
+    if annotation in (bool, str):
+        return isinstance(value, annotation)
+    if annotation in (int, float):
+        accepted = (int, float) if annotation is float else int
+        return isinstance(value, accepted) and not isinstance(value, bool)
+    return value is None if annotation in (None, type(None)) else True
+
+
+def describe_type(annotation: Any) -> str:
+    """An annotation in the words of a recipe: `'strict' or 'loose'`, `float`."""
+    if get_origin(annotation) is Literal:
+        return " or ".join(repr(choice) for choice in get_args(annotation))
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the nearest of `known`, or nothing where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,201 @@
+"""From what a recipe writes under `reward_funcs` to callables with weights, checked before a model is loaded.
+
+    reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward, my/reward-model]
+
+An entry is a name, or a mapping with that name, its `weight` and its options. A name is a registered reward (also from a
+file of `reward_plugins`, or an entry point of the group `grpo_ext.rewards`), a function as `package.module:function` or
+`path/file.py:function`, or the id or folder of a reward model. Weight 0 means: log it, and do not train on it.
+"""
+
+import importlib
+import inspect
+import math
+import numbers
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.rewards.guard import reward_name
+from grpo_ext.rewards.modules import load_file
+from grpo_ext.rewards.registry import build, names, registered_as, registered_by
+from grpo_ext.rewards.signature import EXTRAS, did_you_mean, read_signature
+
+# Columns that TRL drops, overwrites or passes twice.
+RESERVED = ("completion", "completions", *EXTRAS)
+MORE_KEYS = ("weight", "label")
+
+
+def resolve_rewards(
+    specs: Any, reward_weights: Sequence[float] | None = None, plugins: Iterable[str] = ()
+) -> tuple[list[Any], list[float]]:
+    """Callables (or reward-model ids) and weights, one a spec.
+
+    Args:
+        specs: names, mappings `{name, weight, label, option: value}` and callables; one of them or a list. `label` is the
+            name of the metric, for a reward that is used twice.
+        reward_weights: as TRL has them, one a spec, instead of `weight` in the mappings.
+        plugins: Python files that register rewards.
+
+    Raises:
+        ValueError: for an unknown name or option, a weight that is no finite number, or a name that occurs twice.
+    """
+    for path in plugins:
+        load_plugin(path)
+    specs = [specs] if isinstance(specs, str | Mapping) or callable(specs) else list(specs)
+    if not specs:
+        raise ValueError(f"No reward is named. Name at least one, such as {names()[0]!r}.")
+    rewards, weights = [], []
+    for spec in specs:
+        reward, weight = resolve(spec)
+        rewards.append(reward)
+        weights.append(weight)
+    if reward_weights is not None:
+        if any(weight is not None for weight in weights):
+            raise ValueError("The weights stand in `reward_weights` and beside the rewards: keep one of the two.")
+        if len(reward_weights) != len(rewards):
+            raise ValueError(f"{len(reward_weights)} reward_weights for {len(rewards)} rewards.")
+        weights = list(reward_weights)
+    check_unique(rewards)
+    labels = map(metric_name, rewards)
+    return rewards, [checked_weight(label, 1.0 if w is None else w) for label, w in zip(labels, weights, strict=True)]
+
+
+def resolve(spec: Any) -> tuple[Any, Any]:
+    """One spec as a callable or reward-model id, and its weight, None where it gives none."""
+    if isinstance(spec, str):
+        return find(spec, {}), None
+    if not isinstance(spec, Mapping):
+        if callable(spec):
+            return spec, None
+        raise ValueError(f"A reward is a name, a mapping with `name`, or a function, not {spec!r}.")
+    options = dict(spec)
+    name, weight, label = (options.pop(key, None) for key in ("name", *MORE_KEYS))
+    if not isinstance(name, str):
+        hint = "".join(did_you_mean(key, ["name"]) for key in options)
+        raise ValueError(f"This reward has no `name`: {dict(spec)!r}.{hint}")
+    reward = find(name, options)
+    if label is None:
+        return reward, weight
+    if isinstance(reward, str):
+        raise ValueError(f"The reward model {name!r} cannot have a label: its metric is named after it.")
+    reward.name = reward.__name__ = label
+    return reward, weight
+
+
+def find(name: str, options: dict[str, Any]) -> Any:
+    """The reward that a name stands for, with its options."""
+    if name in names():
+        return build(name, **options)
+    if name.endswith(".py"):
+        return only_reward_of(name, options)
+    if ":" in name and not Path(name).exists():
+        return dotted(name, options)
+    if "/" in name or Path(name).is_dir():
+        if options:
+            raise ValueError(f"The reward model {name!r} takes no options, but has {', '.join(options)}.")
+        return name
+    return build(name, **options)  # which says that there is none, and what is near
+
+
+def only_reward_of(path: str, options: dict[str, Any]) -> Callable:
+    """The one reward that a plugin file registers."""
+    load_plugin(path)
+    found = registered_by(load_file(path).__name__)
+    if len(found) != 1:
+        brings = f"registers {', '.join(found)}" if found else "registers no reward"
+        raise ValueError(f"{path} {brings}. Write it under reward_plugins, and the reward's name here.")
+    return build(found[0], **options)
+
+
+def dotted(name: str, options: dict[str, Any]) -> Callable:
+    """The function `package.module:function` or `file.py:function`, called as TRL calls it unless it is registered."""
+    place, _, attribute = name.rpartition(":")
+    if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script not
+        sys.path.append(os.getcwd())
+    try:
+        module = load_file(place) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:
+        raise ValueError(f"Reward {name!r}: {place} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"Reward {name!r}: {place} has no function {attribute!r}.{did_you_mean(attribute, known)}")
+    if registered := registered_as(function):
+        return build(registered, **options)
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters]
+    for option in options:
+        if option not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise ValueError(f"Reward {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+    bound = partial(function, **options)
+    bound.name = bound.__name__ = reward_name(function)
+    return bound
+
+
+def load_plugin(path: str) -> None:
+    """Run a plugin file once; `ValueError` if it cannot be run."""
+    try:
+        load_file(path)
+    except Exception as error:
+        raise ValueError(f"The reward plugin {path} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def metric_name(reward: Any) -> str:
+    """The name of a reward's metric, as TRL makes it."""
+    return reward.rstrip("/").split("/")[-1] if isinstance(reward, str) else reward_name(reward)
+
+
+def check_unique(rewards: Sequence[Any]) -> None:
+    """`ValueError` where two rewards would share one metric."""
+    for name, count in Counter(map(metric_name, rewards)).items():
+        if count > 1:
+            raise ValueError(
+                f"{count} rewards are called {name!r} and would share one metric. Give them names of their own: "
+                f"{{name: {name}, label: {name}_2, ...}}."
+            )
+
+
+def checked_weight(name: str, weight: Any) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
+        raise ValueError(f"The weight of reward {name!r} is {weight!r}, but it must be a finite number.")
+    return float(weight)
+
+
+def needed_columns(reward: Any) -> tuple[str, ...]:
+    """The data set columns that a reward cannot do without; none where it does not say."""
+    if isinstance(reward, str) or hasattr(reward, "parameters"):
+        return ()
+    if hasattr(reward, "columns"):
+        return tuple(reward.columns)
+    try:
+        return tuple(name for name in read_signature(reward).columns if name not in getattr(reward, "keywords", {}))
+    except (TypeError, ValueError):
+        return ()
+
+
+def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
+    """`ValueError` where a reward's column is missing or a column's name is reserved. None: columns unknown, no check."""
+    if dataset_columns is None:
+        return
+    there = list(dataset_columns)
+    for name in there:
+        if name in RESERVED:
+            raise ValueError(
+                f"The data set has a column {name!r}, a name under which the trainer passes something of its own to "
+                f"rewards. Rename or drop it."
+            )
+    for reward in rewards:
+        for column in needed_columns(reward):
+            if column == "prompt":
+                raise ValueError(
+                    f"Reward {metric_name(reward)!r} reads 'prompt'; its parameter must be named `prompts`."
+                )
+            if column not in there:
+                raise ValueError(
+                    f"Reward {metric_name(reward)!r} reads the column {column!r}, which the data set lacks."
+                    f"{did_you_mean(column, there)} Its columns: {', '.join(there)}."
+                )

@@ -1,0 +1,139 @@
+"""TRL's own rewards by name, with TRL's arguments as options. They are TRL's code; here they only get names.
+
+`cosine_scaled` and `reasoning_accuracy` run math-verify on whatever a completion contains, and only worker processes
+(`reward_workers`) bound what that may take.
+"""
+
+from typing import Any
+
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import Example
+
+
+def messages(completions: list[str]) -> list[list[dict[str, str]]]:
+    """Texts in the only form that TRL's rewards take."""
+    return [[{"role": "assistant", "content": text}] for text in completions]
+
+
+@register(
+    "think_format",
+    examples=[
+        Example("<think>\nwork\n</think>\nanswer", 1.0),
+        Example("<think>work</think>", 1.0),
+        Example("work </think> answer", 0.0),
+        Example("<think>\n<think>\n</think>", 0.0),
+    ],
+)
+def think_format(completions: list[str]) -> list[float]:
+    """1 where the completion begins with one <think> .. </think> block, else 0 (TRL)."""
+    from trl.rewards import think_format_reward
+
+    return think_format_reward(messages(completions))
+
+
+_OVERLONG = {"max_completion_len": 100, "soft_punish_cache": 20}
+
+
+@register(
+    "soft_overlong_punishment",
+    examples=[
+        Example("", 0.0, {"completion_ids": [1] * 80}, _OVERLONG),
+        Example("", -0.5, {"completion_ids": [1] * 90}, _OVERLONG),
+        Example("", -1.0, {"completion_ids": [1] * 101}, _OVERLONG),
+    ],
+)
+def soft_overlong_punishment(
+    completions: list[str], completion_ids: list[list[int]], *, max_completion_len: int, soft_punish_cache: int
+) -> list[float]:
+    """0 for short enough completions, falling to -1 over the last tokens before the limit (TRL; DAPO, equation 13).
+
+    Args:
+        max_completion_len: the limit in tokens.
+        soft_punish_cache: over how many tokens before it the reward falls.
+    """
+    from trl.rewards import get_soft_overlong_punishment
+
+    return get_soft_overlong_punishment(max_completion_len, soft_punish_cache)(completion_ids)
+
+
+@register(
+    "repetition_penalty",
+    examples=[
+        Example("", 0.0, {"completion_ids": [1, 2, 3, 4]}, {"ngram_size": 2}),
+        Example("", -0.75, {"completion_ids": [5, 5, 5, 5, 5]}, {"ngram_size": 2}),
+    ],
+)
+def repetition_penalty(
+    completions: list[str], completion_ids: list[list[int]], *, ngram_size: int = 3, max_penalty: float = -1.0
+) -> list[float]:
+    """The share of repeated n-grams of tokens, times `max_penalty` (TRL; arXiv 2502.03373, appendix C.2).
+
+    Args:
+        ngram_size: n.
+        max_penalty: what nothing but repetition comes near to; at most 0.
+    """
+    from trl.rewards import get_repetition_penalty_reward
+
+    return get_repetition_penalty_reward(ngram_size, max_penalty)(completion_ids)
+
+
+_THIRD = {"solution": r"$\frac{1}{3}$"}
+_HALFWAY = {**_THIRD, "completion_ids": [1] * 50}
+
+
+@register(
+    "cosine_scaled",
+    needs_cpu=True,
+    examples=[
+        Example(r"\boxed{\frac{1}{3}}", 0.75, _HALFWAY, {"max_len": 100}),
+        Example(r"\boxed{\frac{1}{2}}", -0.75, _HALFWAY, {"max_len": 100}),
+        Example("", None, {**_HALFWAY, "solution": ""}, {"max_len": 100}),
+    ],
+)
+def cosine_scaled(
+    completions: list[str],
+    solution: list[str],
+    completion_ids: list[list[int]],
+    *,
+    max_len: int,
+    min_value_wrong: float = -1.0,
+    max_value_wrong: float = -0.5,
+    min_value_correct: float = 0.5,
+    max_value_correct: float = 1.0,
+) -> list[float | None]:
+    """Correctness scaled by length: right answers better short, wrong ones better long (TRL; arXiv 2502.03373, C.1).
+
+    Args:
+        solution: the gold answer.
+        max_len: the length in tokens at which the scale ends.
+        min_value_wrong, max_value_wrong: scores of a wrong answer, at length 0 and at `max_len`.
+        min_value_correct, max_value_correct: scores of a right answer, at `max_len` and at length 0.
+    """
+    from trl.rewards import get_cosine_scaled_reward
+
+    reward = get_cosine_scaled_reward(max_len, min_value_wrong, max_value_wrong, min_value_correct, max_value_correct)
+    return reward(messages(completions), solution, completion_ids)
+
+
+@register(
+    "reasoning_accuracy",
+    needs_cpu=True,
+    examples=[
+        Example(r"<think>hm</think> It is \boxed{\frac{1}{3}}", 1.0, _THIRD),
+        Example(r"<think>hm</think> It is \boxed{\frac{1}{2}}", 0.0, _THIRD),
+        Example(r"<think> \boxed{\frac{1}{3}}", 0.0, _THIRD),
+        Example("<think>hm</think> nothing", None, {"solution": ""}),
+    ],
+)
+def reasoning_accuracy(
+    completions: list[str], solution: list[str], *, reasoning_delimiters: Any = None
+) -> list[float | None]:
+    """1 where the formula behind the reasoning equals the gold answer, else 0; 0 without an end of the reasoning (TRL).
+
+    Args:
+        solution: the gold answer.
+        reasoning_delimiters: texts of which one ends the reasoning. None: `</think>`.
+    """
+    from trl.rewards import reasoning_accuracy_reward
+
+    return reasoning_accuracy_reward(messages(completions), solution, reasoning_delimiters)

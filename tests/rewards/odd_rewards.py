@@ -1,0 +1,55 @@
+"""Rewards that do what their completion says, good and bad, for the tests of the pool. Loaded there as a plugin."""
+
+import os
+import subprocess
+import sys
+import time
+
+from grpo_ext.rewards import Example, register
+
+
+@register("odd", needs_cpu=True, examples=[Example("0.5", 0.5), Example("raise", None)])
+def odd(completions, gold=None, *, scale: float = 1.0):
+    """The number that the completion is, or what it asks for."""
+    return [scale * act(text) for text in completions]
+
+
+@register("odd_columns", needs_cpu=True)
+def odd_columns(completions, gold, prompts, **columns):
+    """1 where all columns are of the completion's own row."""
+    rows = zip(completions, gold, prompts, columns["extra"], strict=True)
+    return [float(text == g == p[0]["content"] == e) for text, g, p, e in rows]
+
+
+def act(text: str) -> float:
+    if text == "hang":
+        while True:
+            pass
+    if text == "hang in C":
+        return float(9**9**9 % 7)
+    if text == "sleep":
+        time.sleep(600)
+    if text.startswith("nap "):
+        time.sleep(float(text[4:]))
+        return 1.0
+    if text == "bomb":
+        return float(len([bytearray(2**27) for _ in range(10_000)]))
+    if text == "die":
+        os._exit(3)
+    if text == "crash":
+        os.abort()
+    if text == "exit":
+        raise SystemExit(4)
+    if text == "close":
+        os.closerange(3, 100)
+        time.sleep(600)
+    if text == "child":
+        subprocess.Popen(["sleep", "600"])
+        time.sleep(600)
+    if text == "pid":
+        return float(os.getpid())
+    if text == "torch":
+        return float("torch" in sys.modules)
+    if text == "main":
+        return float(sys.modules["__main__"].__name__ == "__main__" and hasattr(sys.modules["__main__"], "serve"))
+    return float(text)

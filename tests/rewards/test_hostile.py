@@ -1,0 +1,85 @@
+"""No completion hangs, exhausts or breaks a reward: the hostile set against the whole catalogue."""
+
+import math
+import resource
+import time
+from pathlib import Path
+
+import pytest
+from hostile import hostile_completions
+
+from grpo_ext.rewards import build, list_rewards
+from grpo_ext.rewards.pool import RewardPool
+
+COMPLETIONS = hostile_completions()
+CATALOGUE = {info.name: info for info in list_rewards()}
+IN_PROCESS = [name for name, info in CATALOGUE.items() if not info.needs_cpu]
+IN_WORKERS = [name for name, info in CATALOGUE.items() if info.needs_cpu]
+DEADLINE = 5.0
+ALLOWED = 3 * 2**20  # KiB of this process's memory, with the whole set in it
+
+
+def asked(name: str) -> tuple:
+    """A reward with options that it takes, and the columns of one row."""
+    example = CATALOGUE[name].examples[0]
+    return build(name, **example.options), example.columns
+
+
+def test_there_are_enough_of_them():
+    assert len(set(COMPLETIONS)) >= 200
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+def test_in_process_rewards_answer_within_the_deadline(name):
+    """Each alone and unguarded: nothing is raised, every score is finite or None."""
+    reward, columns = asked(name)
+    given = {key: [value] for key, value in columns.items()}
+    slowest = 0.0
+    for text in COMPLETIONS:
+        started = time.perf_counter()
+        [score] = reward(completions=[text], **given)
+        slowest = max(slowest, time.perf_counter() - started)
+        assert score is None or (isinstance(score, float) and math.isfinite(score)), text[:80]
+    assert slowest < DEADLINE
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < ALLOWED
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "accuracy" else pytest.param(name, marks=pytest.mark.slow) for name in IN_WORKERS]
+)
+def test_rewards_in_workers_answer_within_the_deadline(name):
+    """The same in a pool: who is late or needs too much memory costs its own row the score."""
+    reward, columns = asked(name)
+    limit = DEADLINE if name == "accuracy" else 1.0
+    answered = {}
+    with RewardPool(2, timeout=limit) as pool:
+        for start in range(0, len(COMPLETIONS), 64):
+            some = COMPLETIONS[start : start + 64]
+            given = {"completions": some, **{key: [value] * len(some) for key, value in columns.items()}}
+            scores, errors = pool.score(reward, given)
+            assert len(scores) == len(some)
+            assert all(score is None or math.isfinite(score) for score in scores)
+            answered |= {start + row: errors.get(row) for row in range(len(some))}
+        memory = [worker_memory(worker.process.pid) for worker in pool._ready_foreman().workers]
+    assert len(answered) == len(COMPLETIONS) and max(memory) < 2**20
+    failures = {COMPLETIONS[row][:80]: error for row, error in answered.items() if error}
+    kinds = {error.strip().rpartition("\n")[2].partition(":")[0] for error in failures.values()}
+    assert kinds <= {"TimeoutError", "MemoryError", "ChildProcessError"}, failures
+    if name == "accuracy":  # ours keeps away from what it cannot finish
+        assert len(failures) <= 5, failures
+
+
+def worker_memory(pid: int) -> int:
+    """Peak memory of a process in KiB; 0 if it has just been replaced."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except FileNotFoundError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+
+
+def test_no_hostile_completion_earns_anything():
+    """An answer that is none gets nothing, whatever it is."""
+    reward = build("countdown")
+    n = len(COMPLETIONS)
+    assert sum(reward(completions=COMPLETIONS, nums=[[19, 36, 55, 7]] * n, target=[65] * n)) == 0.0

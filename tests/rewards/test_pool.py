@@ -1,0 +1,296 @@
+"""The pool with rewards that really hang, eat memory and die."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from registry_state import registry_as_before
+
+from grpo_ext.rewards import build
+from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.modules import load_file
+from grpo_ext.rewards.pool import RewardPool
+
+ODD = Path(__file__).with_name("odd_rewards.py")
+
+
+@pytest.fixture(scope="module")
+def odd():
+    with registry_as_before():
+        load_file(ODD)
+        yield lambda **options: build("odd", **options)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids, seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not any(alive(pid) for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def ask(pool, reward, *texts, **columns):
+    return pool.score(reward, {"completions": list(texts), **columns})
+
+
+def test_scores_come_in_order(odd):
+    texts = [str(n) for n in random.Random(0).sample(range(1000), 300)]
+    with RewardPool(3) as pool:
+        scores, errors = ask(pool, odd(scale=2.0), *texts)
+    assert scores == [2.0 * int(text) for text in texts] and not errors
+
+
+def test_columns_and_conversational_completions_reach_their_row(odd):
+    n = 40
+    texts = [f"row {i}" for i in range(n)]
+    given = {
+        "completions": [[{"role": "assistant", "content": text}] for text in texts],
+        "prompts": [[{"role": "user", "content": text}] for text in texts],
+        "completion_ids": [[i] for i in range(n)],
+        "gold": texts,
+        "extra": texts,
+        "trainer_state": threading.Lock(),  # what cannot be sent stays here
+        "log_extra": print,
+    }
+    with RewardPool(2) as pool:
+        scores, errors = pool.score(build("odd_columns"), given)
+        assert scores == [1.0] * n and not errors
+        del given["gold"]
+        scores, errors = pool.score(build("odd_columns"), given)
+        assert scores == [None] * n and "reads the column 'gold'" in errors[0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_rows_become_none_and_the_others_are_unharmed(odd, workers):
+    bad = ["hang", "hang in C", "sleep", "bomb", "die", "crash", "exit", "raise", "close", "child"]
+    texts = [str(n) for n in range(60)]
+    places = random.Random(workers).sample(range(60), len(bad))
+    for place, text in zip(places, bad, strict=True):
+        texts[place] = text
+    with RewardPool(workers, timeout=0.5, memory_limit=2**29) as pool:
+        started = time.perf_counter()
+        scores, errors = ask(pool, odd(), *texts)
+        assert time.perf_counter() - started < 12
+        assert scores == [None if n in places else float(n) for n in range(60)]
+        assert set(errors) == set(places)
+        assert "TimeoutError" in errors[places[0]] and "exit code 3" in errors[places[4]]
+        assert "SystemExit: 4" in errors[places[6]] and "could not convert" in errors[places[7]]
+        assert ask(pool, odd(), "7") == ([7.0], {})
+
+
+def test_memory_is_limited(odd):
+    with RewardPool(1, timeout=30, memory_limit=2**28) as pool:
+        scores, errors = ask(pool, odd(), "bomb", "1")
+    assert scores == [None, 1.0] and "MemoryError" in errors[0]
+
+
+def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
+    texts = [str(n) for n in range(256)]
+    for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
+        texts[place] = text
+    with RewardPool(2, timeout=2.0) as pool:
+        pool.start([odd()])
+        ask(pool, odd(), "1")
+        started = time.perf_counter()
+        scores, _ = ask(pool, odd(), *texts)
+        assert time.perf_counter() - started < 2.0 + 2.0
+    assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
+
+
+def test_a_slow_reward_keeps_to_its_workers(odd):
+    """Rows that take long as a rule are no reason to start more workers."""
+    with RewardPool(2, timeout=10.0) as pool:
+        ask(pool, odd(), *["nap 0.4"] * 4)
+        foreman = pool._ready_foreman()
+        most = 0
+        thread = threading.Thread(target=ask, args=(pool, odd(), *["nap 0.4"] * 8))
+        thread.start()
+        while thread.is_alive():
+            most = max(most, len(foreman.workers))
+            time.sleep(0.02)
+        assert most <= 4  # the crew, and at most as many while the first rows were new
+
+
+def test_workers_that_are_killed_are_replaced(odd):
+    with RewardPool(2, timeout=0.3) as pool:
+        before = set(ask(pool, odd(), *["pid"] * 20)[0])
+        ask(pool, odd(), "hang", "hang", "hang")
+        after = set(ask(pool, odd(), *["pid"] * 20)[0])
+        time.sleep(0.5)
+        assert len(pool._ready_foreman().workers) == 2
+    assert after and not any(alive(int(pid)) for pid in before | after)
+
+
+def test_worker_is_a_fresh_interpreter_without_torch(odd):
+    with RewardPool(1) as pool:
+        assert ask(pool, odd(), "torch", "main")[0] == [0.0, 1.0]
+        assert ask(pool, build("accuracy"), r"\boxed{\frac{2}{4}}", solution=["0.5"]) == ([1.0], {})
+        assert ask(pool, odd(), "torch")[0] == [0.0]  # math-verify has not brought it in
+
+
+def test_several_threads_share_a_pool(odd):
+    results = {}
+    with RewardPool(2) as pool:
+
+        def work(n: int) -> None:
+            results[n] = ask(pool, odd(scale=float(n)), *map(str, range(50)))[0]
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == {n: [float(n * k) for k in range(50)] for n in range(1, 5)}
+
+
+def test_a_pool_outlives_the_thread_that_first_used_it(odd):
+    with RewardPool(1) as pool:
+        pids = []
+        thread = threading.Thread(target=lambda: pids.extend(ask(pool, odd(), "pid")[0]))
+        thread.start()
+        thread.join()
+        time.sleep(0.2)
+        assert ask(pool, odd(), "pid")[0] == pids
+
+
+def test_close_leaves_nothing_and_the_pool_starts_again(odd):
+    pool = RewardPool(2)
+    pids = {int(pid) for pid in ask(pool, odd(), *["pid"] * 10)[0]}
+    pool.close()
+    assert gone(pids)
+    assert ask(pool, odd(), "3") == ([3.0], {})
+    pids = {worker.process.pid for worker in pool._ready_foreman().workers}
+    del pool
+    assert gone(pids)
+
+
+def test_closing_gives_up_what_waits(odd):
+    pool = RewardPool(1, timeout=60)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(ask(pool, odd(), "sleep", "1")))
+    thread.start()
+    time.sleep(0.5)
+    pool.close()
+    thread.join(timeout=5)
+    assert found[0][0] == [None, None] and "the pool has ended" in found[0][1][1]
+
+
+def test_what_a_reward_has_started_ends_with_its_worker(odd):
+    with RewardPool(1, timeout=0.5) as pool:
+        [worker] = [int(pid) for pid in ask(pool, odd(), "pid")[0]]
+        thread = threading.Thread(target=ask, args=(pool, odd(), "child"))
+        thread.start()
+        children = []
+        while not children and thread.is_alive():
+            out = subprocess.run(["pgrep", "-P", str(worker)], capture_output=True, text=True).stdout
+            children = [int(pid) for pid in out.split()]
+        thread.join()
+        assert children and gone([worker, *children])
+
+
+SCRIPT = """
+import os, sys, threading, time
+from grpo_ext.rewards import build, register
+from grpo_ext.rewards.modules import load_file
+from grpo_ext.rewards.pool import RewardPool
+
+FACTOR = 3.0
+
+@register("from_main", needs_cpu=True)
+def from_main(completions, *, plus: float = 0.0):
+    return [FACTOR * float(text) + plus for text in completions]
+
+load_file({odd!r})
+pool = RewardPool(2, timeout=60)
+print(pool.score(build("from_main", plus=1.0), {{"completions": ["1", "2"]}}), flush=True)
+pids = set(pool.score(build("odd"), {{"completions": ["pid"] * 20}})[0])
+threading.Thread(target=pool.score, args=(build("odd"), {{"completions": ["hang in C", "sleep"]}})).start()
+time.sleep(0.5)
+print(*(int(pid) for pid in pids), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_worker_outlives_a_trainer_that_is_killed(end):
+    """The script comes through stdin, as a notebook does: there is no file that a worker could run again."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
+    process.stdin.write(SCRIPT.format(odd=str(ODD)))
+    process.stdin.close()
+    assert process.stdout.readline() == "([4.0, 7.0], {})\n"
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert pids and all(alive(pid) for pid in pids)
+    process.send_signal(end)
+    if end == signal.SIGINT:  # a thread still waits for a row; a second one ends that, too
+        time.sleep(0.5)
+        process.send_signal(end)
+        time.sleep(0.5)
+        process.kill()
+    process.wait(timeout=10)
+    process.stdout.close()
+    assert gone(pids)
+
+
+def test_a_forked_process_gets_workers_of_its_own(odd):
+    with RewardPool(1) as pool:
+        ask(pool, odd(), "1")
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if ask(pool, odd(), "5") == ([5.0], {}) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert ask(pool, odd(), "6") == ([6.0], {})
+
+
+def test_a_reward_that_cannot_be_imported_there_says_so(odd, tmp_path):
+    path = tmp_path / "vanishing.py"
+    path.write_text(ODD.read_text().replace('"odd', '"vanishing'))
+    load_file(path)
+    path.unlink()
+    with RewardPool(1) as pool:
+        scores, errors = ask(pool, build("vanishing"), "1", "2")
+        assert scores == [None, None] and "FileNotFoundError" in errors[1]
+        assert ask(pool, odd(), "1") == ([1.0], {})
+
+
+def test_workers_that_cannot_start_fail_the_rows_and_not_the_run(odd, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with RewardPool(2) as pool:
+        scores, errors = ask(pool, odd(), "1", "2")
+        assert scores == [None, None] and "no reward worker can be started" in errors[0]
+        monkeypatch.undo()
+        assert ask(pool, odd(), "1") == ([1.0], {})
+
+
+def test_empty_batch(odd):
+    with RewardPool(1) as pool:
+        assert ask(pool, odd()) == ([], {})
+
+
+@pytest.mark.parametrize(("workers", "timeout"), [(0, 1), (1, 0), (1, -1)])
+def test_impossible_pools_are_refused(workers, timeout):
+    with pytest.raises(ValueError):
+        RewardPool(workers, timeout=timeout)
+
+
+def test_guard_counts_what_the_pool_gave_up(odd):
+    with RewardPool(2, timeout=0.3) as pool:
+        guard = Guard(odd(), pool=pool, max_failure_rate=1)
+        assert guard(completions=["1", "hang", "raise", "4"]) == [1.0, None, None, 4.0]
+    assert guard.failed == 2
