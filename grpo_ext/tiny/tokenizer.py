@@ -1,0 +1,86 @@
+"""Tokenizers built on the spot: byte-level BPE, a ChatML template, and the tags as tokens of their own.
+
+The vocabulary covers every byte, so no text is out of reach. What varies from task to task is the corpus, how big the
+vocabulary may grow, and the pattern that says which pieces of text may become one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# A word with its leading space, one digit, one other sign, or one sign of white space.
+WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
+# Spaces go with words and signs, so that a number up to 99 is one token and the same one wherever it stands. That is shorter
+# than digits, and small sums are learnt much sooner.
+NUMBERS = r" ?[A-Za-z]+ ?|\d{1,2}| ?[^\sA-Za-z\d] ?|\s"
+# One character, for verse: a Chinese character is three bytes and becomes one token.
+CHARACTERS = r"[\s\S]"
+
+PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def build_tokenizer(
+    corpus: Iterable[str],
+    vocab_size: int = 512,
+    *,
+    pattern: str = WORDS,
+    tags: tuple[str, ...] = TAGS,
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer on `corpus`.
+
+    Args:
+        corpus: texts as they will be met: prompts and completions, without the template.
+        vocab_size: upper bound, tags not counted; small corpora stay under it. At least 259: every byte and three special
+            tokens.
+        pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS` or `CHARACTERS`.
+        tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
+
+    Returns:
+        A tokenizer that pads on the left, ends a turn with `<|im_end|>` (its eos token), and renders ChatML.
+
+    Raises:
+        ValueError: if `vocab_size` cannot hold the bytes and the special tokens.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = [PAD, START, END]
+    if vocab_size < len(alphabet) + len(special):
+        raise ValueError(f"vocab_size={vocab_size}: write at least {len(alphabet) + len(special)}.")
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    # The template's own words are part of every prompt; without them "assistant" would cost nine tokens.
+    backend.train_from_iterator([*corpus, *["system", "user", "assistant", "\n"] * 100], trainer)
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[START],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
+    tokenizer.chat_template = CHATML
+    return tokenizer
