@@ -19,6 +19,8 @@ GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/nul
 $(READY): setup.cfg pyproject.toml constraints.txt
 	@start=$$(date +%s); set -e; \
 	echo "== set-up of $(VENV)"; \
+	$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" \
+	  || { echo "$(PYTHON) is not Python 3.11 to 3.13. Name one that is: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
 	if ! $(BIN)/python -c "import torch" 2>/dev/null; then \
 	  if [ -n "$(GPU)" ] && [ "$(GPU)" != 0 ]; then \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,11 @@ def run_training(
     Returns:
         The exit code: 0; 1 where a reward failed too often; 2 where the recipe, its data or its rewards cannot be used.
     """
+    from grpo_ext.observe.progress import show_progress
+
     check_ranks()
+    # transformers warns in every process that it will rename options of its own
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     path, words = split_config(sys.argv[1:] if words is None else words)
     try:
         recipe = load(path, words)
@@ -36,6 +41,7 @@ def run_training(
     except (ValueError, FileNotFoundError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return 2
+    show_progress(trainer)
     if announce is not None:
         announce(trainer)
     try:
@@ -46,6 +52,7 @@ def run_training(
     trainer.save_model()
     trainer.save_state()
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
+    trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
     if hasattr(trainer, "end"):  # transformers 5.18 and later
         trainer.end()
     return 0

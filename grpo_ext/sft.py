@@ -30,10 +30,16 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     args, run = recipe.training, recipe.run
     train_dataset = open_dataset(run.dataset_name, run.dataset_train_split, run.dataset_config, run.dataset_streaming)
     args.model_init_kwargs = model_init_kwargs(recipe)
+    optimizer = None
+    if run.muon:
+        from grpo_ext.tiny.optimizer import muon_with_adamw
+
+        optimizer = muon_with_adamw(args.learning_rate, weight_decay=args.weight_decay)
     return SFTTrainer(
         recipe.model.model_name_or_path,
         args=args,
         train_dataset=train_dataset,
+        optimizer_cls_and_kwargs=optimizer,
         quantization_config=get_quantization_config(recipe.model),
         peft_config=get_peft_config(recipe.model),
     )

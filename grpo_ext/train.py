@@ -29,7 +29,8 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     args = recipe.training
     train_dataset = train_rows(recipe)
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
-    rewards, args.reward_weights = rewards_and_weights(recipe, train_dataset.column_names)
+    columns = train_dataset.column_names or list(next(iter(train_dataset)))  # a stream knows its columns by a row
+    rewards, args.reward_weights = rewards_and_weights(recipe, columns)
     args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(
         recipe.model.model_name_or_path,

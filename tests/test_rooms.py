@@ -17,7 +17,7 @@ FORBIDDEN = {
     "recipe": ("torch", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.rewards"),
     "tasks": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
-    "observe": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
+    "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli"),
     "trainer": ("grpo_ext.cli", "grpo_ext.demo", "grpo_ext.observe"),
 }
 

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from grpo_ext import __version__
 
-SUBCOMMANDS = ("train", "sft", "eval", "demo")
+SUBCOMMANDS = ("train", "sft", "eval", "demo", "rewards", "explain")
 
 EXAMPLES = """\
 examples:

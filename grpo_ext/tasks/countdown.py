@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 SYSTEM_PROMPT = "You are a careful assistant. You first reason about the task, and then give the user your answer."
 USER_PROMPT = (
     "Make an equation that equals {target} out of the numbers {nums}. You may use basic operations ({operators}), and you "
-    "must use each number exactly once. Put your reasoning between <think> and </think>. Then, on a new line, put the final "
-    "equation between <answer> and </answer>, for example <answer> {example} </answer>."
+    "must use each number exactly once. Put your reasoning between <think> and </think>, then the final equation between "
+    "<answer> and </answer>, each tag on a line of its own, for example:\n<answer>\n{example}\n</answer>"
 )
 
 # Spaces of at most so many number sets are listed completely; larger ones are drawn from. Four numbers take a hundred

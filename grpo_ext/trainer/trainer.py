@@ -43,6 +43,7 @@ class GRPOExtTrainer(GRPOTrainer):
             reward_funcs,
             on_error=option(args, "reward_on_error"),
             max_failure_rate=option(args, "reward_max_failure_rate"),
+            timeout=option(args, "reward_timeout"),
             pool=reward_pool(option(args, "reward_workers"), option(args, "reward_timeout")),
         )
         self._failed_rows: dict[str, int] = {}

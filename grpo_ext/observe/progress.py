@@ -1,0 +1,65 @@
+"""The progress bar of a run: what matters of each log in the bar itself, evaluations as lines above it.
+
+Everything else that is logged is in `trainer_state.json`, and goes to the trackers that the recipe names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import Trainer
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+SHORT = {
+    "loss": "loss",
+    "reward": "reward",
+    "completions/mean_length": "length",
+    "entropy": "entropy",
+    "frac_reward_zero_std": "no signal",
+    "kl": "kl",
+    "mean_token_accuracy": "token accuracy",
+}
+
+
+class RunProgress(ProgressCallback):
+    """A bar with the last log's main figures."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or self.training_bar is None or not logs:
+            return
+        if evaluation := evaluation_line(logs):
+            self.training_bar.write(f"step {state.global_step}: {evaluation}")
+        elif figures := main_figures(logs):
+            self.training_bar.set_postfix_str(", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
+
+
+def main_figures(logs: dict[str, Any]) -> dict[str, float]:
+    """Of a training log, the figures that say how it goes: mean of each reward, then those in `SHORT`."""
+    rewards = {
+        key.split("/")[1]: value for key, value in logs.items() if key.startswith("rewards/") and key.endswith("/mean")
+    }
+    figures = {**rewards, **{name: logs[key] for key, name in SHORT.items() if key in logs}}
+    return {name: value for name, value in figures.items() if isinstance(value, float | int)}
+
+
+def evaluation_line(logs: dict[str, Any]) -> str:
+    """The figures of an evaluation log with their standard errors; empty for any other log."""
+    means = {
+        key: value
+        for key, value in logs.items()
+        if key.startswith("eval_") and not key.endswith(("_se", "_runtime", "_per_second"))
+    }
+    parts = []
+    for key, value in means.items():
+        if isinstance(value, float | int):
+            error = logs.get(f"{key}_se")
+            parts.append(f"{key} {value:.3f}" + (f" ± {error:.3f}" if error is not None else ""))
+    return ", ".join(parts)
+
+
+def show_progress(trainer: Trainer) -> None:
+    """Give a trainer this bar in place of the one that prints every log in full."""
+    if not trainer.args.disable_tqdm:
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(RunProgress)
