@@ -1,0 +1,135 @@
+"""Tiny models: sizes, seeds, saving; the optimizer's groups, schedule and checkpoint; a warm start that learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_ext.tasks.countdown import Countdown
+from grpo_ext.tiny.demonstrations import countdown_demonstrations
+from grpo_ext.tiny.model import ARCHITECTURES, build_model
+from grpo_ext.tiny.optimizer import MuonWithAdamW, muon_with_adamw
+from grpo_ext.tiny.tokenizer import NUMBERS, build_tokenizer
+
+TOKENIZER = build_tokenizer(["Make 13 from 1, 5, 7."], pattern=NUMBERS)
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_models_have_the_architecture_and_survive_saving(architecture: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = build_model(TOKENIZER, architecture=architecture, **SMALL).eval()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = torch.tensor([TOKENIZER("Make 13 from 1, 5, 7.").input_ids])
+    assert loaded.config.model_type == architecture
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert model(ids).logits.shape == (1, ids.shape[1], len(TOKENIZER))
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+
+
+def test_unknown_architecture_is_refused() -> None:
+    with pytest.raises(ValueError, match="llama, qwen2, qwen3"):
+        build_model(TOKENIZER, architecture="gpt")
+
+
+def test_weights_follow_the_seed_and_leave_the_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = build_model(TOKENIZER, seed=1, **SMALL)
+    assert torch.equal(torch.rand(3), expected)
+    same, other = build_model(TOKENIZER, seed=1, **SMALL), build_model(TOKENIZER, seed=2, **SMALL)
+    pairs = zip(first.parameters(), same.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
+
+
+def test_optimizer_gives_matrices_to_muon_and_the_rest_to_adamw() -> None:
+    model = build_model(TOKENIZER, **SMALL)
+    optimizer = MuonWithAdamW(model, lr=1e-3)
+    matrices, others = (group["params"] for group in optimizer.param_groups)
+    assert len(matrices) == 2 * 7 and all(p.ndim == 2 and len(TOKENIZER) not in p.shape for p in matrices)
+    assert any(p is model.lm_head.weight for p in others)
+    assert len(matrices) + len(others) == len(list(model.parameters()))
+
+
+def train(model, optimizer, steps: range, schedule=None) -> None:
+    for step in steps:
+        ids = torch.randint(0, len(TOKENIZER), (2, 8), generator=torch.Generator().manual_seed(step))
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if schedule is not None:
+            schedule.step()
+
+
+def test_optimizer_equals_its_two_parts() -> None:
+    ours, theirs = build_model(TOKENIZER, **SMALL), build_model(TOKENIZER, **SMALL)
+    train(ours, MuonWithAdamW(ours, lr=1e-2, weight_decay=0.1), range(4))
+    named = dict(theirs.named_parameters())
+    matrices = [p for name, p in named.items() if "proj" in name]
+    others = [p for name, p in named.items() if "proj" not in name]
+    muon = torch.optim.Muon(matrices, lr=1e-2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    adamw = torch.optim.AdamW(others, lr=1e-2, weight_decay=0.0, betas=(0.9, 0.95))
+    for step in range(4):
+        train(theirs, muon, range(step, step + 1))
+        # the same gradients once more for the other half: zero_grad of muon leaves them in place
+        adamw.step()
+        adamw.zero_grad()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_optimizer_resumes_bit_for_bit_under_a_schedule(tmp_path: Path) -> None:
+    def start():
+        model = build_model(TOKENIZER, **SMALL)
+        optimizer = MuonWithAdamW(model, lr=1e-2)
+        return model, optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=6)
+
+    straight, optimizer, schedule = start()
+    train(straight, optimizer, range(6), schedule)
+
+    model, optimizer, schedule = start()
+    train(model, optimizer, range(3), schedule)
+    torch.save([model.state_dict(), optimizer.state_dict(), schedule.state_dict()], tmp_path / "state.pt")
+    resumed, optimizer, schedule = start()
+    for part, state in zip((resumed, optimizer, schedule), torch.load(tmp_path / "state.pt"), strict=True):
+        part.load_state_dict(state)
+    train(resumed, optimizer, range(3, 6), schedule)
+    for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_warm_start_through_trl_learns_the_form(tmp_path: Path) -> None:
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    task = Countdown(
+        min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=27, system_prompt="",
+        user_prompt="Make {target} from {nums}.",
+    )  # fmt: skip
+    rows = list(countdown_demonstrations(task, 600))
+    tokenizer = build_tokenizer([m["content"] for row in rows for part in row.values() for m in part], pattern=NUMBERS)
+    args = SFTConfig(
+        output_dir=str(tmp_path), max_steps=40, per_device_train_batch_size=16, learning_rate=1e-2, use_cpu=True, bf16=False,
+        gradient_checkpointing=False, report_to=[], save_strategy="no", logging_steps=10, disable_tqdm=True,
+        dataloader_pin_memory=False, lr_scheduler_type="linear",
+    )  # fmt: skip
+    model = build_model(tokenizer, architecture="qwen3", initializer_range=0.04, hidden_size=64, intermediate_size=128)
+    trainer = SFTTrainer(
+        model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
+        optimizer_cls_and_kwargs=muon_with_adamw(args.learning_rate),
+    )  # fmt: skip
+    trainer.train()
+    assert isinstance(trainer.optimizer.optimizer, MuonWithAdamW)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    prompt = tokenizer.apply_chat_template(task.prompt({"nums": [3, 5, 1], "target": 7}), add_generation_prompt=True,
+                                           return_tensors="pt", return_dict=True)  # fmt: skip
+    ids = model.eval().generate(**prompt, max_new_tokens=64, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    assert text.startswith("<think>\n") and text.endswith("\n</answer>"), text
