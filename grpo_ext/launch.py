@@ -38,9 +38,8 @@ def launch_command(
     else:
         launch += ["--config_file", str(path)]
     launch += ["--num_processes", str(processes)]
-    if processes > 1 and config.get("use_cpu"):
-        threads = max(1, (os.cpu_count() or 1) // processes)
-        environment.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(threads)))
+    if config.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
+        launch += ["--num_cpu_threads_per_process", str(max(1, (os.cpu_count() or 1) // processes))]
     return [*launch, "-m", module, *words], environment
 
 

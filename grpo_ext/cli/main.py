@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from importlib import import_module
 
 from grpo_ext import __version__
@@ -49,6 +50,8 @@ def main(words: list[str] | None = None) -> int:
     if rest and not getattr(args, "takes_overrides", False):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.overrides = rest
+    # transformers warns that it will rename options of its own
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
         return args.run(args)
     except (ValueError, OSError) as error:

@@ -89,7 +89,9 @@ class Countdown(Task):
             raise ValueError(f"max_target={self.max_target}: write a number of at least 1.")
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.15.")
-        check_template(self.user_prompt, required={"nums", "target"}, allowed={"nums", "target", "operators", "example"})
+        check_template(
+            self.user_prompt, required={"nums", "target"}, allowed={"nums", "target", "operators", "example"}
+        )
 
     def generate(self, split: str) -> Iterator[Row]:
         """Problems of `split`, each once, in an order that the seed fixes; fewer than asked for if there are no more."""
@@ -102,7 +104,9 @@ class Countdown(Task):
             made += 1
             yield row
         if made < wanted:
-            logger.info("Countdown: these settings hold %d %s problems, fewer than the %d asked for.", made, split, wanted)
+            logger.info(
+                "Countdown: these settings hold %d %s problems, fewer than the %d asked for.", made, split, wanted
+            )
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a problem belongs to the test split; works on rows from any source."""

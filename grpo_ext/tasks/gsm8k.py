@@ -29,8 +29,12 @@ SYSTEM_PROMPT = (
 TEST_FRACTION = 0.15
 PATIENCE = 20_000
 
-NAMES = ("Ana", "Ben", "Carla", "Dev", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi", "Lena", "Mei", "Nils", "Olga", "Pia")
-THINGS = ("apples", "books", "coins", "cups", "eggs", "flowers", "kites", "lemons", "marbles", "pens", "shells", "stamps")
+NAMES = (
+    "Ana", "Ben", "Carla", "Dev", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi", "Lena", "Mei", "Nils", "Olga", "Pia",
+)  # fmt: skip
+THINGS = (
+    "apples", "books", "coins", "cups", "eggs", "flowers", "kites", "lemons", "marbles", "pens", "shells", "stamps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,10 @@ STORIES = (
     ),
     Story(
         "{name} has {a} {things}, finds {b} more and then loses {c}. How many {things} does {name} have in the end?",
-        (("a + b", "With the new ones there are {equation} {things}."), ("x - c", "In the end there are {equation} {things}.")),
+        (
+            ("a + b", "With the new ones there are {equation} {things}."),
+            ("x - c", "In the end there are {equation} {things}."),
+        ),
     ),
     Story(
         "{name} buys {a} boxes of {b} {things}. At home there are {c} more. How many {things} does {name} have in all?",
@@ -86,7 +93,10 @@ STORIES = (
     ),
     Story(
         "{name} sold {a} {things} on Monday and {b} more than that on Tuesday. How many {things} did {name} sell on both days?",
-        (("a + b", "On Tuesday {name} sold {equation} {things}."), ("a + x", "On both days {name} sold {equation} {things}.")),
+        (
+            ("a + b", "On Tuesday {name} sold {equation} {things}."),
+            ("a + x", "On both days {name} sold {equation} {things}."),
+        ),
     ),
     Story(
         "{other} has {a} {things}. {name} has twice as many. How many {things} do they have together?",
@@ -172,7 +182,9 @@ class GSM8K(Task):
         while misses < PATIENCE:
             misses += 1
             story = rng.choice(stories)
-            numbers = {letter: rng.randint(2, self.max_number) for letter in "abc" if f"{{{letter}}}" in story.question}
+            numbers = {
+                letter: rng.randint(2, self.max_number) for letter in "abc" if f"{{{letter}}}" in story.question
+            }
             key = f"{STORIES.index(story)}:{sorted(numbers.items())}".encode()
             share = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
             if (share < TEST_FRACTION) != held_out:
@@ -197,7 +209,10 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
             return None
         values["x"] = OPERATIONS[sign](x, y)
         lines.append(sentence.format(equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words))
-    return {"question": story.question.format(**numbers, **words), "answer": "\n".join([*lines, f"#### {values['x']}"])}
+    return {
+        "question": story.question.format(**numbers, **words),
+        "answer": "\n".join([*lines, f"#### {values['x']}"]),
+    }
 
 
 def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int:

@@ -175,5 +175,8 @@ def test_its_own_rewards_judge_a_right_and_a_wrong_answer() -> None:
 
     reward = build(Countdown.outcome_reward)
     row = {"nums": [[3, 5, 1], [3, 5, 1]], "target": [3, 3]}
-    texts = ["<think>\nx\n</think>\n<answer>\n5 + 1 - 3\n</answer>", "<think>\nx\n</think>\n<answer>\n5 - 1 - 3\n</answer>"]
+    texts = [
+        "<think>\nx\n</think>\n<answer>\n5 + 1 - 3\n</answer>",
+        "<think>\nx\n</think>\n<answer>\n5 - 1 - 3\n</answer>",
+    ]
     assert reward(prompts=["", ""], completions=texts, completion_ids=[[], []], **row) == [1.0, 0.0]

