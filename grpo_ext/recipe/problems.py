@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from grpo_ext.near import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -33,22 +34,10 @@ class RecipeError(ValueError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like `word`, or `None` if none is like it.
-
-    A key that says more or less than a known one (`generations` for `num_generations`) counts as like it, too.
-    """
-    known = list(known)
-    if close := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
-        return close[0]
-    containing = [k for k in known if len(word) > 3 and (word in k or k in word)]
-    return min(containing, key=len, default=None)
-
-
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
     """The sentence for a word that is not among the known ones."""
     known = sorted(known)
-    if guess := nearest(word, known):
-        return f"unknown {kind} {word!r}. Did you mean {guess!r}?"
+    if guess := did_you_mean(word, known):
+        return f"unknown {kind} {word!r}.{guess}"
     listed = f" Known: {', '.join(known)}." if len(known) <= 30 else ""
     return f"unknown {kind} {word!r}.{listed}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from grpo_ext.recipe.problems import nearest
+from grpo_ext.near import did_you_mean
 from grpo_ext.recipe.schema import CHOICES, RANGES
 
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
@@ -57,8 +57,7 @@ def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = N
         raise ValueError(f"{key} is {_one_of(choices) if choices else in_words(hint)}; got {value!r}.") from None
     # TRL's scale_rewards also takes a boolean, for "group" and "none".
     if choices and isinstance(value, str) and value not in choices:
-        guess = nearest(value, choices)
-        raise ValueError(f"{key} is {_one_of(choices)}; got {value!r}." + (f" Did you mean {guess!r}?" if guess else ""))
+        raise ValueError(f"{key} is {_one_of(choices)}; got {value!r}.{did_you_mean(value, choices)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key} must be a finite number, got {value}.")
     _check_range(key, value)

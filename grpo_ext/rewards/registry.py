@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from grpo_ext.near import did_you_mean
 from grpo_ext.rewards.modules import load_module
 from grpo_ext.rewards.reward import Example, Registration, Reward, RewardInfo
-from grpo_ext.rewards.signature import did_you_mean, read_signature
+from grpo_ext.rewards.signature import read_signature
 
 ENTRY_POINTS = "grpo_ext.rewards"
 

@@ -9,12 +9,13 @@ A parameter with a default before the `*` is a column that is used where the dat
 others.
 """
 
-import difflib
 import inspect
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from grpo_ext.near import did_you_mean
 
 # What TRL's trainer passes beside the completions and the data set's columns.
 EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
@@ -113,9 +114,3 @@ def describe_type(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " or ".join(repr(choice) for choice in get_args(annotation))
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the nearest of `known`, or nothing where none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
