@@ -44,8 +44,10 @@ def run_training(
     show_progress(trainer)
     if announce is not None:
         announce(trainer)
+    resume = recipe.training.resume_from_checkpoint
+    trainer.args.eval_on_start = trainer.args.eval_on_start and not resume  # its start is behind it
     try:
-        trainer.train(resume_from_checkpoint=recipe.training.resume_from_checkpoint)
+        trainer.train(resume_from_checkpoint=resume)
     except RewardFailure as error:
         print(f"Stopped after step {trainer.state.global_step}, with a checkpoint.\n{error}", file=sys.stderr)
         return 1

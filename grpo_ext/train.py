@@ -29,6 +29,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     args = recipe.training
     train_dataset = train_rows(recipe)
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
+    args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
     columns = train_dataset.column_names or list(next(iter(train_dataset)))  # a stream knows its columns by a row
     rewards, args.reward_weights = rewards_and_weights(recipe, columns)
     args.model_init_kwargs = model_init_kwargs(recipe)

@@ -15,8 +15,10 @@ from functools import lru_cache
 from importlib import resources
 from typing import ClassVar
 
+from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
+from grpo_ext.rewards.poem.tones import EITHER, UNKNOWN, tones_of
 from grpo_ext.tasks.base import Messages, Row, Task
 from grpo_ext.tasks.countdown import check_template
 
@@ -31,6 +33,7 @@ USER_PROMPT = (
     "下面这首{form}缺了最后一句：\n{lines}\n"
     "请补写最后一句，共{length}个字：平仄要合乎格律，末字用平声，并与前面的韵脚同属一个韵部；不可照抄前面的诗句。"
 )
+OPTIONAL = ("form", "length", "title", "author", "tones", "rhyme_group")
 
 
 @dataclass
@@ -42,8 +45,10 @@ class Poem(Task):
         test_fraction: share of the shipped poems that is held out, by a hash of their given lines.
         system_prompt: the system message. `None`: one that asks for the form that `chain_of_thought` wants. An empty
             string leaves it out.
-        user_prompt: the user message, with {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title} and
-            {author}.
+        user_prompt: the user message, with {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title},
+            {author}, {tones} and {rhyme_group}. The last two are what a poet looks up about the given lines, and tell
+            nothing of the hidden one: the tones of their characters, 平, 仄, or 中 for either, and the group of 平水韵 that
+            they rhyme in, such as 十五删 (无 where they do not); both as `judge` hears them by default.
 
     Raises:
         ValueError: if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
@@ -61,7 +66,7 @@ class Poem(Task):
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.2.")
-        check_template(self.user_prompt, required={"lines"}, allowed={"lines", "form", "length", "title", "author"})
+        check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})
 
     def generate(self, split: str) -> Iterator[Row]:
         """The shipped quatrains of `split`: `title`, `author`, `form` (七绝 or 五绝) and all four `lines`."""
@@ -99,11 +104,18 @@ class Poem(Task):
             length=length[0],
             title=row.get("title") or "无题",
             author=row.get("author") or "佚名",
+            tones="\n".join(map(line_tones, given)),
+            rhyme_group=judge([*given, ""]).rhyme_group or "无",
         )
         system = self.system_prompt
         if system is None:
             system = THINK_FIRST if self.chain_of_thought else LINE_ALONE
         return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": user}]
+
+
+def line_tones(line: str) -> str:
+    """The Mandarin tones of a line, such as 平平中仄仄平平, where 中 can be either."""
+    return "".join("中" if (tones := tones_of(character)) in (EITHER, UNKNOWN) else tones for character in line)
 
 
 @lru_cache(maxsize=1)
