@@ -16,6 +16,7 @@ from typing import Any
 
 from trl import ModelConfig, SFTConfig
 
+from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.check import GRPO_RULES, SFT_RULES, Rule, check_values
 from grpo_ext.recipe.problems import Problem, RecipeError, unknown
 from grpo_ext.recipe.read import Settings, read_settings
@@ -96,7 +97,7 @@ def load_recipe(
             and what to write instead.
         FileNotFoundError: if there is no such file.
     """
-    settings = read_settings(path, overrides)
+    settings = with_preset(read_settings(path, overrides))
     task_class, problems = _task_class(*settings.get("task", (RunConfig.task, None)))
     schema = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig, "task": task_class}
     return _checked(path, settings, schema, GRPO_RULES, problems, num_processes)
@@ -137,6 +138,13 @@ def _checked(
     if problems:
         raise RecipeError(problems)
     return recipe
+
+
+def with_preset(settings: Settings) -> Settings:
+    """The settings, and under them the values of the preset that they name; an unknown one is left to the checks."""
+    name, _ = settings.get("preset", (None, None))
+    values = PRESETS.get(name, {}) if isinstance(name, str) else {}
+    return {**{key: (value, f"preset {name} ({source})") for key, (value, source) in values.items()}, **settings}
 
 
 def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:

@@ -13,6 +13,8 @@ from typing import Any
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 from trl import GRPOConfig, ScriptArguments
 
+from grpo_ext.objective.presets import PRESETS
+
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
@@ -27,6 +29,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
     "save_strategy": tuple(choice.value for choice in SaveStrategy),
     "reward_on_error": ("none", "raise"),
+    "loss_normalization": ("step", "micro_batch"),
+    "logprob_policy": ("sampling", "model", "trl"),
+    "std_estimator": ("sample", "population"),
+    "advantage_normalizer": ("all", "useful"),
+    "kl_estimator": ("k1", "k2", "k3"),
+    "preset": tuple(PRESETS),
 }
 
 # Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
@@ -63,10 +71,22 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
 class GRPOExtConfig(GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
-    Every argument of `GRPOConfig` means what it means there. At their defaults the added ones leave a run of
-    `GRPOExtTrainer` bit for bit what `GRPOTrainer` would do.
+    Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"` and
+    `logprob_policy="trl"`, and the other added options at their defaults, a run of `GRPOExtTrainer` is bit for bit what
+    `GRPOTrainer` would do.
 
     Args:
+        loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer
+            step, over all micro-batches and ranks, so that the gradient does not depend on how the step is cut.
+            `"micro_batch"`: as TRL does.
+        logprob_policy (`str`, defaults to `"sampling"`): the policy that completions are scored under. `"sampling"`: with the
+            temperature, top_k, top_p and min_p that they were sampled with; what cannot be scored so is refused. `"model"`:
+            without any, the papers' formula read literally. `"trl"`: with the temperature alone.
+        std_estimator (`str`, defaults to `"sample"`): standard deviation of rewards. `"sample"` divides by n - 1, as TRL
+            does, `"population"` by n, as the GRPO paper does.
+        advantage_normalizer (`str`, defaults to `"all"`): completions that the policy term is divided by: `"all"`, or
+            `"useful"`, those of groups whose rewards differ.
+        kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
             training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
             0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
@@ -82,6 +102,29 @@ class GRPOExtConfig(GRPOConfig):
             the row counts as not scored.
     """
 
+    loss_normalization: str = field(
+        default="step",
+        metadata={
+            "help": "Counts that a loss is divided by: 'step', of the whole optimizer step; 'micro_batch', TRL's."
+        },
+    )
+    logprob_policy: str = field(
+        default="sampling",
+        metadata={
+            "help": "Policy that completions are scored under: 'sampling', 'model' or 'trl' (temperature alone)."
+        },
+    )
+    std_estimator: str = field(
+        default="sample",
+        metadata={"help": "Standard deviation of rewards: 'sample' divides by n - 1, 'population' by n."},
+    )
+    advantage_normalizer: str = field(
+        default="all",
+        metadata={
+            "help": "Completions that the policy term is divided by: 'all', or 'useful', of groups with signal."
+        },
+    )
+    kl_estimator: str = field(default="k3", metadata={"help": "Estimator of the KL to the reference: k1, k2 or k3."})
     eval_temperature: float | None = field(
         default=None,
         metadata={"help": "Temperature of evaluation: 0 greedy, None TRL's own evaluation (samples as in training)."},
@@ -131,6 +174,8 @@ class RunConfig(LaunchConfig):
 
     Args:
         task (`str`): the task's name, see `grpo_ext.tasks`.
+        preset (`str`, *optional*): a set of values, each with its source, that the recipe's own replace: `grpo_paper`,
+            `dr_grpo_paper`, `dapo_paper`, or `trl` for plain TRL bit for bit. See `grpo_ext.objective.presets`.
         reward_funcs (`list`, *optional*): rewards by name, or as `{name: ..., weight: ..., option: ...}`. `None` takes
             the task's own with their weights.
         reward_plugins (`list[str]`, *optional*): Python files that register further rewards.
@@ -140,6 +185,7 @@ class RunConfig(LaunchConfig):
     """
 
     task: str = field(default="countdown", metadata={"help": "Name of the task."})
+    preset: str | None = field(default=None, metadata={"help": "A paper's values, which the recipe's own replace."})
     reward_funcs: list[str | dict[str, Any]] | None = field(
         default=None, metadata={"help": "Rewards, by name or as {name, weight, option: value}."}
     )

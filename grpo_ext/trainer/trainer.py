@@ -1,6 +1,6 @@
 """`GRPOExtTrainer`: TRL's `GRPOTrainer` with few overrides, each short.
 
-With the options of `GRPOExtConfig` at their defaults, and rewards that answer every row, a run is bit for bit TRL's own.
+With `loss_normalization: micro_batch` and `logprob_policy: trl`, and rewards that answer every row, a run is bit for bit TRL's own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.contract import check_contract
 from grpo_ext.trainer.evaluation import evaluate_policy
+from grpo_ext.trainer.objective import ExactObjective
 from grpo_ext.trainer.rewards import fill_unscored, guarded_rewards, reward_pool, settle_failures
 
 
-class GRPOExtTrainer(GRPOTrainer):
+class GRPOExtTrainer(ExactObjective, GRPOTrainer):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:
@@ -60,9 +61,8 @@ class GRPOExtTrainer(GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._failed_rows = settle_failures(self.reward_funcs, gather_object)
-        return fill_unscored(
-            rewards_per_func, self.num_generations if self.model.training else self.num_generations_eval
-        )
+        group = self.num_generations if self.model.training else self.num_generations_eval
+        return self.keep_rewards(fill_unscored(rewards_per_func, group))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As in TRL, with `rewards/NAME/failed`, the rows that a reward failed on since the start, where there are any."""

@@ -117,6 +117,14 @@ def test_overrides_can_be_a_mapping():
     assert recipe.run.reward_funcs == [{"name": "format", "weight": 0.5}]
 
 
+def test_a_preset_gives_way_to_the_recipe(tmp_path):
+    recipe = load_recipe(write(tmp_path, "model_name_or_path: m\npreset: grpo_paper\nbeta: 0.01\nnum_generations: 8\n"))
+    assert recipe.get("std_estimator") == "population"
+    assert recipe.get("learning_rate") == 1e-6
+    assert recipe.get("beta") == 0.01
+    assert "'grpo_paper'" in faults(tmp_path, "model_name_or_path: m\npreset: grpo_papr\n")
+
+
 def test_config_is_found_among_the_words():
     assert split_config(["--a", "1", "--config", "x.yaml", "--b"]) == ("x.yaml", ["--a", "1", "--b"])
     assert split_config(["--config=x.yaml"]) == ("x.yaml", [])

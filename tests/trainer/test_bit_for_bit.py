@@ -1,4 +1,4 @@
-"""With our options at their defaults a run is TRL's own, to the last bit."""
+"""With our options off a run is TRL's own, to the last bit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+
+OFF = {"loss_normalization": "micro_batch", "logprob_policy": "trl"}
 
 
 def digits(completions, **kwargs):
@@ -68,18 +70,27 @@ def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings)
 )
 def test_same_losses_and_weights_as_trl(tiny_folder, tmp_path, settings):
     theirs = run(GRPOTrainer, GRPOConfig, tiny_folder, tmp_path / "trl", **settings)
-    ours = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "ours", **settings)
+    ours = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "ours", **OFF, **settings)
     assert theirs[0] == ours[0]
     assert all(torch.equal(theirs[1][name], ours[1][name]) for name in theirs[1])
     start = AutoModelForCausalLM.from_pretrained(tiny_folder).state_dict()
     assert any(not torch.equal(weights, start[name]) for name, weights in ours[1].items())  # it did train
 
 
-def test_a_plain_grpo_config_is_taken(tiny_folder, tmp_path):
-    theirs = run(GRPOTrainer, GRPOConfig, tiny_folder, tmp_path / "trl")
-    ours = run(GRPOExtTrainer, GRPOConfig, tiny_folder, tmp_path / "ours")
-    assert theirs[0] == ours[0]
-    assert all(torch.equal(theirs[1][name], ours[1][name]) for name in theirs[1])
+def test_a_plain_grpo_config_means_our_defaults(tiny_folder, tmp_path):
+    plain = run(GRPOExtTrainer, GRPOConfig, tiny_folder, tmp_path / "plain")
+    ours = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "ours")
+    assert plain[0] == ours[0]
+    assert all(torch.equal(plain[1][name], ours[1][name]) for name in plain[1])
+
+
+def test_the_preset_trl_switches_all_of_ours_off(tmp_path):
+    from grpo_ext.objective.presets import PRESETS
+
+    assert {key: value for key, (value, _) in PRESETS["trl"].items() if key in OFF} == OFF
+    defaults = GRPOExtConfig(str(tmp_path), use_cpu=True, bf16=False)
+    for key, (value, _) in PRESETS["trl"].items():
+        assert key in OFF or getattr(defaults, key) == value
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

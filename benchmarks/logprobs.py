@@ -1,0 +1,179 @@
+"""How far the trainer's log-probs are from those that the sampler drew with, ours beside TRL's.
+
+    python benchmarks/logprobs.py [--quick] [--check] [--tokens 20000] [--out FILE]
+    python benchmarks/logprobs.py --memory
+
+A tiny model samples through transformers' `generate` at every temperature, top_k, top_p and min_p of the grid. For each: the
+largest difference of a sampled token's log-prob, and the mean importance ratio (trainer over sampler, 1 if exact) with its
+standard error. `--check` exits with 1 if one of our differences is above 1e-4, or a mean ratio is off 1 by more than its error
+and 1e-6. `--memory` prints the peak memory of scoring 1,024 positions, forward and backward, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from invariance import Config, lucky, tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOTrainer
+
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.trainer.objective import ExactObjective
+
+GRID = [
+    {"temperature": t, "top_k": k, "top_p": p, "min_p": m}
+    for t, k, p, m in itertools.product((0.3, 0.7, 1.0, 1.5), (0, 1, 5, 50), (1.0, 0.9, 0.5), (None, 0.1))
+]
+QUICK = [GRID[i] for i in (0, 13, 25, 39, 50, 64, 77, 95)]
+
+
+class Exact(ExactObjective, GRPOTrainer):
+    """Ours."""
+
+
+def make_trainer(
+    folder: Path, out: str, rows: int = 32, length: int = 48, sharpness: float = 6.0, **settings: Any
+) -> Exact:
+    """A trainer that samples `rows` completions a generation; `sharpness` scales the untrained model's logits."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.model.norm.weight.data.mul_(sharpness)
+    return Exact(
+        model=model,
+        reward_funcs=[lucky],
+        args=Config(
+            output_dir=out,
+            per_device_train_batch_size=rows,
+            num_generations=8,
+            max_completion_length=length,
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            **settings,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 9)]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+
+
+def score(trainer: Exact, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Log-probs of the sampled tokens (B, T)."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    with torch.no_grad():
+        return trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, batch["completion_ids"].size(1))[0]
+
+
+def differences(trainer: Exact, num_tokens: int) -> dict[str, torch.Tensor]:
+    """Trainer's minus sampler's log-prob of each sampled token, ours and TRL's; each (tokens,), at least `num_tokens`."""
+    trainer.model.train()
+    sampling, found, rows = trainer.sampling, {"ours": [], "TRL": []}, trainer.args.per_device_train_batch_size
+    inputs = [trainer.train_dataset[i // 8 % 8] for i in range(rows)]
+    while sum(map(len, found["ours"])) < num_tokens:
+        batch = trainer._generate_and_score_completions([dict(row) for row in inputs])
+        mask = batch["completion_mask"].bool()
+        found["ours"].append((score(trainer, batch) - batch["sampler_logps"])[mask])
+        trainer.sampling = SamplingParams(trainer.temperature)  # what TRL takes into account
+        found["TRL"].append((score(trainer, batch) - batch["sampler_logps"])[mask])
+        trainer.sampling = sampling
+    return {name: torch.cat(parts).double() for name, parts in found.items()}
+
+
+def figures(difference: torch.Tensor) -> dict[str, float]:
+    """Largest difference, mean importance ratio and its standard error."""
+    ratio = difference.exp()
+    error = float(ratio.std() / len(ratio) ** 0.5)
+    return {"largest": float(difference.abs().max()), "ratio": float(ratio.mean()), "error": error}
+
+
+def exact(row: dict[str, Any]) -> bool:
+    """Whether a row of ours passes."""
+    ours = row["ours"]
+    return ours["largest"] <= 1e-4 and abs(ours["ratio"] - 1) <= max(ours["error"], 1e-6)
+
+
+def measure(folder: Path, grid: list[dict[str, Any]], num_tokens: int) -> list[dict[str, Any]]:
+    """One row a setting."""
+    table = []
+    for settings in grid:
+        with tempfile.TemporaryDirectory() as out:
+            found = differences(make_trainer(folder, out, **settings), num_tokens)
+        row = {**settings, "tokens": len(found["ours"]), **{name: figures(d) for name, d in found.items()}}
+        table.append(row)
+        words = [f"{k}={v}" for k, v in settings.items() if v is not None]
+        sides = [f"{n}: {row[n]['largest']:.1e}, ratio {row[n]['ratio']:.6f}" for n in ("ours", "TRL")]
+        print(f"{' '.join(words):45} {row['tokens']:6} tokens  " + "   ".join(sides), flush=True)
+    return table
+
+
+def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -> None:
+    """Score with one of the two heads, forward and backward; prints the process's peak memory, in bytes."""
+    from trl.kernels import ChunkedLogProbFunction
+
+    from grpo_ext.objective.logprob import sampling_log_probs
+
+    hidden, weight = torch.randn(positions, width, requires_grad=True), torch.randn(vocab, width, requires_grad=True)
+    targets = torch.arange(positions) % vocab
+    if side == "TRL":
+        logps = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 0.7, 32768, None, 1.0, ("entropy",))[0]
+    elif side == "ours":
+        logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams(0.7, 50, 0.9, 0.1))[0]
+    else:
+        logps = hidden.sum(-1) + weight.sum()
+    logps.sum().backward()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def memory() -> None:
+    """Peak memory of the two heads, above that of tensors and gradients alone."""
+    for vocab in (32_000, 151_936):
+        peaks = {}
+        for side in ("neither", "TRL", "ours"):
+            command = [sys.executable, __file__, "--score_once", side, str(vocab)]
+            peaks[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+        above = {side: (peak - peaks["neither"]) / 2**20 for side, peak in peaks.items()}
+        whole = " ".join(f"{side} {peak / 2**20:.0f} MiB" for side, peak in peaks.items())
+        print(f"vocabulary {vocab}: ours {above['ours']:.0f} MiB above neither, TRL {above['TRL']:.0f} MiB ({whole})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="eight settings of the grid, 1,000 tokens each")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where ours is not exact")
+    parser.add_argument("--tokens", type=int, default=20_000, help="at least so many a setting")
+    parser.add_argument("--out", type=Path, help="write the table as JSON")
+    parser.add_argument("--memory", action="store_true", help="the table of peak memory instead")
+    parser.add_argument("--score_once", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.score_once:
+        return score_once(args.score_once[0], int(args.score_once[1]))
+    if args.memory:
+        return memory()
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        grid, tokens = (QUICK, 1000) if args.quick else (GRID, args.tokens)
+        table = measure(tiny_model(Path(folder)), grid, tokens)
+    if args.out:
+        args.out.write_text(json.dumps(table, indent=1) + "\n")
+    for name in ("ours", "TRL"):
+        ratios = [row[name]["ratio"] for row in table]
+        largest = max(row[name]["largest"] for row in table)
+        print(f"{name}: largest difference {largest:.1e}; mean ratio {min(ratios):.6f} to {max(ratios):.6f}")
+    print(f"{sum(row['tokens'] for row in table)} tokens in {len(table)} settings")
+    failed = [row for row in table if not exact(row)]
+    if args.check and failed:
+        sys.exit(f"not exact: {failed}")
+
+
+if __name__ == "__main__":
+    main()

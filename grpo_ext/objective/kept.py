@@ -1,0 +1,97 @@
+"""The tokens that a sampler kept, stored compactly.
+
+A position keeps either a few tokens of a large vocabulary, then their ids are stored (4 bytes each), or many, then one bit a
+token. The choice is made position by position, so that a position never takes more than V / 8 bytes and with top_k or top_p
+usually takes a few hundred. A threshold would be smaller still, but says nothing about a policy that has moved on, and is not
+exact: two forward passes round a score near it to different sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class KeptSet:
+    """Kept tokens of N positions, in host memory.
+
+    Args:
+        vocab_size: V.
+        counts: (N,), the number of ids stored for a position; -1 where it is stored as bits.
+        ids: (sum of counts,), int32, position after position.
+        bits: (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i.
+    """
+
+    vocab_size: int
+    counts: torch.Tensor
+    ids: torch.Tensor
+    bits: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.counts.size(0)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory."""
+        return self.counts.nbytes + self.ids.nbytes + self.bits.nbytes
+
+    @classmethod
+    def from_mask(cls, mask: torch.Tensor) -> KeptSet:
+        """Store a mask (N, V)."""
+        counts = mask.sum(-1)  # (N,)
+        dense = 32 * counts > mask.size(-1)
+        ids = (mask & ~dense.unsqueeze(-1)).nonzero()[:, 1].int().cpu()
+        return cls(mask.size(-1), counts.masked_fill(dense, -1).cpu(), ids, _pack(mask[dense]).cpu())
+
+    def mask(self, device: torch.device | str = "cpu") -> torch.Tensor:
+        """The kept tokens as a mask (N, V), bool."""
+        mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
+        dense = self.counts < 0
+        if dense.any():
+            mask[dense.to(device)] = _unpack(self.bits.to(device), self.vocab_size)
+        positions = torch.arange(len(self)).repeat_interleave(self.counts.clamp(min=0))
+        mask[positions.to(device), self.ids.to(device).long()] = True
+        return mask
+
+    def select(self, positions: torch.Tensor) -> KeptSet:
+        """The kept tokens of some positions, in the order given."""
+        positions = positions.cpu()
+        sizes = self.counts.clamp(min=0)
+        starts = sizes.cumsum(0) - sizes
+        chosen = sizes[positions]
+        # id number n of the selection is id number `n - (ids before it in the selection)` of its position
+        shift = (starts[positions] - (chosen.cumsum(0) - chosen)).repeat_interleave(chosen)
+        dense = self.counts < 0
+        row_of_bits = dense.cumsum(0) - 1
+        return KeptSet(
+            self.vocab_size,
+            self.counts[positions],
+            self.ids[torch.arange(shift.numel()) + shift],
+            self.bits[row_of_bits[positions][dense[positions]]],
+        )
+
+    @staticmethod
+    def cat(parts: list[KeptSet]) -> KeptSet:
+        """The positions of all parts, one after the other; at least one part."""
+        return KeptSet(
+            parts[0].vocab_size,
+            torch.cat([part.counts for part in parts]),
+            torch.cat([part.ids for part in parts]),
+            torch.cat([part.bits for part in parts]),
+        )
+
+
+def _pack(mask: torch.Tensor) -> torch.Tensor:
+    width = -(-mask.size(-1) // 8)
+    padded = torch.nn.functional.pad(mask, (0, 8 * width - mask.size(-1))).view(-1, width, 8)
+    packed = torch.zeros(padded.shape[:2], dtype=torch.uint8, device=mask.device)
+    for bit in range(8):
+        packed |= padded[..., bit].to(torch.uint8) << bit
+    return packed
+
+
+def _unpack(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits.unsqueeze(-1) >> shifts) & 1).bool().flatten(1)[:, :vocab_size]

@@ -1,0 +1,198 @@
+"""The policy term of each loss: what one token adds, before aggregation.
+
+Symbols: w = p(token) / p_old(token), the importance ratio, of the token or (`importance_sampling_level: sequence`) the
+geometric mean over its sequence; A the advantage; sg() stops the gradient. A loss is a policy term and an aggregation (see
+`aggregate`); `@register_loss` adds one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from grpo_ext.objective.aggregate import AGGREGATIONS
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Constants of the losses, named and defaulted as in TRL's `GRPOConfig`; `epsilon_low` is its `epsilon`."""
+
+    epsilon_low: float = 0.2
+    epsilon_high: float = 0.2
+    delta: float | None = None
+    sapo_temperature_pos: float = 1.0
+    sapo_temperature_neg: float = 1.05
+    vespo_k_pos: float = 2.0
+    vespo_lambda_pos: float = 3.0
+    vespo_k_neg: float = 3.0
+    vespo_lambda_neg: float = 2.0
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """What a policy term reads.
+
+    Args:
+        logps: (B, T), with gradient.
+        old_logps: (B, T), of the policy that sampled.
+        ratio: w, (B, T), or (B, 1) at the sequence level; with gradient.
+        advantages: (B, 1) or (B, T).
+        mask: (B, T), 1 for tokens that count.
+        options: constants.
+        sampler_ratio: (B, T) or (B, 1), p_old as scored over p_old as the sampler had it; `None` without a separate sampler.
+    """
+
+    logps: torch.Tensor
+    old_logps: torch.Tensor
+    ratio: torch.Tensor
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    options: LossOptions
+    sampler_ratio: torch.Tensor | None = None
+
+
+PolicyTerm = Callable[[LossInputs], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A registered loss.
+
+    Args:
+        name: the value of `loss_type`.
+        term: from `LossInputs` to (B, T) or (B, 1).
+        aggregation: one of `AGGREGATIONS`.
+    """
+
+    name: str
+    term: PolicyTerm
+    aggregation: str
+
+
+_LOSSES: dict[str, Loss] = {}
+
+
+def register_loss(name: str, *, aggregation: str) -> Callable[[PolicyTerm], PolicyTerm]:
+    """Make a policy term a value of `loss_type`.
+
+    Args:
+        name: a new name.
+        aggregation: one of `AGGREGATIONS`.
+
+    Raises:
+        ValueError: for a name that is taken, or an unknown aggregation.
+    """
+    if name in _LOSSES:
+        raise ValueError(f"loss {name!r} is registered already: choose another name.")
+    if aggregation not in AGGREGATIONS:
+        raise ValueError(f"aggregation is {aggregation!r}: write one of {', '.join(AGGREGATIONS)}.")
+
+    def register(term: PolicyTerm) -> PolicyTerm:
+        _LOSSES[name] = Loss(name, term, aggregation)
+        return term
+
+    return register
+
+
+def get_loss(name: str) -> Loss:
+    """The loss of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in _LOSSES:
+        raise ValueError(
+            f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with @register_loss."
+        )
+    return _LOSSES[name]
+
+
+def loss_names() -> tuple[str, ...]:
+    """All values of `loss_type`."""
+    return tuple(_LOSSES)
+
+
+def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
+    """w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071, eq. 7)."""
+    log_ratio = logps - old_logps
+    if level == "sequence":
+        log_ratio = ((log_ratio * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).unsqueeze(-1)
+    return log_ratio.exp()
+
+
+def clipped(x: LossInputs) -> torch.Tensor:
+    """-min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), PPO (arXiv 1707.06347, eq. 7).
+
+    With `delta` the first w is capped by it: two-sided clipping, INTELLECT-2 (arXiv 2505.07291).
+    """
+    o = x.options
+    inside = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
+    ratio = x.ratio if o.delta is None else x.ratio.clamp(max=o.delta)
+    return -torch.min(ratio * x.advantages, inside * x.advantages)
+
+
+@register_loss("grpo", aggregation="sequence_mean")
+def grpo(x: LossInputs) -> torch.Tensor:
+    """DeepSeekMath (arXiv 2402.03300, eq. 3): `clipped`, mean over the tokens of a completion, mean over completions."""
+    return clipped(x)
+
+
+@register_loss("bnpo", aggregation="token_mean")
+def bnpo(x: LossInputs) -> torch.Tensor:
+    """`clipped`, mean over the batch's tokens. The batch is the optimizer step, so it equals `dapo`; TRL's is a micro-batch."""
+    return clipped(x)
+
+
+@register_loss("dr_grpo", aggregation="constant")
+def dr_grpo(x: LossInputs) -> torch.Tensor:
+    """Dr. GRPO (arXiv 2503.20783, section 3.2): `clipped`, every token divided by the same constant."""
+    return clipped(x)
+
+
+@register_loss("dapo", aggregation="token_mean")
+def dapo(x: LossInputs) -> torch.Tensor:
+    """DAPO (arXiv 2503.14476, eq. 8): `clipped` with eps_high above eps_low (eq. 10), mean over all tokens (eq. 12)."""
+    return clipped(x)
+
+
+@register_loss("cispo", aggregation="token_mean")
+def cispo(x: LossInputs) -> torch.Tensor:
+    """MiniMax-M1 (arXiv 2506.13585, eq. 4): -sg(min(w, eps_high)) A log p; no token loses its gradient."""
+    return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
+
+
+@register_loss("sapo", aggregation="sequence_mean")
+def sapo(x: LossInputs) -> torch.Tensor:
+    """SAPO (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1)) A, tau by the sign of A."""
+    o = x.options
+    tau = torch.where(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg)
+    return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
+
+
+@register_loss("luspo", aggregation="sequence_sum")
+def luspo(x: LossInputs) -> torch.Tensor:
+    """LUSPO (arXiv 2602.05261): `clipped` at the sequence level, times the completion's length."""
+    return clipped(x)
+
+
+@register_loss("vespo", aggregation="token_mean")
+def vespo(x: LossInputs) -> torch.Tensor:
+    """VESPO (arXiv 2602.10693): -sg(W^k exp(lambda (1 - W))) A log p, W the product of the sequence's ratios.
+
+    k and lambda depend on the sign of A. log W is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate
+    sampler, W includes its ratio.
+    """
+    o, lower = x.options, math.log(1e-8)
+    with torch.no_grad():
+        log_w = ((x.logps - x.old_logps).clamp(-20.0, 20.0) * x.mask).sum(-1, keepdim=True)  # (B, 1)
+        if x.sampler_ratio is not None:
+            log_w = log_w + x.sampler_ratio.log().clamp(lower, 20.0).sum(-1, keepdim=True)
+        log_w = log_w.clamp(lower, 20.0)
+        positive = x.advantages >= 0
+        k = torch.where(positive, o.vespo_k_pos, o.vespo_k_neg)
+        lam = torch.where(positive, o.vespo_lambda_pos, o.vespo_lambda_neg).clamp(min=1e-4)
+        phi = (lam + k * log_w - lam * log_w.exp()).exp().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    return -phi * x.advantages * x.logps

@@ -1,0 +1,72 @@
+"""Sets of values that make a run what a paper describes; each value names its source.
+
+A preset sets only what its source states. Anything that a recipe sets itself wins over it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+DEEPSEEKMATH = "DeepSeekMath, arXiv 2402.03300"
+DR_GRPO = "Dr. GRPO, arXiv 2503.20783"
+DAPO = "DAPO, arXiv 2503.14476"
+TRL = "TRL 1.16"
+
+# preset -> field -> (value, source)
+PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
+    "grpo_paper": {
+        "loss_type": ("grpo", f"{DEEPSEEKMATH}, eq. 3"),
+        "scale_rewards": ("group", f"{DEEPSEEKMATH}, section 4.1.2"),
+        "std_estimator": (
+            "population",
+            f"{DEEPSEEKMATH}, section 4.1.2: std of the group's rewards, not of a sample of it",
+        ),
+        "beta": (0.04, f"{DEEPSEEKMATH}, section 4.2"),
+        "kl_estimator": ("k3", f"{DEEPSEEKMATH}, eq. 4"),
+        "use_bias_correction_kl": (False, f"{DEEPSEEKMATH}, eq. 3: KL outside the ratio"),
+        "num_generations": (64, f"{DEEPSEEKMATH}, section 4.2"),
+        "max_completion_length": (1024, f"{DEEPSEEKMATH}, section 4.2"),
+        "learning_rate": (1e-6, f"{DEEPSEEKMATH}, section 4.2"),
+        "num_iterations": (1, f"{DEEPSEEKMATH}, section 4.2: a single update following each exploration stage"),
+        "importance_sampling_level": ("token", f"{DEEPSEEKMATH}, eq. 3"),
+        "loss_normalization": ("step", f"{DEEPSEEKMATH}, eq. 3: the mean over all completions of the step"),
+    },
+    "dr_grpo_paper": {
+        "loss_type": ("dr_grpo", f"{DR_GRPO}, section 3.2"),
+        "scale_rewards": ("none", f"{DR_GRPO}, section 3.2"),
+        "beta": (0.0, f"{DR_GRPO}, section 3.2: without KL"),
+        "importance_sampling_level": ("token", f"{DR_GRPO}, section 3.2"),
+        "loss_normalization": ("step", f"{DR_GRPO}, section 3.2"),
+    },
+    "dapo_paper": {
+        "loss_type": ("dapo", f"{DAPO}, eq. 8"),
+        "epsilon": (0.2, f"{DAPO}, section 4.1"),
+        "epsilon_high": (0.28, f"{DAPO}, section 4.1"),
+        "scale_rewards": ("group", f"{DAPO}, eq. 9"),
+        "std_estimator": ("population", f"{DAPO}, eq. 9"),
+        "beta": (0.0, f"{DAPO}, section 2.3: KL removed"),
+        "mask_truncated_completions": (True, f"{DAPO}, section 3.4: overlong filtering"),
+        "num_generations": (16, f"{DAPO}, section 4.1"),
+        "learning_rate": (1e-6, f"{DAPO}, section 4.1"),
+        "importance_sampling_level": ("token", f"{DAPO}, eq. 8"),
+        "loss_normalization": ("step", f"{DAPO}, eq. 8: over all tokens"),
+    },
+    "trl": {
+        "loss_normalization": ("micro_batch", f"{TRL}: grpo_trainer.py, _compute_loss"),
+        "logprob_policy": ("trl", f"{TRL}: temperature alone, truncation left out"),
+        "std_estimator": ("sample", f"{TRL}: utils.py, nanstd"),
+        "advantage_normalizer": ("all", f"{TRL}: grpo_trainer.py, _compute_loss"),
+        "kl_estimator": ("k3", f"{TRL}: grpo_trainer.py, _compute_loss"),
+    },
+}
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """The values of a preset, without their sources.
+
+    Raises:
+        ValueError: for an unknown preset.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"preset is {name!r}: write one of {', '.join(PRESETS)}.")
+    return {field: value for field, (value, _) in PRESETS[name].items()}

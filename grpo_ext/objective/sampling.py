@@ -1,0 +1,147 @@
+"""How completions are sampled: the parameters that shape the distribution, resolved once from all places that set them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# transformers' value where neither the caller nor the model sets one (`GenerationConfig._get_default_generation_params`).
+HF_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
+FIELD_DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
+NEUTRAL = (None, False, 0, 1, [], {})  # of the options below; 1 is the neutral factor and the neutral number of beams
+
+# Options that change scores by more than a mask, or sample otherwise than token by token.
+NOT_SCORABLE = {
+    "repetition_penalty": "it rescales the scores of tokens that were seen",
+    "encoder_repetition_penalty": "it rescales the scores of tokens that were seen",
+    "presence_penalty": "it shifts the scores of tokens that were seen",
+    "frequency_penalty": "it shifts the scores of tokens that were seen",
+    "sequence_bias": "it shifts scores by what came before",
+    "logit_bias": "it shifts scores",
+    "exponential_decay_length_penalty": "it shifts the end token's score with the position",
+    "guidance_scale": "it mixes in the scores of a second prompt",
+    "watermarking_config": "it shifts scores by a secret",
+    "num_beams": "beam search does not sample token by token",
+    "num_beam_groups": "beam search does not sample token by token",
+    "penalty_alpha": "contrastive search does not sample",
+    "dola_layers": "it takes scores from several layers",
+    "prompt_lookup_num_tokens": "speculative decoding hides the sampling steps",
+    "use_mtp": "speculative decoding hides the sampling steps",
+    "logits_processor": "a custom processor may change scores at will",
+    "logits_processors": "a custom processor may change scores at will",
+}
+# Options that only take tokens away, with the values that take none. What was kept is known where the sampling steps can be
+# watched (transformers' generate).
+MASKING = {
+    "top_h": (),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "bad_words_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "structured_outputs": (),
+    "guided_decoding": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "min_tokens": (0,),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+}
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """The distribution that tokens are drawn from, given the logits.
+
+    Args:
+        temperature: the logits are divided by it; above 0.
+        top_k: keep the k most likely tokens, and ties with the last of them; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all.
+        min_p: keep tokens at least this times as likely as the most likely one; 0 keeps all.
+        order: "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p).
+        masked: whether further options take tokens away, which only the sampler knows.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    order: str = "hf"
+    masked: bool = False
+
+    @property
+    def truncated(self) -> bool:
+        """Whether some tokens may have probability 0."""
+        return self.masked or self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+
+def resolve_sampling(
+    fields: Mapping[str, Any],
+    generation_kwargs: Mapping[str, Any] | None = None,
+    model_defaults: Mapping[str, Any] | None = None,
+    *,
+    sampler: str = "hf",
+    watched: bool = True,
+) -> SamplingParams:
+    """The parameters that really apply.
+
+    Args:
+        fields: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty` of the training arguments.
+        generation_kwargs: of the training arguments; they win over the fields.
+        model_defaults: the model's generation config; transformers fills in what is left `None`, and no other sampler does.
+        sampler: "hf" or "vllm".
+        watched: whether the sampling steps can be watched, so that options which only take tokens away can be scored.
+
+    Raises:
+        ValueError: if a field and `generation_kwargs` contradict each other, a value is out of range, or the samples cannot
+            be scored exactly.
+    """
+    given = dict(generation_kwargs or {})
+    for name, value in given.items():
+        field = fields.get(name)
+        if name in FIELD_DEFAULTS and field not in (None, FIELD_DEFAULTS[name], value):
+            raise ValueError(
+                f"{name} is {field} and generation_kwargs says {name}: {value}. Keep one of the two: drop it from "
+                "generation_kwargs."
+            )
+    if given.get("do_sample", True) is False:
+        raise ValueError("do_sample: false decodes greedily, and a greedy policy has no gradient. Leave it out.")
+    # a `None` in generation_kwargs overrides the field, and then the model's own value applies
+    used = {k: v for k, v in fields.items() if v is not None and k not in given}
+    everything = {**(model_defaults or {}), **used, **{k: v for k, v in given.items() if v is not None}}
+    _refuse(everything, watched)
+    effective = {name: everything.get(name) for name in HF_DEFAULTS}
+    if sampler == "hf":
+        effective = {k: HF_DEFAULTS[k] if v is None else v for k, v in effective.items()}
+    temperature = 1.0 if effective["temperature"] is None else float(effective["temperature"])
+    top_k, top_p, min_p = effective["top_k"] or 0, effective["top_p"], effective["min_p"] or 0.0
+    top_p = 1.0 if top_p is None else float(top_p)
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}: training samples, so it must be above 0.")
+    if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
+        raise ValueError(f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1].")
+    masked = bool(_masks(everything))
+    return SamplingParams(temperature, max(int(top_k), 0), top_p, float(min_p), sampler, masked)
+
+
+def _masks(values: Mapping[str, Any]) -> list[str]:
+    """The options that take tokens away."""
+    return [name for name, neutral in MASKING.items() if values.get(name) not in (None, *neutral)]
+
+
+def _refuse(values: Mapping[str, Any], watched: bool) -> None:
+    way_out = "Leave it out, or set logprob_policy: model to train the policy without it, or logprob_policy: trl."
+    for name, why in NOT_SCORABLE.items():
+        if values.get(name) not in NEUTRAL:
+            raise ValueError(f"{name}: {values[name]} cannot be scored exactly, since {why}. {way_out}")
+    for name in () if watched else _masks(values):
+        raise ValueError(
+            f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not tell the tokens that it took "
+            f"away. {way_out}"
+        )

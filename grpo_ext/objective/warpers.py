@@ -1,0 +1,51 @@
+"""Which tokens a sampler keeps, given its logits: transformers' and vLLM's truncations, ties included."""
+
+from __future__ import annotations
+
+import torch
+
+from grpo_ext.objective.sampling import SamplingParams
+
+
+def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """The tokens that truncation leaves.
+
+    The steps are those of transformers' `TopKLogitsWarper`, `TopPLogitsWarper` and `MinPLogitsWarper` and of vLLM's
+    `apply_top_k_top_p` and `MinPLogitsProcessor`: each looks at what the one before it left, renormalised.
+
+    Args:
+        scores: (N, V), the logits divided by the temperature, float32.
+        params: truncation and its order.
+
+    Returns:
+        (N, V), bool; at least one token a row.
+    """
+    steps = {"hf": (_top_k, _top_p, _min_p), "vllm": (_min_p, _top_k, _top_p)}[params.order]
+    kept = torch.ones_like(scores, dtype=torch.bool)
+    for step in steps:
+        kept = step(scores, kept, params)
+    return kept
+
+
+def _top_k(scores: torch.Tensor, kept: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    if not params.top_k:
+        return kept
+    left = scores.masked_fill(~kept, -torch.inf)
+    smallest = left.topk(min(params.top_k, scores.size(-1)), dim=-1).values[:, -1:]
+    return kept & (scores >= smallest)  # ties with the k-th stay
+
+
+def _top_p(scores: torch.Tensor, kept: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    if params.top_p >= 1.0:
+        return kept
+    ascending, order = scores.masked_fill(~kept, -torch.inf).sort(dim=-1)
+    drop = ascending.softmax(dim=-1).cumsum_(dim=-1) <= 1 - params.top_p
+    drop[:, -1] = False
+    return kept & ~torch.zeros_like(kept).scatter_(-1, order, drop)
+
+
+def _min_p(scores: torch.Tensor, kept: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    if not params.min_p:
+        return kept
+    probs = scores.masked_fill(~kept, -torch.inf).softmax(dim=-1)
+    return kept & (probs >= params.min_p * probs.amax(dim=-1, keepdim=True))

@@ -1,0 +1,264 @@
+"""Scoring completions under the policy that sampled them.
+
+TRL scores every pass (old, reference, loss) with `_ChunkedLogProbFunction`, which knows one temperature and no truncation.
+`SamplingLogProbs` puts another function in its place for the length of a pass; the forward pass around it stays TRL's. What
+the sampler kept is watched where transformers' `generate` samples, and else taken from the first pass of the same policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import trl.trainer.utils as trl_utils
+
+from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.logprob import Projection, sampling_log_probs
+from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
+from grpo_ext.objective.watch import Recorder, watching
+
+
+class SamplingLogProbs:
+    """Mixin before `GRPOTrainer`: log-probs, entropy and KL are those of the sampling policy.
+
+    Reads the option `logprob_policy`: "sampling"; "model", the policy without temperature and truncation; or "trl", which
+    leaves scoring as it is.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._kept_rows: list[KeptSet] | None = None
+        self._sampler_logps: list[torch.Tensor] | None = None
+        self._scored: tuple[torch.Tensor | None, ...] = (None, None, None)
+        super().__init__(*args, **kwargs)
+        self.logprob_policy = getattr(self.args, "logprob_policy", "sampling")
+        self.sampling = SamplingParams() if self.logprob_policy != "sampling" else resolve_for(self)
+
+    def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
+        self._kept_rows = self._sampler_logps = None
+        watch = self.logprob_policy != "trl" and is_watched(self)
+        recorder = Recorder(self.sampling, strict=self.logprob_policy == "sampling") if watch else None
+        with watching(self.accelerator.unwrap_model(self.model_wrapped), recorder) if watch else nullcontext():
+            completion_ids, logprobs = super()._generate_single_turn(
+                prompt_ids, images, multimodal_fields, num_generations, has_tool_images
+            )
+        if recorder is not None:
+            self._kept_rows, self._sampler_logps = recorder.rows(completion_ids)
+        return completion_ids, logprobs
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        if self._kept_rows is not None:
+            output["kept_tokens"] = self._kept_rows
+        if self._sampler_logps is not None:
+            logps = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)
+            for row, values in zip(logps, self._sampler_logps, strict=True):
+                row[: len(values)] = values
+            output["sampler_logps"] = logps
+        return output
+
+    def _compute_loss(self, model, inputs):
+        self._kept_rows = inputs.get("kept_tokens")
+        loss = super()._compute_loss(model, inputs)
+        if self.logprob_policy != "trl" and self.model.training:
+            self._log_difference(inputs)
+        return loss
+
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs
+    ):
+        head = self._head(attention_mask, logits_to_keep, batch_size or input_ids.size(0))
+        if isinstance(head, TruncatedHead) and head.given is None and model is self.ref_model:
+            raise RuntimeError("The reference came to be scored before it is known which tokens the policy kept.")
+        with nullcontext() if head is None else standing_in(head):
+            self._scored = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, **kwargs
+            )
+        if isinstance(head, TruncatedHead):
+            self._kept_rows = head.kept_rows()
+        return self._scored
+
+    @torch.no_grad()
+    def _log_difference(self, inputs: dict[str, Any]) -> None:
+        """Log how far the log-probs of the sampling policy, as scored here, are from the sampler's own."""
+        sampler = inputs.get("sampler_logps", inputs.get("sampling_per_token_logps"))
+        if sampler is None:
+            return
+        scored = inputs.get("old_per_token_logps", self._scored[0].detach())
+        difference = (scored - sampler)[loss_mask(inputs).bool() & ~sampler.isnan()].float()  # (tokens,)
+        ratio = difference.exp()
+        weights = inputs.get("importance_sampling_ratio", ratio.new_ones(1))
+        parts = [difference.abs().sum(), ratio.sum(), (weights == 0).sum(), difference.numel(), weights.numel()]
+        sums = self.accelerator.reduce(ratio.new_tensor(parts), reduction="sum").tolist()
+        ends = [difference.abs().amax(), ratio.amax(), -ratio.amin()] if len(ratio) else [0.0, 0.0, -torch.inf]
+        largest, highest, lowest = self.accelerator.gather(ratio.new_tensor(ends)).view(-1, 3).amax(0).tolist()
+        figures = {
+            "logp_difference/mean": sums[0] / max(sums[3], 1.0),
+            "logp_difference/max": largest,
+            "ratio/mean": sums[1] / max(sums[3], 1.0),
+            "ratio/min": -lowest,
+            "ratio/max": highest,
+            "ratio/share_masked": sums[2] / sums[4],
+        }
+        for name, value in figures.items():
+            self._metrics["train"][f"sampling/{name}"].append(value)
+
+    def _head(self, attention_mask, logits_to_keep, batch_size) -> TemperatureHead | TruncatedHead | None:
+        """What scores instead of TRL's function; `None` where that is exact."""
+        if self.sampling.truncated:
+            return TruncatedHead(self.sampling, attention_mask, logits_to_keep, batch_size, self._kept_rows)
+        if self.logprob_policy == "trl" or self.sampling.temperature == self.temperature:
+            return None
+        return TemperatureHead(self.sampling.temperature)
+
+
+def loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
+    """(B, T), 1 for the tokens that a policy wrote and that count."""
+    mask = inputs["completion_mask"]
+    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
+
+
+def is_watched(trainer: Any) -> bool:
+    """Whether every sampled token goes through one call of transformers' `generate`."""
+    return not (
+        trainer.use_vllm
+        or trainer.use_transformers_continuous_batching
+        or trainer.tools
+        or trainer.environment_factories is not None
+        or trainer.rollout_func is not None
+    )
+
+
+def resolve_for(trainer: Any) -> SamplingParams:
+    """How a trainer samples.
+
+    Raises:
+        ValueError: where that cannot be scored exactly, with what to change.
+    """
+    args, watched = trainer.args, is_watched(trainer)
+    given = dict(args.generation_kwargs or {})
+    if args.vllm_structured_outputs_regex and trainer.use_vllm:
+        given["structured_outputs"] = args.vllm_structured_outputs_regex
+    if not trainer.use_vllm and "suppress_tokens" in trainer.generation_kwargs:
+        given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
+    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    params = resolve_sampling(
+        {name: getattr(args, name) for name in FIELD_DEFAULTS},
+        given,
+        None if trainer.use_vllm or config is None else config.to_dict(),
+        sampler="vllm" if trainer.use_vllm else "hf",
+        watched=watched,
+    )
+    if params.truncated and not watched and trainer.rollout_func is not None:
+        raise ValueError(
+            "rollout_func samples as it likes, so that truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
+            "null, or logprob_policy: model."
+        )
+    old_pass = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0
+    if params.truncated and not watched and args.beta and not (old_pass or _corrects(trainer)):
+        raise ValueError(
+            "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not "
+            "tell them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
+        )
+    if (params.truncated or params.temperature != 1.0) and _corrects(trainer) and trainer.vllm_mode == "server":
+        _refuse_raw_logprobs(trainer)
+    return params
+
+
+def _corrects(trainer: Any) -> bool:
+    return bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
+
+
+def _refuse_raw_logprobs(trainer: Any) -> None:
+    if not trainer.accelerator.is_main_process:
+        return
+    mode = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
+    if mode != "processed_logprobs":
+        raise ValueError(
+            f"The vLLM server returns {mode}, which leave out temperature and truncation. Start it with --logprobs-mode "
+            "processed_logprobs."
+        )
+
+
+@contextmanager
+def standing_in(head: Any) -> Iterator[None]:
+    """Let `head.apply` score in place of TRL's function."""
+    original = trl_utils._ChunkedLogProbFunction
+    trl_utils._ChunkedLogProbFunction = head
+    head.original = original
+    try:
+        yield
+    finally:
+        trl_utils._ChunkedLogProbFunction = original
+
+
+class TemperatureHead:
+    """TRL's function at another temperature than the trainer was made with."""
+
+    original: Any
+
+    def __init__(self, temperature: float):
+        self.temperature = temperature
+
+    def apply(self, hidden, weight, bias, targets, temperature, *rest):
+        return self.original.apply(hidden, weight, bias, targets, self.temperature, *rest)
+
+
+class TruncatedHead:
+    """Scores over the kept tokens.
+
+    Args:
+        params: how the completions were sampled.
+        attention_mask: (B, P + T), 1 for tokens that are scored.
+        logits_to_keep: T, the completions' width.
+        batch_size: rows that TRL scores at a time.
+        kept_rows: what was kept, a row a completion; `None` to find it from the logits.
+    """
+
+    original: Any
+
+    def __init__(self, params, attention_mask, logits_to_keep, batch_size, kept_rows=None):
+        self.params, self.batch_size = params, batch_size
+        self.given = kept_rows
+        self.width = attention_mask.size(1) - 1  # one position predicts the next
+        self.scored = attention_mask[:, -logits_to_keep:].bool()  # (B, T)
+        self._next = 0
+        self._rows: list[KeptSet] = []
+
+    def apply(self, hidden, weight, bias, targets, temperature, chunk_size, softcap=None, scale=1.0, outputs=()):
+        scored = self.scored[self._next : self._next + self.batch_size]  # (b, T)
+        kept = self._kept(scored)
+        self._next += scored.size(0)
+        everywhere = torch.nn.functional.pad(scored, (self.width - scored.size(1), 0)).flatten()  # (b (P + T - 1),)
+        where = None
+        if hidden.size(0) == everywhere.numel():  # TRL scores all positions on a CPU, those with a label on a GPU
+            where = everywhere.nonzero().squeeze(-1)
+        elif hidden.size(0) != int(scored.sum()):
+            raise ValueError(
+                f"{hidden.size(0)} positions came to be scored where the completions have {int(scored.sum())}. Adapters that "
+                "lengthen the prompt cannot be scored exactly; set logprob_policy: trl."
+            )
+        picked = (hidden, targets) if where is None else (hidden[where], targets[where])
+        logps, entropy, kept = sampling_log_probs(
+            picked[0], weight, bias, picked[1], self.params, kept, Projection(scale, softcap)
+        )
+        if self.given is None:
+            self._split(kept, scored)
+        if where is not None:
+            logps, entropy = (x.new_zeros(hidden.size(0)).index_copy(0, where, x) for x in (logps, entropy))
+        return logps, entropy if "entropy" in outputs else None, None, None, None
+
+    def _kept(self, scored: torch.Tensor) -> KeptSet | None:
+        if self.given is None:
+            return None
+        rows = self.given[self._next : self._next + scored.size(0)]
+        return KeptSet.cat([row.select(mask.nonzero().squeeze(-1)) for row, mask in zip(rows, scored, strict=True)])
+
+    def _split(self, kept: KeptSet, scored: torch.Tensor) -> None:
+        for part in torch.arange(len(kept)).split(scored.sum(-1).tolist()):
+            self._rows.append(kept.select(part))
+
+    def kept_rows(self) -> list[KeptSet]:
+        """What the pass used, a row a completion."""
+        return self._rows if self.given is None else self.given

@@ -1,0 +1,208 @@
+"""The loss of an optimizer step does not depend on how the step is cut into micro-batches, generations and ranks.
+
+TRL divides each micro-batch's loss by that micro-batch's counts. `ExactObjective` prepares all micro-batches of a step at its
+start (the policy does not change within a step, so what is sampled is the same), counts over all of them and all ranks, and
+replaces TRL's divisor by the step's. The rest of TRL's loss stays TRL's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from grpo_ext.objective.aggregate import StepCounts, aggregate, denominator
+from grpo_ext.objective.kl import kl_per_token
+from grpo_ext.objective.policy import LossInputs, LossOptions, get_loss, importance_ratio
+from grpo_ext.trainer.logprobs import loss_mask
+from grpo_ext.trainer.rows import CountedRows, overridden
+
+OPTIONS = {
+    "loss_normalization": "step",
+    "std_estimator": "sample",
+    "advantage_normalizer": "all",
+    "kl_estimator": "k3",
+}
+TRL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+
+
+class ExactObjective(CountedRows):
+    """Mixin before `GRPOTrainer`.
+
+    Reads the options `loss_normalization`, `std_estimator`, `advantage_normalizer`, `kl_estimator` and `logprob_policy`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._step_batches: list[Any] = []  # what the data loader gave for the coming optimizer step
+        self._prepared: list[dict[str, Any]] = []  # micro-batches of the running step that are still to come
+        self._entropy_mask: torch.Tensor | None = None
+        super().__init__(*args, **kwargs)
+        for name, default in OPTIONS.items():
+            setattr(self, name, getattr(self.args, name, default))
+        check_options(self)
+        self._loss = get_loss(self.loss_type)
+        align_reference(self)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._step_batches, self._prepared = list(batches), []
+        return batches, num_items
+
+    def _prepare_inputs(self, generation_batch):
+        if not self.model.training or self.loss_normalization == "micro_batch":
+            return super()._prepare_inputs(generation_batch)
+        if not self._prepared:
+            self._prepared = self._prepare_step(self._step_batches or [generation_batch])
+        return self._prepared.pop(0)
+
+    def _prepare_step(self, batches: list[Any]) -> list[dict[str, Any]]:
+        """All micro-batches of an optimizer step, each with the step's counts."""
+        first, slices = self._step, []
+        try:
+            for offset, batch in enumerate(batches):
+                self._step = first + offset
+                slices.append(dict(super()._prepare_inputs(batch)))
+        finally:
+            self._step = first
+        counts = sum(local_counts(part) for part in slices)  # (4,)
+        counts = self.accelerator.reduce(counts, reduction="sum").tolist()
+        for part in slices:
+            part["step_counts"] = {"all": StepCounts(*counts[:2]), "useful": StepCounts(*counts[2:])}
+        return slices
+
+    def _compute_loss(self, model, inputs):
+        if "step_counts" not in inputs:
+            return super()._compute_loss(model, inputs)
+        own_term = self.loss_type not in TRL_LOSSES
+        own_kl = self.beta != 0.0 and (own_term or self.kl_estimator != "k3" or self.advantage_normalizer == "useful")
+        coef, beta = self._entropy_coef_now(), self.beta
+        # a registered loss takes TRL's bookkeeping from dapo, whose metrics are those of the clipped ratio
+        with overridden(self, loss_type="dapo" if own_term else self.loss_type, beta=0.0 if own_kl else beta):
+            total = super()._compute_loss(model, inputs)
+            divisor = trl_divisor(self, inputs)
+        logps, entropies, aux_loss = self._scored
+        mask, ranks = loss_mask(inputs), self.accelerator.num_processes
+        counts = inputs["step_counts"][self.advantage_normalizer]
+
+        bonus, step_bonus = self._entropy_bonus(entropies, mask, coef, inputs["step_counts"]["all"].tokens)
+        aux = 0.0
+        if self.aux_loss_enabled:
+            aux = self.router_aux_loss_coef * aux_loss / self.current_gradient_accumulation_steps
+        policy = total + bonus - aux
+        if own_term:
+            policy = ranks * self._aggregate(self._policy_term(inputs, logps, mask), mask, counts)
+        else:
+            policy = policy * (
+                ranks * divisor / denominator(self._loss.aggregation, counts, self.max_completion_length)
+            )
+        if own_kl:
+            kl = self._kl(inputs, logps, mask)
+            policy = policy + beta * ranks * self._aggregate(kl, mask, inputs["step_counts"]["all"])
+        return policy - step_bonus + aux
+
+    def _aggregate(self, per_token: torch.Tensor, mask: torch.Tensor, counts: StepCounts) -> torch.Tensor:
+        return aggregate(per_token, mask, self._loss.aggregation, counts, self.max_completion_length)
+
+    def _policy_term(self, inputs: dict[str, Any], logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """A registered loss, with TRL's masks and sampler correction."""
+        old = inputs.get("old_per_token_logps", logps.detach())
+        advantages = inputs["advantages"]
+        advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
+        ratio = importance_ratio(logps, old, mask, self.importance_sampling_level)
+        sampler_ratio = inputs.get("importance_sampling_ratio")
+        options = LossOptions(self.epsilon_low, self.epsilon_high, self.args.delta)
+        term = self._loss.term(LossInputs(logps, old, ratio, advantages, mask, options, sampler_ratio))
+        if self.off_policy_mask_threshold is not None:
+            sampler = inputs.get("sampling_per_token_logps", old)
+            term = term * self.get_off_policy_mask(advantages, logps, sampler, mask, self.off_policy_mask_threshold)
+        if self.top_entropy_quantile < 1.0:
+            term = term * self._entropy_mask
+        return term if sampler_ratio is None else term * sampler_ratio
+
+    def _kl(self, inputs: dict[str, Any], logps: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        ratio = None
+        if self.args.use_bias_correction_kl:
+            old = inputs.get("old_per_token_logps", logps.detach())
+            ratio = importance_ratio(logps, old, mask, self.importance_sampling_level)
+        kl = kl_per_token(logps, inputs["ref_per_token_logps"], self.kl_estimator, ratio)
+        sums = self.accelerator.reduce(torch.stack([(kl.detach() * mask).sum(), mask.sum().float()]), reduction="sum")
+        self._metrics["train"]["kl"].append((sums[0] / sums[1].clamp(min=1.0)).item())
+        return kl
+
+    def get_high_entropy_mask(self, entropies, mask, threshold):
+        self._entropy_mask = super().get_high_entropy_mask(entropies, mask, threshold)
+        return self._entropy_mask
+
+    def _entropy_coef_now(self) -> float:
+        """The coefficient that TRL is about to apply; its adaptive control changes it within the loss."""
+        if not self._entropy_bonus_enabled:
+            return 0.0
+        off = self.use_adaptive_entropy and self._last_world_entropy > self.args.entropy_target
+        return 0.0 if off else self.entropy_coef
+
+    def _entropy_bonus(
+        self, entropies, mask, coef: float, tokens: float
+    ) -> tuple[torch.Tensor | float, torch.Tensor | float]:
+        """The bonus as TRL has just subtracted it, and as the mean over the whole step's tokens."""
+        if not coef:
+            return 0.0, 0.0
+        active = mask if self.top_entropy_quantile >= 1.0 else mask * self._entropy_mask
+        total = (entropies * active).sum()
+        trl = coef * total / active.sum().clamp(min=1.0) / self.current_gradient_accumulation_steps
+        if self.top_entropy_quantile < 1.0:  # how many tokens of the step will be active is not known yet
+            return trl, trl
+        return trl, coef * self.accelerator.num_processes * total / max(tokens, 1.0)
+
+
+def local_counts(inputs: dict[str, Any]) -> torch.Tensor:
+    """Sequences and tokens of a micro-batch, then both again for groups that carry signal; (4,)."""
+    tokens, counted = loss_mask(inputs).sum(-1).float(), inputs["counted"]
+    signal = inputs.get("signal", torch.ones_like(counted))
+    return torch.stack([counted.sum(), tokens.sum(), (counted * signal).sum(), (tokens * signal).sum()])
+
+
+def trl_divisor(trainer: Any, inputs: dict[str, Any]) -> torch.Tensor | float:
+    """What TRL divides a micro-batch's sum by."""
+    steps, rows = trainer.current_gradient_accumulation_steps, inputs["completion_mask"].size(0)
+    if trainer.loss_type in ("cispo", "dapo", "vespo"):
+        tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+        return tokens * steps / trainer.args.steps_per_generation
+    if trainer.loss_type == "bnpo":
+        return loss_mask(inputs).sum().clamp(min=1.0) * steps
+    return rows * steps * (trainer.max_completion_length if trainer.loss_type == "dr_grpo" else 1)
+
+
+def check_options(trainer: Any) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        ValueError: naming them and what to write instead.
+    """
+    own = [
+        f"{name}: {getattr(trainer, name)}"
+        for name in ("advantage_normalizer", "kl_estimator")
+        if getattr(trainer, name) != OPTIONS[name]
+    ]
+    own += [f"loss_type: {trainer.loss_type}"] if trainer.loss_type not in TRL_LOSSES else []
+    if own and trainer.loss_normalization == "micro_batch":
+        raise ValueError(f"{own[0]} needs loss_normalization: step.")
+    if trainer.multi_objective_aggregation != "sum_then_normalize":
+        for name in ("advantage_normalizer", "std_estimator"):
+            if getattr(trainer, name) != OPTIONS[name]:
+                raise ValueError(
+                    f"{name}: {getattr(trainer, name)} needs multi_objective_aggregation: sum_then_normalize, where a "
+                    "completion has one reward."
+                )
+
+
+def align_reference(trainer: Any) -> None:
+    """Give the reference the weights of the policy that was passed in.
+
+    TRL loads the reference from the policy's path, which is another model if the policy was changed in memory.
+    """
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    if trainer.ref_model is None or sharded or getattr(trainer.model, "is_quantized", False):
+        return
+    unwrap = trainer.accelerator.unwrap_model
+    reference, policy = unwrap(trainer.ref_model), unwrap(trainer.model)
+    reference.load_state_dict(policy.state_dict())

@@ -1,0 +1,75 @@
+"""The formulas of the losses, written with loops over sequences and tokens, for tests to compare with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def token_logps(model, prompt: list[int], completion: list[int]) -> list[torch.Tensor]:
+    """One sequence by itself, without padding."""
+    logits = model(input_ids=torch.tensor([prompt + completion])).logits[0]
+    return [
+        logits[len(prompt) + t - 1].log_softmax(-1)[token] if completion else None
+        for t, token in enumerate(completion)
+    ]
+
+
+def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3", corrected=True, **o):
+    """The loss of one optimizer step.
+
+    `rows`: dicts with `logps`, `old`, `ref` (lists of scalars, a token each), `advantage`, `masked` (truncated and left out)
+    and, for the step's counts, `useful`.
+    """
+    o = {"low": 0.2, "high": 0.2, "delta": None, "useful_only": False, **o}
+    counted = [r for r in rows if not r["masked"]]
+    dividing = [r for r in counted if r["useful"]] if o["useful_only"] else counted
+    policy, kls = [], []
+    for r in counted:
+        ratios = [lp - old for lp, old in zip(r["logps"], r["old"], strict=True)]
+        mean = sum(ratios) / max(len(ratios), 1)
+        w = [torch.exp(mean if level == "sequence" else x) for x in ratios]
+        terms, kl_terms = [], []
+        for t in range(len(w)):
+            terms.append(token_term(loss_type, w[t], r["advantage"], r["logps"][t], ratios, o))
+            if beta:
+                d = r["ref"][t] - r["logps"][t]
+                k = {"k1": -d, "k2": d * d / 2, "k3": torch.exp(d) - d - 1}[kl]
+                kl_terms.append(k * w[t] if corrected else k)
+        policy.append(terms)
+        kls.append(kl_terms)
+    total = weigh(loss_type, policy, dividing, max_length)
+    return total + (beta * weigh(loss_type, kls, counted, max_length) if beta else 0.0)
+
+
+def weigh(loss_type, per_token, dividing, max_length):
+    n, tokens = max(len(dividing), 1), max(sum(len(r["logps"]) for r in dividing), 1)
+    total = torch.zeros(())
+    for terms in per_token:
+        for term in terms:
+            if loss_type in ("grpo", "sapo"):
+                total = total + term / len(terms) / n
+            elif loss_type == "dr_grpo":
+                total = total + term / (n * max_length)
+            elif loss_type == "luspo":
+                total = total + term / n
+            else:
+                total = total + term / tokens
+    return total
+
+
+def token_term(loss_type, w, a, logp, log_ratios, o):
+    if loss_type == "cispo":
+        return -min(w.item(), o["high"]) * a * logp
+    if loss_type == "sapo":
+        tau = 1.0 if a > 0 else 1.05
+        return -(4 / tau) * a / (1 + torch.exp(-tau * (w - 1)))
+    if loss_type == "vespo":
+        log_w = sum(min(max(x.item(), -20.0), 20.0) for x in log_ratios)
+        log_w = min(max(log_w, math.log(1e-8)), 20.0)
+        k, lam = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
+        return -math.exp(lam + k * log_w - lam * math.exp(log_w)) * a * logp
+    first = w if o["delta"] is None or w < o["delta"] else torch.tensor(float(o["delta"]))
+    inside = w if 1 - o["low"] <= w <= 1 + o["high"] else torch.tensor(1 - o["low"] if w < 1 else 1 + o["high"])
+    return -torch.minimum(first * a, inside * a)
