@@ -1,6 +1,6 @@
 """`GRPOExtTrainer`: TRL's `GRPOTrainer` with few overrides, each short.
 
-With `loss_normalization: micro_batch` and `logprob_policy: trl`, and rewards that answer every row, a run is bit for bit TRL's own.
+With `loss_normalization: micro_batch`, `logprob_policy: trl` and rewards that answer every row, a run is bit for bit TRL's own.
 """
 
 from __future__ import annotations
