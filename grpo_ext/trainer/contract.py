@@ -10,7 +10,9 @@ import inspect
 from functools import cache
 
 import trl
+import trl.trainer.utils
 from packaging.version import Version
+from transformers import GenerationMixin
 
 SUPPORTED = "1.16"
 
@@ -95,6 +97,10 @@ def check_contract() -> None:
         found = tuple(inspect.signature(method).parameters)[: len(expected)] if method else None
         if found != expected:
             moved.append(f"GRPOTrainer.{name}: expected parameters {expected}, found {found}")
+    if "_ChunkedLogProbFunction.apply(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
+        moved.append("add_fused_lm_head no longer scores through _ChunkedLogProbFunction.apply")
+    if not hasattr(GenerationMixin, "_get_logits_processor"):
+        moved.append("transformers' GenerationMixin has no _get_logits_processor")
     source = inspect.getsource(trl.GRPOTrainer.__init__)
     moved += [f"GRPOTrainer.__init__ no longer sets `{text.strip(' =')}`" for text in ATTRIBUTES if text not in source]
     if moved:

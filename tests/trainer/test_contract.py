@@ -35,3 +35,9 @@ def test_another_version_is_refused(fresh, monkeypatch):
     monkeypatch.setattr(trl, "__version__", "1.17.0")
     with pytest.raises(RuntimeError, match=r"TRL is 1\.17\.0"):
         fresh()
+
+
+def test_another_way_of_scoring_is_named(fresh, monkeypatch):
+    monkeypatch.setattr("trl.trainer.utils.add_fused_lm_head", lambda model: None)
+    with pytest.raises(RuntimeError, match="add_fused_lm_head no longer scores"):
+        fresh()
