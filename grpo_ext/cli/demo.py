@@ -9,6 +9,7 @@ from pathlib import Path
 EXAMPLES = """\
 examples:
   grpo-ext demo                        Countdown; finished stages are not redone
+  grpo-ext demo gsm8k                  word problems in GSM8K's format: format, tags and accuracy
   grpo-ext demo --seed 1               another seed, in a folder of its own
   grpo-ext demo --restart              from the beginning
 """

@@ -5,6 +5,7 @@ Training runs through the same `accelerate launch` commands that the GPU recipes
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from grpo_ext.demo.report import print_report
 from grpo_ext.demo.stages import Stages
 from grpo_ext.evaluation.load import evaluate_recipe
 from grpo_ext.evaluation.run import save_evaluation
+from grpo_ext.files import write_atomically
 from grpo_ext.launch import launch
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
+from grpo_ext.tiny.tokenizer import build_tokenizer
 
 EVAL_BATCH_SIZE = 256
 NUM_SAMPLES = 8
@@ -89,6 +92,22 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0) -> None:
     stages.run("GRPO", [recipe_path.read_text(encoding="utf-8"), train_words], train)
     stages.run("evaluation after", [NUM_SAMPLES], lambda begun: evaluate(trained, "eval_after"))
     print_report(folder, recipe, stages.seconds)
+
+
+def save_start(folder: Path, rows: list[Any], make_model: Callable[[Any], Any], **tokenizer_options: Any) -> None:
+    """Write what the warm start begins with: `demonstrations.jsonl`, and in `model` a tokenizer and an untrained model.
+
+    Args:
+        rows: demonstrations, as `prompt` and `completion` messages; the tokenizer is trained on the first 2,000.
+        make_model: makes the model for the tokenizer.
+        **tokenizer_options: of `build_tokenizer`.
+    """
+    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+    write_atomically(folder / "demonstrations.jsonl", "\n".join(lines) + "\n")
+    corpus = [message["content"] for row in rows[:2000] for part in row.values() for message in part]
+    tokenizer = build_tokenizer(corpus, **tokenizer_options)
+    tokenizer.save_pretrained(folder / "model")
+    make_model(tokenizer).save_pretrained(folder / "model")
 
 
 def words(**settings: Any) -> list[str]:

@@ -17,6 +17,8 @@ WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
 # Spaces go with words and signs, so that a number up to 99 is one token and the same one wherever it stands. That is shorter
 # than digits, and small sums are learnt much sooner.
 NUMBERS = r" ?[A-Za-z]+ ?|\d{1,2}| ?[^\sA-Za-z\d] ?|\s"
+# Every digit is one token, the same wherever it stands, and longer numbers are read digit by digit.
+DIGITS = r" ?[A-Za-z]+|\d| ?[^\sA-Za-z\d]|\s+"
 # One character, for verse: a Chinese character is three bytes and becomes one token.
 CHARACTERS = r"[\s\S]"
 
@@ -42,7 +44,7 @@ def build_tokenizer(
         corpus: texts as they will be met: prompts and completions, without the template.
         vocab_size: upper bound, tags not counted; small corpora stay under it. At least 259: every byte and three special
             tokens.
-        pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS` or `CHARACTERS`.
+        pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS`, `DIGITS` or `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
 
     Returns:

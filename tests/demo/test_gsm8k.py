@@ -1,0 +1,118 @@
+"""The GSM8K demo: its demonstrations show slips and nothing held out, its parts fit each other, and it runs, in small, with
+real processes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import REPO
+
+from grpo_ext.demo.known import get_demo
+from grpo_ext.evaluation.generate import encode_prompts
+from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+from grpo_ext.rewards import build
+from grpo_ext.tasks.gsm8k import GSM8K
+from grpo_ext.tiny.word_problems import word_problem_demonstrations
+
+NO_SLIPS = {"stop_early": 0.0, "wrong_operation": 0.0, "untidy": 0.0, "bare": 0.0}
+SIGN = re.compile(r"\d+([-+*/])\d+=")
+
+
+def demonstrate(**slips: float) -> list[tuple[str, str, str]]:
+    """1,500 questions, their reference answers, and what the demonstrations say."""
+    task = GSM8K(max_number=12)
+    answers = {row["question"]: row["answer"] for row in task.generate("train")}
+    rows = word_problem_demonstrations(task, 1_500, **{**NO_SLIPS, **slips})
+    shown = [(row["prompt"][-1]["content"], row["completion"][0]["content"]) for row in rows]
+    return [(question, answers[question], text) for question, text in shown]
+
+
+def test_no_held_out_problem_is_shown():
+    held_out = {row["question"] for row in GSM8K(max_number=12).generate("test")}
+    shown = {question for question, _, _ in demonstrate()}
+    assert len(held_out) == 256 and len(shown) > 800
+    assert not held_out & shown
+
+
+def test_a_wrong_operation_is_carried_on_to_the_answer():
+    shown = demonstrate(wrong_operation=0.5)
+    wrong = [SIGN.findall(text) != SIGN.findall(answer) for _, answer, text in shown]
+    assert 0.35 < sum(wrong) / len(wrong) < 0.8  # one or two steps, a half each, where another operation is possible
+    for _, answer, text in shown:
+        assert text.count("=") == answer.count("<<")
+        assert re.search(r"=(\d+)\D*</think>\n<answer>\n(\d+)\n</answer>$", text).expand(r"\1") == text.split("\n")[-2]
+
+
+def test_tags_are_missing_doubled_or_swapped():
+    texts = [text for _, _, text in demonstrate(untidy=1.0)]
+    assert set(build("format")(completions=texts)) == {0.0}
+    shares = Counter(build("tag_count")(completions=texts))
+    assert set(shares) == {0.75, 1.0}  # swapped tags are all there, once each
+    assert shares[0.75] / len(texts) == pytest.approx(2 / 3, abs=0.05)  # four standard errors
+
+
+def test_what_is_prepared_fits_the_recipes(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    demo = get_demo("gsm8k")
+    recipe = load_recipe(REPO / "recipes" / demo.recipe)
+    sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe)
+    demo.prepare(recipe, tmp_path, 0)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert model.config.vocab_size == len(tokenizer)
+
+    rows = [json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text().splitlines()]
+    assert len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen once
+    for row in rows[:500]:
+        (completion,) = row["completion"]
+        ids = tokenizer(completion["content"]).input_ids
+        assert tokenizer.decode(ids) == completion["content"]
+        (prompt,) = encode_prompts([row["prompt"]], tokenizer)
+        assert len(prompt) + len(ids) + 2 <= sft.training.max_length  # nothing is cut
+        if "<answer>" in completion["content"]:
+            assert len(ids) < recipe.training.max_completion_length
+    # one token a digit, the same one behind a space, a sign or a digit
+    assert [tokenizer.decode(i) for i in tokenizer("8 18+8=26").input_ids] == list("8 18+8=26")
+    assert len({i for i in tokenizer("8 8+8").input_ids if "8" in tokenizer.decode(i)}) == 1
+
+
+SMALL = {
+    "max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4, "max_completion_length": 24, "eval_steps": 2,
+    "num_problems": 64, "num_test_problems": 8, "save_steps": 2,
+}  # fmt: skip
+
+
+def shortened(name: str, folder: Path, values: dict[str, int]) -> str:
+    """A copy of a recipe with some values replaced."""
+    lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.split(":")[0] not in values]
+    path = folder / Path(name).name
+    path.write_text("\n".join([*kept, *(f"{key}: {value}" for key, value in values.items())]), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.slow
+def test_the_demo_in_small_runs_from_nothing_to_its_report(tmp_path, monkeypatch, capfd):
+    from grpo_ext.demo.pipeline import run_demo
+
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    demo = get_demo("gsm8k")
+    small = replace(
+        demo,
+        recipe=shortened(demo.recipe, tmp_path, SMALL),
+        sft_recipe=shortened(demo.sft_recipe, tmp_path, {"max_steps": 2}),
+    )
+    run_demo(small, tmp_path / "run")
+    for when in ("before", "after"):
+        summary = json.loads((tmp_path / "run" / f"eval_{when}.json").read_text())
+        assert summary["n"] == 8
+        assert set(summary["greedy"]) >= {"accuracy", "accuracy_se", "format", "tag_count", "length"}
+    assert (tmp_path / "run" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    said, _ = capfd.readouterr()
+    assert "rewards: format x 0.5, tag_count x 0.5, accuracy x 1" in said
