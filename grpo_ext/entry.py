@@ -38,13 +38,15 @@ def run_training(
     try:
         recipe = load(path, words)
         trainer = make_trainer(recipe)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return 2
     show_progress(trainer)
     if announce is not None:
         announce(trainer)
     resume = recipe.training.resume_from_checkpoint
+    if resume in ("true", "True"):
+        resume = True  # the newest checkpoint of output_dir
     trainer.args.eval_on_start = trainer.args.eval_on_start and not resume  # its start is behind it
     try:
         trainer.train(resume_from_checkpoint=resume)

@@ -29,7 +29,7 @@ def launch_command(
     """
     path, config = read_accelerate_config(config_name)
     processes = num_processes or config.get("num_processes") or 1
-    launch = [sys.executable, "-m", "accelerate.commands.launch"]
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
     environment = {}
     if config.get("use_cpu") and processes > 1:
         environment["ACCELERATE_USE_CPU"] = "true"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
 
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.rewards.sources import check_columns, resolve_rewards
+from grpo_ext.rewards.sources import resolve_rewards
+from grpo_ext.tasks.base import FILE_BUILDERS
 
 
 def train_rows(recipe: Recipe) -> Dataset | IterableDataset:
@@ -30,37 +32,50 @@ def eval_rows(recipe: Recipe) -> Dataset:
     """
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
-    if run.eval_dataset_name is None and is_file(name):
-        raise ValueError(f"{name} is one file without a held-out split: set eval_dataset_name to the held-out rows.")
+    if run.eval_dataset_name is None and is_one_split(name):
+        raise ValueError(f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows.")
     return recipe.task.dataset(
         run.dataset_test_split, dataset_name=name, dataset_config=run.dataset_config, limit=run.max_eval_samples
     )
 
 
-def is_file(name: str | None) -> bool:
-    """Whether a data set's name means a file."""
-    from grpo_ext.tasks.base import FILE_BUILDERS
+def is_one_split(name: str | None) -> bool:
+    """Whether a data set's name means a file or a saved folder, which have no split but themselves."""
+    if name is None:
+        return False
+    path = Path(name).expanduser()
+    return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
 
-    return name is not None and any(name.endswith(ending) for ending in FILE_BUILDERS)
 
-
-def rewards_and_weights(recipe: Recipe, columns: list[str]) -> tuple[list[Any], list[float]]:
-    """The rewards of a recipe, or its task's own, with their weights; every column that they read is there.
-
-    Args:
-        columns: of the data set.
+def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
+    """The rewards that a recipe names, or its task's own, with their weights.
 
     Raises:
-        ValueError: naming the reward and what it lacks.
+        ValueError: for an unknown reward or option, with the nearest known one.
     """
     run = recipe.run
     specs = run.reward_funcs
     if specs is None:
         specs = [{"name": name, "weight": weight} for name, weight in recipe.task.default_rewards.items()]
     weights = recipe.values["training"].get("reward_weights")
-    rewards, weights = resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
-    check_columns(rewards, columns)
-    return rewards, weights
+    return resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
+
+
+def check_before_launch(recipe: Recipe) -> None:
+    """What can be known of a recipe's parts before any process starts: its rewards, and a model folder that must be there.
+
+    Raises:
+        ValueError: if a reward is unknown.
+        FileNotFoundError: if the model's name can only mean a folder, and there is none.
+    """
+    if "task" in recipe.schema:
+        named_rewards_and_weights(recipe)
+    name = recipe.get("model_name_or_path")
+    looks_like_a_folder = name.count("/") > 1 or name.startswith(("/", ".", "~"))
+    if looks_like_a_folder and not Path(name).expanduser().exists():
+        raise FileNotFoundError(
+            f"model_name_or_path: there is no folder {name}. (The tiny models are made by `grpo-ext demo`.)"
+        )
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:

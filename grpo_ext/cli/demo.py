@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
 
 EXAMPLES = """\
@@ -40,11 +41,13 @@ def run(args: argparse.Namespace) -> int:
 
     demo = get_demo(args.task)
     folder = args.folder or Path(demo.folder + (f"-seed{args.seed}" if args.seed else ""))
-    if args.restart:
-        shutil.rmtree(folder, ignore_errors=True)
+    if args.restart and folder.exists():
+        if not (folder / "stages.json").is_file():
+            raise ValueError(f"--restart would delete {folder}, which is not the folder of a demo.")
+        shutil.rmtree(folder)
     try:
         run_demo(demo, folder, args.seed)
     except RuntimeError as error:
-        print(f"grpo-ext demo: {error}")
+        print(f"grpo-ext demo: {error}", file=sys.stderr)
         return 1
     return 0

@@ -12,6 +12,7 @@ import warnings
 from importlib import import_module
 
 from grpo_ext import __version__
+from grpo_ext.rewards.guard import RewardFailure
 
 SUBCOMMANDS = ("train", "sft", "eval", "demo", "rewards", "explain")
 
@@ -59,6 +60,9 @@ def main(words: list[str] | None = None) -> int:
             raise
         print(f"grpo-ext: {error}", file=sys.stderr)
         return 2
+    except RewardFailure as error:
+        print(f"grpo-ext: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -44,11 +44,12 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.launch import launch, read_accelerate_config
     from grpo_ext.recipe.load import load_recipe, load_sft_recipe
     from grpo_ext.recipe.read import read_yaml
+    from grpo_ext.setup_run import check_before_launch
 
     config_name = args.accelerate_config or read_yaml(args.config).get("accelerate_config", (None, None))[0]
     _, config = read_accelerate_config(config_name)
     # Checked here as well as in each process: a fault is told once, before anything starts.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
-    load(args.config, args.overrides, args.num_processes or config.get("num_processes"))
+    check_before_launch(load(args.config, args.overrides, args.num_processes or config.get("num_processes")))
     code = launch(args.module, ["--config", args.config, *args.overrides], config_name, args.num_processes)
     return 1 if code else 0

@@ -88,8 +88,9 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0) -> None:
     task = {key: repr(value) for key, value in vars(recipe.task).items()}
     stages.run("data and model", [demo.prepared_from, task, seed], prepare)
     stages.run("warm start", [sft_path.read_text(encoding="utf-8"), sft_words], warm_start)
-    stages.run("evaluation before", [NUM_SAMPLES, task], lambda begun: evaluate(warm, "eval_before"))
-    stages.run("GRPO", [recipe_path.read_text(encoding="utf-8"), train_words], train)
+    recipe_text = recipe_path.read_text(encoding="utf-8")
+    stages.run("evaluation before", [NUM_SAMPLES, recipe_text], lambda begun: evaluate(warm, "eval_before"))
+    stages.run("GRPO", [recipe_text, train_words], train)
     stages.run("evaluation after", [NUM_SAMPLES], lambda begun: evaluate(trained, "eval_after"))
     print_report(folder, recipe, stages.seconds)
 

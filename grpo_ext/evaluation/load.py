@@ -9,7 +9,9 @@ import torch
 from grpo_ext.evaluation.run import evaluate_model
 from grpo_ext.evaluation.score import Sample
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.setup_run import eval_rows, model_init_kwargs, rewards_and_weights
+from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.sources import check_columns
+from grpo_ext.setup_run import eval_rows, model_init_kwargs, named_rewards_and_weights
 
 
 def evaluate_recipe(
@@ -26,7 +28,9 @@ def evaluate_recipe(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     dataset = eval_rows(recipe)
-    rewards, _ = rewards_and_weights(recipe, dataset.column_names)
+    rewards, _ = named_rewards_and_weights(recipe)
+    check_columns(rewards, dataset.column_names)
+    rewards = guard_rewards(rewards, timeout=recipe.get("reward_timeout"))
     by_name = {reward.__name__: reward for reward in rewards if callable(reward)}
     trust = recipe.training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)

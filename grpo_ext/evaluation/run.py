@@ -53,7 +53,7 @@ def evaluate_model(
         completions = generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress=title)
         samples[part] = score_completions(rows, completions, rewards)
         summary[part] = summarize(samples[part], names)
-    if num_samples:
+    if num_samples and outcome_reward in rewards:
         summary["sampled"] = {"num_samples": num_samples, "temperature": temperature, **summary["sampled"]}
         for k in sorted({1, num_samples}):
             summary["sampled"][f"pass@{k}"] = pass_at_k(samples["sampled"], outcome_reward, k)

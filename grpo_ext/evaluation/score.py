@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +25,18 @@ class Sample:
 
 
 def score_completions(
-    rows: list[dict[str, Any]], completions: list[list[Completion]], rewards: Rewards
+    rows: list[dict[str, Any]],
+    completions: list[list[Completion]],
+    rewards: Rewards,
+    extras: dict[str, Any] | None = None,
 ) -> list[Sample]:
     """What each reward says of each completion.
 
     Args:
         rows: examples with their `prompt` and the columns that the rewards read.
         completions: per row, its completions.
-        rewards: name to callable.
+        rewards: name to callable; those that are async are awaited.
+        extras: what else to pass to every reward, as TRL passes `trainer_state`, `log_extra` and `log_metric`.
     """
     flat = [(i, c) for i, group in enumerate(completions) for c in group]
     if not flat:
@@ -41,10 +47,11 @@ def score_completions(
         for p, (_, c) in zip(prompts, flat, strict=True)
     ]
     columns = {key: [rows[i][key] for i, _ in flat] for key in rows[0] if key not in RESERVED}
-    by_name = {
-        name: reward(prompts=prompts, completions=texts, completion_ids=[c.ids for _, c in flat], **columns)
-        for name, reward in rewards.items()
-    }
+    given = {"prompts": prompts, "completion_ids": [c.ids for _, c in flat], **columns, **(extras or {})}
+    by_name = {}
+    for name, reward in rewards.items():
+        values = reward(completions=texts, **given)
+        by_name[name] = asyncio.run(values) if inspect.iscoroutine(values) else values
     return [
         Sample(i, c.text, {name: values[j] for name, values in by_name.items()}, len(c.ids))
         for j, (i, c) in enumerate(flat)

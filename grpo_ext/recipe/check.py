@@ -10,6 +10,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import yaml
+
+from grpo_ext.recipe.folder import accelerate_config
 from grpo_ext.recipe.problems import Problem
 
 Values = dict[str, Any]
@@ -28,9 +31,20 @@ def check_values(
         num_processes: how many will train; `None`: as many as the launcher started.
     """
     flat = {key: value for part in values.values() for key, value in part.items()}
-    num_processes = num_processes or int(os.environ.get("WORLD_SIZE", 1))
+    num_processes = num_processes or int(os.environ.get("WORLD_SIZE", 0)) or launched_processes(flat)
     problems = [p for rule in rules for p in rule(flat, num_processes)]
     return [Problem(p.message, p.key, places.get(p.key)) for p in problems]
+
+
+def launched_processes(v: Values) -> int:
+    """How many processes the accelerate config that a recipe names would start; 1 without one."""
+    if not v.get("accelerate_config"):
+        return 1
+    try:
+        config = yaml.safe_load(accelerate_config(v["accelerate_config"]).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return 1  # told by the launcher
+    return (config or {}).get("num_processes", 1)
 
 
 def _model_is_named(v: Values, _: int) -> Iterator[Problem]:
@@ -92,10 +106,21 @@ def _evaluation(v: Values, _: int) -> Iterator[Problem]:
     strategy = v.get("eval_strategy", "no")
     if v.get("load_best_model_at_end") and str(strategy) == "no":
         yield Problem("load_best_model_at_end needs eval_strategy: steps or epoch.", "load_best_model_at_end")
+    if v.get("load_best_model_at_end") and temperature is not None and not v.get("metric_for_best_model"):
+        yield Problem(
+            "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
+            "reward) and greater_is_better: true.",
+            "load_best_model_at_end",
+        )
     if temperature is None and v.get("num_generations_eval") == 1:
         yield Problem(
             "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead.", "num_generations_eval"
         )
+
+
+def _stream_has_an_end(v: Values, _: int) -> Iterator[Problem]:
+    if v.get("dataset_streaming") and v.get("max_steps", -1) <= 0:
+        yield Problem("a streamed data set has no length: set max_steps.", "dataset_streaming")
 
 
 SFT_RULES: tuple[Rule, ...] = (_model_is_named, _data_is_named)
@@ -106,4 +131,5 @@ GRPO_RULES: tuple[Rule, ...] = (
     _cispo_cap,
     _reference_is_used,
     _evaluation,
+    _stream_has_an_end,
 )

@@ -126,7 +126,7 @@ def _checked(
     values, more = sort_settings(settings, schema)
     problems += more
     if path is not None:
-        values["training"].setdefault("output_dir", f"runs/{Path(path).parent.name}-{Path(path).stem}")
+        values["training"].setdefault("output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}")
     places = {key: place for key, (_, place) in settings.items()}
     problems += check_values(values, rules, places, num_processes)
     recipe = Recipe(path=Path(path) if path is not None else None, values=values, schema=schema)

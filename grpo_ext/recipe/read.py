@@ -56,9 +56,13 @@ def read_yaml(path: str | Path) -> Settings:
     return settings
 
 
-def parse_words(words: list[str]) -> dict[str, Any]:
-    """`--key value`, `--key=value` and a bare `--flag` (true), values read as YAML."""
-    settings: dict[str, Any] = {}
+class Word(str):
+    """A value from the command line: text for a field that takes text, YAML for any other."""
+
+
+def parse_words(words: list[str]) -> dict[str, Word]:
+    """`--key value`, `--key=value` and a bare `--flag` (true)."""
+    settings: dict[str, Word] = {}
     i = 0
     while i < len(words):
         word = words[i]
@@ -71,10 +75,7 @@ def parse_words(words: list[str]) -> dict[str, Any]:
                 text = words[i]
             else:
                 text = "true"
-        try:
-            settings[key.replace("-", "_")] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            settings[key.replace("-", "_")] = text
+        settings[key.replace("-", "_")] = Word(text)
         i += 1
     return settings
 

@@ -1,8 +1,8 @@
 """The dataclasses whose fields are recipe keys.
 
 A key keeps TRL's name and meaning wherever TRL has one. `GRPOExtConfig` holds the trainer's arguments and is TRL's
-`GRPOConfig` with more fields, each of which, at its default, leaves TRL's behaviour as it is; `RunConfig` holds what the
-command needs beside them. The fields of the named task (see `grpo_ext.tasks`) and of TRL's `ModelConfig` are recipe keys, too.
+`GRPOConfig` with more fields (`preset: trl` switches them off); `RunConfig` holds what the command needs
+beside them. The fields of the named task (see `grpo_ext.tasks`) and of TRL's `ModelConfig` are recipe keys, too.
 """
 
 from __future__ import annotations
@@ -98,8 +98,9 @@ class GRPOExtConfig(GRPOConfig):
             the run stops with the last error all the same.
         reward_workers (`int`, defaults to 0): number of processes for the rewards that need much CPU time (math
             verification). 0 computes them in the training process.
-        reward_timeout (`float`, defaults to 5.0): seconds that a worker may spend on one row before it is replaced and
-            the row counts as not scored.
+        reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row, a batch that many times as
+            long; after them the row counts as not scored. A worker is replaced; in the training process only Python code
+            can be interrupted. Raise it for rewards that ask a server.
     """
 
     loss_normalization: str = field(
@@ -139,7 +140,7 @@ class GRPOExtConfig(GRPOConfig):
     reward_workers: int = field(
         default=0, metadata={"help": "Processes for CPU-heavy rewards; 0 computes them in the training process."}
     )
-    reward_timeout: float = field(default=5.0, metadata={"help": "Seconds a reward worker may spend on one row."})
+    reward_timeout: float = field(default=5.0, metadata={"help": "Seconds a reward may spend on one row."})
 
 
 @dataclass

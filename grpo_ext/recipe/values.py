@@ -8,9 +8,11 @@ import typing
 from functools import cache
 from typing import Any
 
+import yaml
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from grpo_ext.near import did_you_mean
+from grpo_ext.recipe.read import Word
 from grpo_ext.recipe.schema import CHOICES, RANGES
 
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
@@ -49,6 +51,8 @@ def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = N
         ValueError: with a sentence, if the value does not fit the type, the field's choices or its range.
     """
     choices = choices or CHOICES.get(key)
+    if isinstance(value, Word):
+        value = _from_word(value, hint)
     if value is False and choices and "no" in choices:
         value = "no"  # YAML reads a bare `no` as false
     try:
@@ -62,6 +66,17 @@ def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = N
         raise ValueError(f"{key} must be a finite number, got {value}.")
     _check_range(key, value)
     return value
+
+
+def _from_word(word: Word, hint: Any) -> Any:
+    """What a word of the command line means to a field: itself where text is taken, else what YAML makes of it."""
+    kinds = typing.get_args(hint) or (hint,)
+    if str in kinds and not (type(None) in kinds and word in ("null", "None")):
+        return str(word)
+    try:
+        return None if word == "None" else yaml.safe_load(word)
+    except yaml.YAMLError:
+        return str(word)
 
 
 def _one_of(choices: tuple[str, ...]) -> str:

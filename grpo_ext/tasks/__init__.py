@@ -23,7 +23,7 @@ def get_task_class(name: Any) -> type[Task]:
     """
     from grpo_ext.recipe.problems import unknown
 
-    path = MODULES.get(name, name)
+    path = MODULES.get(name, name) if isinstance(name, str) else None
     if not isinstance(path, str) or ":" not in path:
         raise ValueError(unknown("task", str(name), MODULES) + " A task of your own is written `pkg.module:Class`.")
     module, _, attribute = path.partition(":")

@@ -11,6 +11,7 @@ from trl.models import unwrap_model_for_generation
 
 from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, mean_and_error, score_completions
+from grpo_ext.trainer.rewards import settle_failures
 
 if TYPE_CHECKING:
     from grpo_ext.trainer.trainer import GRPOExtTrainer
@@ -52,7 +53,9 @@ def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]], tempe
     share = -(-len(rows) // ranks)
     mine = [min(i, len(rows) - 1) for i in range(rank * share, (rank + 1) * share)]
     completions = _decode(trainer, [rows[i]["prompt"] for i in mine], temperature)
-    samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer))
+    extras = {"trainer_state": trainer.state, "log_extra": _ignore, "log_metric": _ignore}
+    samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer), extras)
+    settle_failures(trainer.reward_funcs, gather_object)
     samples = [Sample(mine[s.row], s.text, s.rewards, s.length) for s in samples]
     by_row = {sample.row: sample for sample in gather_object(samples)}
     return [by_row[i] for i in range(len(rows))]
@@ -79,6 +82,10 @@ def _decode(trainer: GRPOExtTrainer, prompts: list[Any], temperature: float) -> 
             chat_template_kwargs=trainer.chat_template_kwargs,
             progress=None if args.disable_tqdm or not trainer.is_world_process_zero() else "evaluate",
         )
+
+
+def _ignore(*_: Any) -> None:
+    """What rewards log while they are evaluated goes nowhere: training's own logs stay as they are."""
 
 
 def _callable_rewards(trainer: GRPOExtTrainer) -> dict[str, Any]:

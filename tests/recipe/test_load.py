@@ -6,6 +6,7 @@ import pytest
 from conftest import REPO
 
 from grpo_ext import RecipeError, load_recipe
+from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.read import parse_words, split_config
 
 MODEL = {"model_name_or_path": "somewhere"}
@@ -48,7 +49,31 @@ def test_a_bare_no_is_the_choice_no_and_not_false(tmp_path):
 
 
 def test_negative_numbers_are_values():
-    assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {"delta": -1.5, "flag": True, "x": "--y"}
+    assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {"delta": "-1.5", "flag": "true", "x": "--y"}
+
+
+def test_text_on_the_command_line_stays_text(tmp_path):
+    path = write(tmp_path, "model_name_or_path: m\nmax_numbers: 3\n")
+    words = [
+        "--user_prompt",
+        "Use {nums}: make {target}",
+        "--system_prompt",
+        "",
+        "--operators",
+        "-",
+        "--run_name",
+        "2026-01-02",
+    ]
+    recipe = load_recipe(
+        path, [*words, "--delta", "1.5", "--min_p", "null", "--reward_funcs", "[countdown, {name: format}]"]
+    )
+    assert recipe.task.user_prompt == "Use {nums}: make {target}"
+    assert recipe.task.system_prompt == ""
+    assert recipe.task.operators == "-"
+    assert recipe.get("run_name") == "2026-01-02"
+    assert recipe.get("delta") == 1.5
+    assert recipe.get("min_p") is None
+    assert recipe.run.reward_funcs == ["countdown", {"name": "format"}]
 
 
 def test_output_dir_is_named_after_the_recipe(tmp_path):
@@ -84,6 +109,12 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("loss_type: cispo\n", "epsilon_high: 5.0"),
         ("sync_ref_model: true\n", "beta above 0"),
         ("task: countdwon\n", "'countdown'"),
+        ("task: [a]\n", "unknown task"),
+        ("dataset_streaming: true\n", "set max_steps"),
+        (
+            "load_best_model_at_end: true\neval_strategy: steps\neval_temperature: 0\n",
+            "metric_for_best_model: countdown",
+        ),
         ("task: no.such.module:Task\n", "cannot load the task"),
         ("max_prompt_tokens: 300\n", "belongs to the task 'gsm8k'"),
         ("top_p: 1.5\n", "between"),
@@ -118,7 +149,9 @@ def test_overrides_can_be_a_mapping():
 
 
 def test_a_preset_gives_way_to_the_recipe(tmp_path):
-    recipe = load_recipe(write(tmp_path, "model_name_or_path: m\npreset: grpo_paper\nbeta: 0.01\nnum_generations: 8\n"))
+    recipe = load_recipe(
+        write(tmp_path, "model_name_or_path: m\npreset: grpo_paper\nbeta: 0.01\nnum_generations: 8\n")
+    )
     assert recipe.get("std_estimator") == "population"
     assert recipe.get("learning_rate") == 1e-6
     assert recipe.get("beta") == 0.01
@@ -129,6 +162,21 @@ def test_config_is_found_among_the_words():
     assert split_config(["--a", "1", "--config", "x.yaml", "--b"]) == ("x.yaml", ["--a", "1", "--b"])
     assert split_config(["--config=x.yaml"]) == ("x.yaml", [])
     assert split_config(["--a"]) == (None, ["--a"])
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPO / "recipes").rglob("*-sft.yaml")), ids=lambda p: f"{p.parent.name}/{p.name}"
+)
+def test_every_recipe_of_a_warm_start_is_sound(path):
+    load_sft_recipe(path)
+    assert f"--config recipes/{path.parent.name}/{path.name}" in path.read_text(encoding="utf-8").split("\n\n")[0]
+
+
+def test_the_accelerate_config_says_how_many_processes_there_are():
+    batch = {**MODEL, "per_device_train_batch_size": 4, "num_generations": 8}
+    load_recipe(None, {**batch, "accelerate_config": "zero3"})
+    with pytest.raises(RecipeError, match="4 completions"):
+        load_recipe(None, {**batch, "accelerate_config": "cpu"})
 
 
 RECIPES = sorted(

@@ -58,7 +58,14 @@ def test_two_steps(path, tiny_folder, tmp_path):
 
 
 def test_a_streamed_data_set_trains_too(tiny_folder, tmp_path):
-    settings = {**SIZES, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path), "dataset_streaming": True}
-    trainer = make_trainer(load_recipe(REPO / "recipes" / "countdown" / "tiny.yaml", {**settings, "eval_strategy": "no"}))
+    settings = {
+        **SIZES,
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": str(tmp_path),
+        "dataset_streaming": True,
+    }
+    trainer = make_trainer(
+        load_recipe(REPO / "recipes" / "countdown" / "tiny.yaml", {**settings, "eval_strategy": "no"})
+    )
     trainer.train()
     assert trainer.state.global_step == 2

@@ -20,7 +20,7 @@ from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
 
 NO_SLIPS = {"stop_early": 0.0, "wrong_operation": 0.0, "untidy": 0.0, "bare": 0.0}
-SIGN = re.compile(r"\d+([-+*/])\d+=")
+STEP = re.compile(r"\d+([-+*/])\d+=(\d+)")
 
 
 def demonstrate(**slips: float) -> list[tuple[str, str, str]]:
@@ -40,12 +40,14 @@ def test_no_held_out_problem_is_shown():
 
 
 def test_a_wrong_operation_is_carried_on_to_the_answer():
-    shown = demonstrate(wrong_operation=0.5)
-    wrong = [SIGN.findall(text) != SIGN.findall(answer) for _, answer, text in shown]
-    assert 0.35 < sum(wrong) / len(wrong) < 0.8  # one or two steps, a half each, where another operation is possible
-    for _, answer, text in shown:
-        assert text.count("=") == answer.count("<<")
-        assert re.search(r"=(\d+)\D*</think>\n<answer>\n(\d+)\n</answer>$", text).expand(r"\1") == text.split("\n")[-2]
+    wrong = []
+    for _, answer, text in demonstrate(wrong_operation=0.5):
+        made, reference = STEP.findall(text), STEP.findall(re.sub("<<.*?>>", "", answer))
+        assert len(made) == len(reference)
+        wrong.append([sign for sign, _ in made] != [sign for sign, _ in reference])
+        assert text.endswith(f"</think>\n<answer>\n{made[-1][1]}\n</answer>")
+    # half of one step, three quarters of two, less where no other operation is possible
+    assert 0.4 < sum(wrong) / len(wrong) < 0.7
 
 
 def test_tags_are_missing_doubled_or_swapped():
