@@ -4,6 +4,7 @@ real processes."""
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections import Counter
 from dataclasses import replace
@@ -20,6 +21,7 @@ from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
 
 NO_SLIPS = {"stop_early": 0.0, "wrong_operation": 0.0, "untidy": 0.0, "bare": 0.0}
+EQUATION = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
 STEP = re.compile(r"\d+([-+*/])\d+=(\d+)")
 
 
@@ -37,6 +39,42 @@ def test_no_held_out_problem_is_shown():
     shown = {question for question, _, _ in demonstrate()}
     assert len(held_out) == 256 and len(shown) > 800
     assert not held_out & shown
+
+
+def test_every_equation_is_right():
+    task = GSM8K(max_number=12)
+    equations = []
+    for row in word_problem_demonstrations(task, 1_500, wrong_operation=0.5, bare=0.5):
+        found = EQUATION.findall(row["completion"][0]["content"])
+        assert len(found) == 8 if row["prompt"][-1]["content"] == "Calculate." else 1 <= len(found) <= 2
+        equations += found
+    values = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+    for x, sign, y, result in equations:
+        assert values[sign](int(x), int(y)) == int(result) > 0
+    assert {sign for _, sign, _, _ in equations} == set("+-*/")
+
+
+def test_without_slips_every_problem_is_solved_in_the_strict_form():
+    _, answers, texts = map(list, zip(*demonstrate(), strict=True))
+    assert set(build("accuracy")(completions=texts, solution=answers)) == {1.0}
+    assert set(build("format", mode="strict")(completions=texts)) == {1.0}
+
+
+def test_slips_are_as_frequent_as_asked_for():
+    # at least 700 draws each: four standard errors are at most 7.5 points
+    two_steps = [text for _, answer, text in demonstrate(stop_early=0.6) if answer.count("<<") == 2]
+    assert len(two_steps) > 700
+    assert sum(text.count("=") == 1 for text in two_steps) / len(two_steps) == pytest.approx(0.6, abs=0.075)
+    tidy = build("format")(completions=[text for _, _, text in demonstrate(untidy=0.25)])
+    assert sum(tidy) / len(tidy) == pytest.approx(0.75, abs=0.06)
+    rows = list(word_problem_demonstrations(GSM8K(max_number=12), 1_500, bare=0.25))
+    bare = sum(row["prompt"][-1]["content"] == "Calculate." for row in rows)
+    assert bare / len(rows) == pytest.approx(0.25, abs=0.06)
+
+
+def test_the_seed_fixes_everything():
+    first, again, other = (list(word_problem_demonstrations(GSM8K(), 50, seed=seed)) for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_a_wrong_operation_is_carried_on_to_the_answer():
