@@ -17,12 +17,16 @@ from typing import Any
 from trl import ModelConfig, SFTConfig
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe.check import GRPO_RULES, SFT_RULES, Rule, check_values
+from grpo_ext.recipe.check import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
+from grpo_ext.recipe.contradictions import idle_keys
 from grpo_ext.recipe.problems import Problem, RecipeError, unknown
 from grpo_ext.recipe.read import Settings, read_settings
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class, task_classes
+
+# Fields of TRL's that nothing here reads.
+UNUSED = ("ignore_bias_buffers",)
 
 
 @dataclass
@@ -33,11 +37,13 @@ class Recipe:
         path: the YAML file, or `None` for a recipe of overrides alone.
         values: what was set, converted to its type: `{"training": {"learning_rate": 5e-07, ...}, "run": {...}, ...}`.
         schema: the dataclass behind each part of `values`.
+        places: where each key was set, such as `recipes/countdown/tiny.yaml:12`.
     """
 
     path: Path | None
     values: dict[str, dict[str, Any]]
     schema: dict[str, type] = field(repr=False)
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     @cached_property
     def training(self) -> GRPOExtConfig:
@@ -62,16 +68,23 @@ class Recipe:
             task.length_tokenizer = self.model.model_name_or_path
         return task
 
+    @property
+    def flat(self) -> Values:
+        """All values as one mapping: what is set, over the defaults of the fields."""
+        return flat_values(self.values, self.schema)
+
+    @property
+    def notes(self) -> list[Problem]:
+        """What is worth knowing and no fault: keys that do nothing beside the others."""
+        found = idle_keys(self.flat) if "task" in self.schema else ()
+        notes = {note.key: Problem(note.message, note.key, self.places.get(note.key)) for note in found}
+        notes = [notes[key] for key in self.places if key in notes]
+        return [note for note in notes if not (note.place or "").startswith("preset ")]
+
     def get(self, key: str, default: Any = None) -> Any:
-        """The value that was set for `key`, or the field's default."""
-        for part, cls in self.schema.items():
-            fields = {f.name: f for f in dataclasses.fields(cls)}
-            if key in fields:
-                if key in self.values[part]:
-                    return self.values[part][key]
-                f = fields[key]
-                return f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
-        return default
+        """The value that was set for `key`, or the field's default; `default` where there is no such key."""
+        flat = self.flat
+        return flat[key] if key in flat or key in flat.defaults else default
 
     def _build(self, part: str) -> Any:
         return self.schema[part](**self.values[part])
@@ -125,11 +138,12 @@ def _checked(
     """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
     values, more = sort_settings(settings, schema)
     problems += more
+    unsound = {problem.key for problem in problems if problem.key}
     if path is not None:
         values["training"].setdefault("output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}")
     places = {key: place for key, (_, place) in settings.items()}
-    problems += check_values(values, rules, places, num_processes)
-    recipe = Recipe(path=Path(path) if path is not None else None, values=values, schema=schema)
+    problems += check_values(flat_values(values, schema, unsound), rules, places, num_processes)
+    recipe = Recipe(Path(path) if path is not None else None, values, schema, places)
     if not problems and "task" in schema:
         try:
             _ = recipe.task
@@ -153,6 +167,8 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
     for part, cls in schema.items():
         cls_hints = typing.get_type_hints(cls)
         for f in dataclasses.fields(cls):
+            if f.name in UNUSED:
+                continue
             owners.setdefault(f.name, part)
             hints.setdefault(f.name, cls_hints[f.name])
             choices.setdefault(f.name, tuple(f.metadata.get("choices") or ()) or None)
@@ -170,6 +186,8 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
 
 
 def _unknown_key(key: str, known: dict[str, str]) -> str:
+    if key in UNUSED:
+        return f"{key} does nothing here. Take it out."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
             return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."

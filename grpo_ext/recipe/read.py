@@ -37,20 +37,25 @@ def read_yaml(path: str | Path) -> Settings:
     try:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text) or {}
+        values = yaml.safe_load(text)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no recipe at {path}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
+    if values is None:  # an empty file, or comments alone
+        return {}
     if not isinstance(values, dict):
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
     settings: Settings = {}
     problems = []
-    for key_node, _ in root.value if root is not None else []:
+    for key_node, _ in root.value:
         key, place = key_node.value, f"{path}:{key_node.start_mark.line + 1}"
-        if key in settings:
+        if key == "<<" or not isinstance(key, str):
+            problems.append(Problem("a key of a recipe is a plain word; write merged keys out.", place=place))
+        elif key in settings:
             problems.append(Problem(f"{key} is set a second time (first at {settings[key][1]}).", key, place))
-        settings[key] = (values[key] if key in values else values[yaml.safe_load(key)], place)
+        else:
+            settings[key] = (values[key] if key in values else values[yaml.safe_load(key)], place)
     if problems:
         raise RecipeError(problems)
     return settings

@@ -64,6 +64,22 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "reward_timeout": (1e-3, None),
     "max_train_samples": (1, None),
     "max_eval_samples": (1, None),
+    "per_device_eval_batch_size": (1, None),
+    "num_generations_eval": (1, None),
+    "generation_batch_size": (1, None),
+    "num_train_epochs": (1e-9, None),
+    "warmup_steps": (0, None),
+    "weight_decay": (0, None),
+    "max_grad_norm": (0, None),
+    "logging_steps": (1e-9, None),
+    "eval_steps": (1e-9, None),
+    "save_steps": (1e-9, None),
+    "entropy_coef": (0, None),
+    "lora_alpha": (1, None),
+    "vllm_gpu_memory_utilization": (1e-9, 1),
+    "vllm_server_port": (1, 65535),
+    "vllm_server_timeout": (0, None),
+    "vllm_tensor_parallel_size": (1, None),
 }
 
 

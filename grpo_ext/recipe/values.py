@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import types
 import typing
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -58,6 +59,9 @@ def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = N
     try:
         value = _adapter(hint).validate_python(value)
     except ValidationError:
+        if _takes_a_list(hint) and isinstance(value, str | int | float | dict):
+            with suppress(ValueError):
+                return convert(key, [value], hint, choices)  # one item needs no brackets
         raise ValueError(f"{key} is {_one_of(choices) if choices else in_words(hint)}; got {value!r}.") from None
     # TRL's scale_rewards also takes a boolean, for "group" and "none".
     if choices and isinstance(value, str) and value not in choices:
@@ -66,6 +70,10 @@ def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = N
         raise ValueError(f"{key} must be a finite number, got {value}.")
     _check_range(key, value)
     return value
+
+
+def _takes_a_list(hint: Any) -> bool:
+    return any(typing.get_origin(kind) is list for kind in (hint, *typing.get_args(hint)))
 
 
 def _from_word(word: Word, hint: Any) -> Any:
@@ -88,5 +96,6 @@ def _check_range(key: str, value: Any) -> None:
         return
     low, high = RANGES[key]
     if (low is not None and value < low) or (high is not None and value > high):
-        bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+        least = "above 0" if 0 < low < 0.01 else f"at least {low:g}"  # an open bound is written as a small value
+        bounds = least if high is None else f"{least} and at most {high:g}"
         raise ValueError(f"{key} must be {bounds}, got {value:g}.")

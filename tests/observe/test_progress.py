@@ -6,7 +6,14 @@ from grpo_ext.observe.progress import evaluation_line, main_figures
 
 
 def test_main_figures_are_rewards_and_signs_of_health():
-    logs = {"loss": 0.1, "reward": 1.2, "rewards/format/mean": 1.0, "rewards/format/std": 0.0, "grad_norm": 3.0, "kl": None}
+    logs = {
+        "loss": 0.1,
+        "reward": 1.2,
+        "rewards/format/mean": 1.0,
+        "rewards/format/std": 0.0,
+        "grad_norm": 3.0,
+        "kl": None,
+    }
     assert main_figures(logs) == {"format": 1.0, "loss": 0.1, "reward": 1.2}
 
 

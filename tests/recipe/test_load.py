@@ -117,16 +117,64 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         ("task: no.such.module:Task\n", "cannot load the task"),
         ("max_prompt_tokens: 300\n", "belongs to the task 'gsm8k'"),
-        ("top_p: 1.5\n", "between"),
+        ("top_p: 1.5\n", "at most 1"),
+        ("temperature: 0\n", "above 0"),
         ("generation_batch_size: 16\nsteps_per_generation: 2\n", "not both"),
         ("max_target: 0\n", "max_target=0"),
         ("beta: 0.1\nbeta: 0.2\n", "second time"),
         ("- a\n- b\n", "lines of `key: value`"),
         ("a: [\n", "not a YAML file"),
+        ("<<: {beta: 0.1}\n", "write merged keys out"),
+        ("[a, b]: 1\n", "not a YAML file"),
+        ("0: 1\n", "unknown key '0'"),
+        ("ignore_bias_buffers: true\n", "ignore_bias_buffers does nothing here"),
+        ("generation_batch_size: 12\n", "no multiple of the micro-batch of 8"),
+        ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
+        ("fp16: true\nbf16: true\n", "keep one"),
+        ("temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n", "drop it from generation_kwargs"),
+        ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
+        ("use_vllm: true\nvllm_max_model_length: 512\n", "leaves no prompt"),
+        ("use_transformers_continuous_batching: true\n", "bfloat16 for good"),
+        ("load_best_model_at_end: true\neval_strategy: steps\nsave_steps: 15\n", "multiple of eval_steps 10"),
+        ("max_steps: 0\n", "trains nothing"),
     ],
 )
 def test_faults(tmp_path, text, expected):
     assert expected in faults(tmp_path, "model_name_or_path: m\n" * (not text.startswith(("-", "a:"))) + text)
+
+
+def test_a_bad_value_is_one_problem_and_not_two(tmp_path):
+    text = "model_name_or_path: m\nper_device_train_batch_size: many\nnum_generations: 7\neval_strategy: step\n"
+    with pytest.raises(RecipeError) as error:
+        load_recipe(write(tmp_path, text))
+    assert [problem.key for problem in error.value.problems] == ["per_device_train_batch_size", "eval_strategy"]
+
+
+@pytest.mark.parametrize("text", ["0\n", "false\n", '""\n', "[]\n", "text\n"])
+def test_a_file_that_is_no_mapping_is_said_so(tmp_path, text):
+    assert "lines of `key: value`" in faults(tmp_path, text)
+
+
+def test_one_item_needs_no_brackets(tmp_path):
+    path = write(tmp_path, "model_name_or_path: m\nreward_funcs: countdown\nreward_weights: 2\n")
+    assert load_recipe(path).run.reward_funcs == ["countdown"]
+    assert load_recipe(path).get("reward_weights") == [2.0]
+    assert load_recipe(path, ["--reward_funcs", "{name: format}"]).run.reward_funcs == [{"name": "format"}]
+    assert "got 'much'" in faults(tmp_path, "model_name_or_path: m\nreward_weights: much\n")
+
+
+def test_keys_that_do_nothing_are_noted(tmp_path):
+    text = "model_name_or_path: m\nvllm_mode: server\nlora_r: 8\neval_temperature: 0.5\nmax_steps: 3\n"
+    notes = load_recipe(write(tmp_path, text + "num_train_epochs: 2\npreset: trl\n")).notes
+    assert [note.key for note in notes] == ["vllm_mode", "lora_r", "eval_temperature", "num_train_epochs"]
+    assert str(notes[1]).endswith("recipe.yaml:3: lora_r does nothing without use_peft: true.")
+
+
+def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
+    path = write(tmp_path, "model_name_or_path: m\ndataset_name: d\ndataset_test_split: x\neval_strategy: steps\n")
+    with pytest.raises(RecipeError) as error:
+        load_sft_recipe(path)
+    assert [problem.key for problem in error.value.problems] == ["dataset_test_split", "eval_strategy"]
 
 
 def test_the_number_of_processes_counts(tmp_path, monkeypatch):

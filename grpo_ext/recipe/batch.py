@@ -1,0 +1,149 @@
+"""What a batch of a recipe is: prompts and completions of a generation and of an optimizer step, and which settings fit.
+
+The arithmetic is TRL 1.16's (`GRPOConfig.__post_init__`, `GRPOTrainer._get_train_sampler`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.recipe.problems import Problem
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sizes that decide how completions are generated and trained on.
+
+    Attributes:
+        per_device_train_batch_size: completions of one micro-batch of one process.
+        num_processes: processes that train.
+        gradient_accumulation_steps: micro-batches of an optimizer step.
+        num_generations: completions a prompt (G).
+        num_iterations: how often a generation is trained on (mu).
+        steps_per_generation, generation_batch_size: as set; `None` where the other, or neither, is.
+    """
+
+    per_device_train_batch_size: int
+    num_processes: int
+    gradient_accumulation_steps: int
+    num_generations: int
+    num_iterations: int = 1
+    steps_per_generation: int | None = None
+    generation_batch_size: int | None = None
+
+    @property
+    def micro_batch(self) -> int:
+        """Completions of one micro-batch over all processes."""
+        return self.per_device_train_batch_size * self.num_processes
+
+    @property
+    def slices(self) -> int:
+        """Micro-batches that a generation is cut into; TRL's resolved `steps_per_generation`."""
+        if self.generation_batch_size is not None:
+            return self.generation_batch_size // self.micro_batch
+        return self.steps_per_generation or self.gradient_accumulation_steps
+
+    @property
+    def completions(self) -> int:
+        """Completions of a generation; TRL's resolved `generation_batch_size`."""
+        return self.generation_batch_size or self.micro_batch * self.slices
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of a generation, each with `num_generations` completions."""
+        return self.completions // self.num_generations
+
+    @property
+    def passes(self) -> int:
+        """Micro-batches that are trained on between two generations."""
+        return self.slices * self.num_iterations
+
+    @property
+    def completions_per_step(self) -> int:
+        """Completions of an optimizer step."""
+        return self.micro_batch * self.gradient_accumulation_steps
+
+    @property
+    def fits(self) -> bool:
+        """Whether a generation is whole groups, cut into whole micro-batches."""
+        return self.completions % self.micro_batch == 0 and self.completions % self.num_generations == 0
+
+
+def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
+    """The batch that the values of a recipe make with so many processes; set values and defaults in `v`."""
+    keys = [f.name for f in dataclasses.fields(Batch) if f.name != "num_processes"]
+    return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
+
+
+def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
+    """The settings nearest to `batch` that fit, each changing a single key: `[{"num_generations": 6}, ...]`.
+
+    Near is measured by the ratio of new and old value. Where one key does not suffice, the list is shorter than `count`.
+    """
+    slices = "gradient_accumulation_steps"
+    if batch.generation_batch_size is not None:
+        slices = "generation_batch_size"
+    elif batch.steps_per_generation is not None:
+        slices = "steps_per_generation"
+    largest = math.lcm(batch.micro_batch, batch.num_generations)
+    found = []
+    for key in ("num_generations", "per_device_train_batch_size", slices):
+        old = getattr(batch, key)
+        top = max(4 * old, batch.completions if key == "num_generations" else 2 * largest)
+        for new in range(2 if key == "num_generations" else 1, top + 1):
+            if new != old and dataclasses.replace(batch, **{key: new}).fits:
+                found.append((abs(math.log(new / old)), {key: new}))
+    return [change for _, change in sorted(found, key=lambda pair: pair[0])[:count]]
+
+
+def in_words(changes: list[dict[str, int]]) -> str:
+    """` Nearest that fit: num_generations: 6, ...`, or nothing where there are none."""
+    settings = [f"`{key}: {value}`" for change in changes for key, value in change.items()]
+    return f" Nearest that fit: {', '.join(settings)}." if settings else ""
+
+
+def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
+    """A generation is whole groups of whole micro-batches."""
+    batch = batch_of(v, num_processes)
+    if batch.generation_batch_size and batch.steps_per_generation:
+        yield Problem("set generation_batch_size or steps_per_generation, not both.", "generation_batch_size")
+        return
+    micro = f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} processes"
+    if batch.completions % batch.micro_batch:
+        yield Problem(
+            f"generation_batch_size {batch.completions} is no multiple of the micro-batch of {batch.micro_batch} "
+            f"completions ({micro}).{in_words(nearest_fits(batch))}",
+            "generation_batch_size",
+        )
+    elif batch.completions % batch.num_generations:
+        yield Problem(
+            f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} slices), which is no "
+            f"multiple of num_generations {batch.num_generations}.{in_words(nearest_fits(batch))}",
+            "num_generations",
+        )
+
+
+def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
+    """Where there is an evaluation, TRL wants whole groups in its batch, too."""
+    if str(v["eval_strategy"]) == "no":
+        return
+    group = v["num_generations_eval"] or v["num_generations"]
+    completions = v["per_device_eval_batch_size"] * num_processes
+    if completions % group:
+        least = math.lcm(num_processes, group) // num_processes
+        sizes = {
+            max(1, v["per_device_eval_batch_size"] // least) * least,
+            -(-v["per_device_eval_batch_size"] // least) * least,
+        }
+        fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
+        own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""
+        yield Problem(
+            f"an evaluation batch has {completions} completions (per_device_eval_batch_size "
+            f"{v['per_device_eval_batch_size']} x {num_processes} processes), which is no multiple of the {group} "
+            f"completions a prompt. Write {fits}{own}.",
+            "per_device_eval_batch_size",
+        )

@@ -1,0 +1,184 @@
+"""Options of a recipe that contradict each other, and options that do nothing beside the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from grpo_ext.objective.sampling import FIELD_DEFAULTS, resolve_sampling
+from grpo_ext.recipe.problems import Problem
+
+Values = Mapping[str, Any]
+
+
+def weights_match(v: Values, _: int) -> Iterator[Problem]:
+    rewards, weights = v["reward_funcs"], v["reward_weights"]
+    if weights is None:
+        return
+    if rewards is None:
+        yield Problem("reward_weights needs reward_funcs: say which reward each weight is for.", "reward_weights")
+    elif len(rewards) != len(weights):
+        yield Problem(f"{len(weights)} reward_weights for {len(rewards)} reward_funcs.", "reward_weights")
+
+
+def losses(v: Values, _: int) -> Iterator[Problem]:
+    if v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1:
+        yield Problem(
+            "loss_type cispo caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0 "
+            "(ScaleRL, arXiv 2510.13786).",
+            "loss_type",
+        )
+    corrected = v["use_vllm"] and v["vllm_importance_sampling_correction"]
+    if v["loss_type"] == "vespo" and corrected and v["vllm_importance_sampling_mode"].startswith("sequence"):
+        yield Problem(
+            "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask.",
+            "vllm_importance_sampling_mode",
+        )
+
+
+def reference(v: Values, _: int) -> Iterator[Problem]:
+    if v["sync_ref_model"] and not v["beta"]:
+        yield Problem("sync_ref_model has no reference to sync: set beta above 0.", "sync_ref_model")
+    if v["sync_ref_model"] and v["use_peft"]:
+        yield Problem(
+            "sync_ref_model needs a reference model, and with use_peft the reference is the model without its adapter: "
+            "take one of the two out.",
+            "sync_ref_model",
+        )
+
+
+def entropy(v: Values, _: int) -> Iterator[Problem]:
+    if v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"]:
+        yield Problem(
+            f"entropy_coef_min {v['entropy_coef_min']:g} is above entropy_coef_max {v['entropy_coef_max']:g}: swap them.",
+            "entropy_coef_min",
+        )
+
+
+def precision(v: Values, _: int) -> Iterator[Problem]:
+    if v["fp16"] and v["bf16"]:
+        yield Problem("fp16 and bf16 are both true: keep one, or write `bf16: false`.", "fp16")
+    if v["load_in_4bit"] and v["load_in_8bit"]:
+        yield Problem("load_in_4bit and load_in_8bit are both true: keep one.", "load_in_8bit")
+    if v["auto_find_batch_size"]:
+        yield Problem(
+            "auto_find_batch_size would break groups when it halves the batch: take it out and lower "
+            "per_device_train_batch_size.",
+            "auto_find_batch_size",
+        )
+
+
+def sampler(v: Values, _: int) -> Iterator[Problem]:
+    batching = v["use_transformers_continuous_batching"]
+    if batching and v["use_vllm"]:
+        yield Problem(
+            "use_vllm and use_transformers_continuous_batching are both true, and only one can sample: keep use_vllm.",
+            "use_transformers_continuous_batching",
+        )
+    elif batching and v["bf16"] is not False and not v["fp16"]:
+        yield Problem(
+            "use_transformers_continuous_batching with bf16 turns the trained weights into bfloat16 for good, where small "
+            "steps round to nothing: write `bf16: false`, or use_vllm instead.",
+            "use_transformers_continuous_batching",
+        )
+    room, longest = v["vllm_max_model_length"], v["max_completion_length"]
+    if v["use_vllm"] and room is not None and longest is not None and room <= longest:
+        yield Problem(
+            f"vllm_max_model_length {room} is prompt and completion together and leaves no prompt beside "
+            f"max_completion_length {longest}: raise it, or lower max_completion_length.",
+            "vllm_max_model_length",
+        )
+    low, high = v["vllm_importance_sampling_clip_min"], v["vllm_importance_sampling_clip_max"]
+    if low is not None and high is not None and low >= high:
+        yield Problem(
+            f"vllm_importance_sampling_clip_min {low:g} must be below vllm_importance_sampling_clip_max {high:g}.",
+            "vllm_importance_sampling_clip_min",
+        )
+
+
+def scorable(v: Values, _: int) -> Iterator[Problem]:
+    """Sampling settings that contradict each other, or that completions cannot be scored under."""
+    given = v["generation_kwargs"]
+    if v["logprob_policy"] != "sampling" or isinstance(given, str):
+        return
+    fields = {key: v[key] for key in FIELD_DEFAULTS}
+    watched = not (v["use_vllm"] or v["use_transformers_continuous_batching"])
+    try:
+        resolve_sampling(fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched)
+    except ValueError as error:
+        named = [key for key in (*(given or {}), *fields) if str(error).startswith((f"{key}:", f"{key} "))]
+        in_kwargs = bool(given) and any(key in given for key in named)
+        yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
+
+
+def evaluation(v: Values, _: int) -> Iterator[Problem]:
+    temperature = v["eval_temperature"]
+    strategy, saving, best = str(v["eval_strategy"]), str(v["save_strategy"]), v["load_best_model_at_end"]
+    if best and strategy == "no":
+        yield Problem("load_best_model_at_end needs eval_strategy: steps or epoch.", "load_best_model_at_end")
+    elif best and saving not in (strategy, "best"):
+        yield Problem(
+            f"load_best_model_at_end needs a checkpoint at each evaluation: write save_strategy: {strategy}, or best.",
+            "save_strategy",
+        )
+    elif best and strategy == saving == "steps":
+        every = v["eval_steps"] or v["logging_steps"]
+        if (every < 1) != (v["save_steps"] < 1) or round(v["save_steps"] * 1e6) % round(every * 1e6):
+            yield Problem(
+                f"load_best_model_at_end needs save_steps {v['save_steps']:g} to be a multiple of eval_steps {every:g}.",
+                "save_steps",
+            )
+    if best and temperature is not None and not v["metric_for_best_model"]:
+        yield Problem(
+            "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
+            "reward) and greater_is_better: true.",
+            "load_best_model_at_end",
+        )
+    if temperature is None and v["num_generations_eval"] == 1:
+        yield Problem(
+            "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead.", "num_generations_eval"
+        )
+    if str(v["lr_scheduler_type"]) in ("reduce_lr_on_plateau", "greedy") and strategy == "no":
+        yield Problem(
+            f"lr_scheduler_type {v['lr_scheduler_type']} follows the evaluations: set eval_strategy.",
+            "lr_scheduler_type",
+        )
+
+
+def length_of_the_run(v: Values, _: int) -> Iterator[Problem]:
+    if v["max_steps"] == 0:
+        yield Problem("max_steps: 0 trains nothing: write a number above 0, or -1 for num_train_epochs.", "max_steps")
+    if v["dataset_streaming"] and v["max_steps"] < 0:
+        yield Problem("a streamed data set has no length: set max_steps.", "dataset_streaming")
+
+
+def completions_hub(v: Values, _: int) -> Iterator[Problem]:
+    if v["log_completions_hub_repo"] and not v["log_completions"]:
+        yield Problem("log_completions_hub_repo uploads nothing without log_completions: true.", "log_completions")
+
+
+# Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.
+IDLE: tuple[tuple[str, Callable[[Values], Any], str], ...] = (
+    ("vllm_", lambda v: v["use_vllm"], "use_vllm: true"),
+    ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
+    ("lora_", lambda v: v["use_peft"], "use_peft: true"),
+    ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),
+    ("vespo_", lambda v: v["loss_type"] == "vespo", "loss_type: vespo"),
+    ("ref_model_", lambda v: v["sync_ref_model"], "sync_ref_model: true"),
+    ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
+    ("kl_estimator", lambda v: v["beta"], "beta above 0"),
+    ("eval_", lambda v: str(v["eval_strategy"]) != "no", "eval_strategy: steps"),
+    ("save_steps", lambda v: str(v["save_strategy"]) == "steps", "save_strategy: steps"),
+    ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
+)
+# Keys of those beginnings that are themselves what is asked for, or serve `grpo-ext eval`, too.
+NOT_IDLE = ("eval_strategy", "eval_dataset_name")
+
+
+def idle_keys(v: Values) -> Iterator[Problem]:
+    """Notes on keys that a recipe sets and that do nothing beside its others."""
+    for key in v:
+        for beginning, works, what in IDLE:
+            if key.startswith(beginning) and key not in NOT_IDLE and v[key] and not works(v):
+                yield Problem(f"{key} does nothing without {what}.", key)
+                break
