@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from grpo_ext.files import write_atomically
 from grpo_ext.launch import check_ranks
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -42,6 +47,8 @@ def run_training(
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return 2
     show_progress(trainer)
+    if trainer.is_world_process_zero():
+        save_recipe(recipe, Path(trainer.args.output_dir))
     if announce is not None:
         announce(trainer)
     resume = recipe.training.resume_from_checkpoint
@@ -60,3 +67,10 @@ def run_training(
     if hasattr(trainer, "end"):  # transformers 5.18 and later
         trainer.end()
     return 0
+
+
+def save_recipe(recipe: Any, folder: Path) -> None:
+    """Write `recipe.yaml`: the recipe as it runs, with preset and command line, to be read in the report and run again."""
+    values = {key: value for part in recipe.values.values() for key, value in part.items()}
+    plain = json.loads(json.dumps(values, default=str))
+    write_atomically(folder / "recipe.yaml", yaml.safe_dump(plain, allow_unicode=True, sort_keys=False))

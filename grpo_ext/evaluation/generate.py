@@ -56,10 +56,12 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion: its text without special tokens, and its token ids up to and with the end-of-sequence token."""
+    """One completion: its text without special tokens, its token ids up to and with the end-of-sequence token, and why it
+    ended: `"stop"`, or `"length"` at the limit."""
 
     text: str
     ids: list[int]
+    finish_reason: str = "stop"
 
 
 @contextmanager
@@ -120,7 +122,8 @@ def generate_completions(
         for start in range(0, len(jobs), batch_size):
             batch = jobs[start : start + batch_size]
             for (i, _), ids in zip(batch, _generate_batch(model, config, [ids for _, ids in batch]), strict=True):
-                completions[i].append(Completion(tokenizer.decode(ids, skip_special_tokens=True), ids))
+                reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
+                completions[i].append(Completion(tokenizer.decode(ids, skip_special_tokens=True), ids, reason))
             bar.update(len(batch))
     return completions
 

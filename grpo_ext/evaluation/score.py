@@ -16,12 +16,13 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion of one row with what each reward said (`None`: not scored) and its length in tokens."""
+    """One completion of one row: what each reward said (`None`: not scored), its length in tokens, and why it ended."""
 
     row: int
     text: str
     rewards: dict[str, float | None]
     length: int
+    finish_reason: str = "stop"
 
 
 def score_completions(
@@ -53,7 +54,7 @@ def score_completions(
         values = reward(completions=texts, **given)
         by_name[name] = asyncio.run(values) if inspect.iscoroutine(values) else values
     return [
-        Sample(i, c.text, {name: values[j] for name, values in by_name.items()}, len(c.ids))
+        Sample(i, c.text, {name: values[j] for name, values in by_name.items()}, len(c.ids), c.finish_reason)
         for j, (i, c) in enumerate(flat)
     ]
 

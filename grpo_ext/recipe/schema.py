@@ -62,6 +62,8 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "reward_max_failure_rate": (0, 1),
     "reward_workers": (0, None),
     "reward_timeout": (1e-3, None),
+    "log_samples": (0, 1),
+    "log_max_mb": (0.001, None),
     "max_train_samples": (1, None),
     "max_eval_samples": (1, None),
     "per_device_eval_batch_size": (1, None),
@@ -117,6 +119,9 @@ class GRPOExtConfig(GRPOConfig):
         reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row, a batch that many times as
             long; after them the row counts as not scored. A worker is replaced; in the training process only Python code
             can be interrupted. Raise it for rewards that ask a server.
+        log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
+            `output_dir`; 0 writes none.
+        log_max_mb (`float`, defaults to 256.0): size in MiB at which `samples.jsonl` and `metrics.jsonl` go on in a new file.
     """
 
     loss_normalization: str = field(
@@ -157,6 +162,10 @@ class GRPOExtConfig(GRPOConfig):
         default=0, metadata={"help": "Processes for CPU-heavy rewards; 0 computes them in the training process."}
     )
     reward_timeout: float = field(default=5.0, metadata={"help": "Seconds a reward may spend on one row."})
+    log_samples: float = field(
+        default=1.0, metadata={"help": "Share of the groups whose completions go to samples.jsonl; 0: none."}
+    )
+    log_max_mb: float = field(default=256.0, metadata={"help": "Size in MiB at which the logs go on in a new file."})
 
 
 @dataclass

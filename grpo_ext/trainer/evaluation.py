@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
@@ -39,6 +40,7 @@ def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, temperature: flo
     start = time.perf_counter()
     rows = list(datasets)
     samples = _decode_and_score(trainer, rows, temperature)
+    trainer.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
     metrics = _means(samples, prefix)
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(dict(metrics))
@@ -56,7 +58,7 @@ def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]], tempe
     extras = {"trainer_state": trainer.state, "log_extra": _ignore, "log_metric": _ignore}
     samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer), extras)
     settle_failures(trainer.reward_funcs, gather_object)
-    samples = [Sample(mine[s.row], s.text, s.rewards, s.length) for s in samples]
+    samples = [replace(s, row=mine[s.row]) for s in samples]
     by_row = {sample.row: sample for sample in gather_object(samples)}
     return [by_row[i] for i in range(len(rows))]
 

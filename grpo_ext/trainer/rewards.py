@@ -11,6 +11,7 @@ from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.registry import names
+from grpo_ext.rewards.reward import Reward
 
 
 def named_rewards(reward_funcs: Any) -> list[Any]:
@@ -31,6 +32,16 @@ def guarded_rewards(reward_funcs: Any, **options: Any) -> list[Any]:
     """
     guarded = guard_rewards(named_rewards(reward_funcs), **options)
     return [_deferring(reward) if isinstance(reward, Guard) else reward for reward in guarded]
+
+
+def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[float]) -> list[dict[str, Any]]:
+    """What a run tells of its rewards: name, weight, and of a registered one what it is and its options."""
+    found = []
+    for reward, name, weight in zip(reward_funcs, names, weights, strict=True):
+        inner = reward.guard.reward if isinstance(reward, Deferring) else None
+        known = {"reward": inner.registration.name, "options": inner.options} if isinstance(inner, Reward) else {}
+        found.append({"name": name, "weight": weight, **known})
+    return found
 
 
 def reward_pool(workers: int, timeout: float) -> RewardPool | None:

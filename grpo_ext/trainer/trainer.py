@@ -11,15 +11,17 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from trl import GRPOConfig, GRPOTrainer
 
+from grpo_ext.observe.run_log import RunLog
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.contract import check_contract
 from grpo_ext.trainer.evaluation import evaluate_policy
 from grpo_ext.trainer.objective import ExactObjective
-from grpo_ext.trainer.rewards import fill_unscored, guarded_rewards, reward_pool, settle_failures
+from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
+from grpo_ext.trainer.samples import HandsOutSamples
 
 
-class GRPOExtTrainer(ExactObjective, GRPOTrainer):
+class GRPOExtTrainer(HandsOutSamples, ExactObjective, GRPOTrainer):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:
@@ -49,6 +51,8 @@ class GRPOExtTrainer(ExactObjective, GRPOTrainer):
         )
         self._failed_rows: dict[str, int] = {}
         super().__init__(model, rewards, args, *rest, **kwargs)
+        about = {"rewards": describe_rewards(self.reward_funcs, self.reward_func_names, self.reward_weights.tolist())}
+        self.add_callback(RunLog(option(args, "log_samples"), option(args, "log_max_mb"), about))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in TRL; where a reward fails too often, the run ends with a checkpoint and `RewardFailure`."""
@@ -82,6 +86,7 @@ class GRPOExtTrainer(ExactObjective, GRPOTrainer):
             `eval_dataset` is a mapping of named data sets.
         """
         if option(self.args, "eval_temperature") is None:
+            self._eval_name = metric_key_prefix.removeprefix("eval_")
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         return evaluate_policy(self, eval_dataset, option(self.args, "eval_temperature"), metric_key_prefix)
 

@@ -1,0 +1,164 @@
+"""A log of JSON lines that a crash cannot spoil: whole lines appended, parts of bounded size, cut back where a run resumes.
+
+The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on. Every line begins with its
+step, and steps never fall from one line to the next. A run that resumes from a checkpoint of step S writes again whatever came
+after S, so everything from the first line of a later step on is cut off, and a half-written last line with it. Doing so twice
+changes nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+STEP = re.compile(rb'\{"step": (\d+)[,}]')
+KEPT_BACK = 64 * 2**20  # bytes held in memory while the disk takes nothing; beyond them the oldest lines go
+
+
+class JsonLines:
+    """One log, written by one process.
+
+    Args:
+        path: of the newest part, ending in `.jsonl`.
+        max_mb: size in MiB at which a part is closed and the next one begun.
+    """
+
+    def __init__(self, path: Path, max_mb: float = 256.0):
+        self.path = path
+        self.max_bytes = max(1, int(max_mb * 2**20))
+        self._pending: list[bytes] = []
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Add a line for each row, which begins with its `step`.
+
+        A disk that takes nothing does not end the run: the lines are kept in memory, and written with the next ones.
+        """
+        self._pending += [encoded(row) for row in rows]
+        if not self._pending:
+            return
+        try:
+            self._write(b"".join(self._pending))
+            self._pending = []
+        except OSError as error:
+            self._forget_the_oldest()
+            logger.warning(
+                "%s cannot be written (%s). The run goes on, and tries again with the next lines; make room on that disk.",
+                self.path,
+                error,
+            )
+
+    def sync(self) -> None:
+        """Have the disk hold all that was appended, so that a checkpoint never outlives its log."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def cut(self, step: int) -> int:
+        """Drop every line after `step`, and what is not a whole line; returns how many bytes that were."""
+        dropped = 0
+        for part in reversed(parts(self.path)):
+            keep, size = end_of(part, step), part.stat().st_size
+            dropped += size - keep
+            if keep:
+                os.truncate(part, keep)
+                if part != self.path:
+                    os.replace(part, self.path)  # goes on where it was rotated away
+                break
+            part.unlink()
+        return dropped
+
+    def _write(self, data: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size >= self.max_bytes:
+            os.replace(self.path, self.path.with_name(f"{self.path.stem}-{len(parts(self.path)):04d}.jsonl"))
+            size = 0
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                while data:
+                    data = data[file.write(data) :]
+        except OSError:
+            if self.path.exists():
+                os.truncate(self.path, size)  # no half line
+            raise
+
+    def _forget_the_oldest(self) -> None:
+        total = sum(map(len, self._pending))
+        while total > KEPT_BACK:
+            total -= len(self._pending.pop(0))
+
+
+def encoded(row: dict[str, Any]) -> bytes:
+    """A row as one line of strict JSON; numbers that JSON does not know become null, told under `not_finite`."""
+    try:
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
+    except ValueError:
+        found: dict[str, str] = {}
+        row = finite(row, "", found)
+        text = json.dumps({**row, "not_finite": found}, ensure_ascii=False, allow_nan=False, default=str)
+    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
+
+
+def plain(value: Any) -> Any:
+    """What JSON has no type for: a number of numpy or torch as a number, else as text."""
+    try:
+        return value.item()
+    except Exception:  # an array, or a type that is no number at all
+        return str(value)
+
+
+def finite(value: Any, place: str, found: dict[str, str]) -> Any:
+    """`value` with `None` where a number is not finite; `found` tells which it was, by its place such as `rewards/a`."""
+    if isinstance(value, dict):
+        return {key: finite(part, f"{place}/{key}".lstrip("/"), found) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part, f"{place}/{i}".lstrip("/"), found) for i, part in enumerate(value)]
+    if not isinstance(value, str | int | float | bool | None):
+        value = plain(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        found[place] = str(value)
+        return None
+    return value
+
+
+def parts(path: Path) -> list[Path]:
+    """The files of a log, oldest first."""
+    older = path.parent.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]*.jsonl")
+    return [*sorted(older, key=lambda part: int(part.stem.rpartition("-")[2])), *([path] if path.exists() else [])]
+
+
+def end_of(part: Path, step: int) -> int:
+    """Where the first line begins that is later than `step` or not whole; the size of the file if there is none."""
+    position = 0
+    with part.open("rb") as file:
+        for line in file:
+            found = STEP.match(line)
+            if not line.endswith(b"\n") or found is None or int(found[1]) > step:
+                return position
+            position += len(line)
+    return position
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a log, oldest first, also while it is being written: a last line that is not whole yet is left out.
+
+    Raises:
+        ValueError: naming the file and the line that is no JSON.
+    """
+    for part in parts(path):
+        with part.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"{part}, line {number} is no JSON: {error}") from error

@@ -1,0 +1,114 @@
+"""What a run writes down as it goes: `metrics.jsonl`, `samples.jsonl` and `run.json` in its `output_dir`.
+
+`metrics.jsonl` has a line for everything that the trainer logs; `samples.jsonl` one for every completion that it scored, or for
+a share of the groups (`log_samples`). See `grpo_ext.observe.jsonl` for how they survive crashes, and docs/report.md for the
+fields. One process writes, the main one.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback
+
+import grpo_ext
+from grpo_ext.files import write_atomically
+from grpo_ext.observe.jsonl import JsonLines, parts
+
+METRICS, SAMPLES, RUN = "metrics.jsonl", "samples.jsonl", "run.json"
+PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
+
+
+class RunLog(TrainerCallback):
+    """Writes the logs of one training. Nothing is written before it begins.
+
+    Args:
+        share: of the groups whose completions are written, 0 to 1. Which ones is settled by their step and number, so a
+            resumed run writes the same.
+        max_mb: size in MiB at which a log goes on in a new file.
+        about: what else `run.json` tells of the run.
+    """
+
+    def __init__(self, share: float = 1.0, max_mb: float = 256.0, about: dict[str, Any] | None = None):
+        self.share, self.max_mb, self.about = share, max_mb, about or {}
+        self.metrics: JsonLines | None = None
+        self.samples: JsonLines | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Cut the logs back to the step that the run resumes from; put those of another run aside."""
+        if not state.is_world_process_zero:
+            return
+        folder = Path(args.output_dir)
+        if state.global_step == 0:
+            set_aside(folder)
+        self.metrics, self.samples = (JsonLines(folder / name, self.max_mb) for name in (METRICS, SAMPLES))
+        for log in (self.metrics, self.samples):
+            log.cut(state.global_step)
+        self._write_about(folder, state.global_step, args)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if self.metrics is not None and logs:
+            self.note(state.global_step, logs)
+
+    def note(self, step: int, figures: dict[str, Any]) -> None:
+        """Add a line to `metrics.jsonl`."""
+        if self.metrics is not None:
+            self.metrics.append([{"step": step, "time": round(time.time(), 3), **figures}])
+
+    def wants(self, step: int, group: int) -> bool:
+        """Whether the completions of a group are written."""
+        if self.share in (0, 1):
+            return bool(self.share)
+        digest = blake2b(f"{step}:{group}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < self.share * 2**64
+
+    def on_samples(self, rows: list[dict[str, Any]]) -> None:
+        """Add lines to `samples.jsonl`; called by the trainer on the main process."""
+        if self.samples is not None:
+            self.samples.append(rows)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for log in (self.metrics, self.samples):
+            if log is not None:
+                log.sync()
+
+    def _write_about(self, folder: Path, step: int, args: Any) -> None:
+        """`run.json`: what runs with which versions, and each time that it was started."""
+        try:
+            starts = json.loads((folder / RUN).read_text(encoding="utf-8"))["starts"] if step else []
+        except (OSError, ValueError, KeyError):
+            starts = []
+        start = {"step": step, "time": round(time.time(), 3), "processes": args.world_size, "device": args.device.type}
+        about = {**self.about, "versions": versions(), "starts": [*starts, start]}
+        write_atomically(folder / RUN, json.dumps(about, indent=2, default=str) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that a run stands on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"grpo_ext": grpo_ext.__version__, **found}
+
+
+def set_aside(folder: Path) -> None:
+    """Move the logs of an earlier run to `folder/earlier-N`, so that a new one that begins at step 0 loses none."""
+    old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name)]
+    old = [part for part in old if part.stat().st_size]
+    if not old:
+        return
+    number = 1 + max((int(p.name.rpartition("-")[2]) for p in folder.glob("earlier-*[0-9]")), default=0)
+    aside = folder / f"earlier-{number}"
+    aside.mkdir()
+    for path in [*old, folder / RUN]:
+        if path.exists():
+            path.replace(aside / path.name)
