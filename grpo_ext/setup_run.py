@@ -12,14 +12,14 @@ from grpo_ext.rewards.sources import resolve_rewards
 from grpo_ext.tasks.base import FILE_BUILDERS
 
 
-def train_rows(recipe: Recipe) -> Dataset | IterableDataset:
-    """The training examples that the recipe names."""
+def train_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
+    """The training examples that the recipe names, as a stream where it or `streaming` says so."""
     run = recipe.run
     return recipe.task.dataset(
         run.dataset_train_split,
         dataset_name=run.dataset_name,
         dataset_config=run.dataset_config,
-        streaming=run.dataset_streaming,
+        streaming=streaming or run.dataset_streaming,
         limit=run.max_train_samples,
     )
 
@@ -70,6 +70,11 @@ def check_before_launch(recipe: Recipe) -> None:
     """
     if "task" in recipe.schema:
         named_rewards_and_weights(recipe)
+    check_model_folder(recipe)
+
+
+def check_model_folder(recipe: Recipe) -> None:
+    """`FileNotFoundError` if the model's name can only mean a folder, and there is none."""
     name = recipe.get("model_name_or_path")
     looks_like_a_folder = name.count("/") > 1 or name.startswith(("/", ".", "~"))
     if looks_like_a_folder and not Path(name).expanduser().exists():

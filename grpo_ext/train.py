@@ -23,7 +23,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     """The trainer of a recipe; data and rewards are checked before the model is loaded."""
     from trl import get_peft_config, get_quantization_config
 
-    from grpo_ext.rewards.sources import check_columns
+    from grpo_ext.preflight.run import check_start
     from grpo_ext.setup_run import eval_rows, model_init_kwargs, named_rewards_and_weights, train_rows
     from grpo_ext.trainer import GRPOExtTrainer
 
@@ -32,8 +32,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     train_dataset = train_rows(recipe)
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
-    columns = train_dataset.column_names or list(next(iter(train_dataset)))  # a stream knows its columns by a row
-    check_columns(rewards, columns)
+    check_start(recipe, train_dataset, rewards)
     args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(
         recipe.model.model_name_or_path,

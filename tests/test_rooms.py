@@ -16,6 +16,7 @@ FORBIDDEN = {
     "rewards": ("torch", "grpo_ext.trainer", "grpo_ext.recipe.load", "grpo_ext.demo"),
     "recipe": ("torch", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.rewards"),
     "tasks": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
+    "preflight": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "objective": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli"),

@@ -14,7 +14,7 @@ from importlib import import_module
 from grpo_ext import __version__
 from grpo_ext.rewards.guard import RewardFailure
 
-SUBCOMMANDS = ("train", "sft", "eval", "demo", "rewards", "explain")
+SUBCOMMANDS = ("check", "plan", "train", "sft", "eval", "demo", "rewards", "explain")
 
 EXAMPLES = """\
 examples:

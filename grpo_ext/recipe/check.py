@@ -129,6 +129,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.weights_match,
     contradictions.losses,
     contradictions.reference,
+    contradictions.adapters,
     contradictions.entropy,
     contradictions.precision,
     contradictions.sampler,

@@ -47,6 +47,16 @@ def reference(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
+def adapters(v: Values, _: int) -> Iterator[Problem]:
+    names = v["lora_target_modules"]
+    if v["use_peft"] and names and len(names) == 1 and names[0].isidentifier():
+        yield Problem(
+            f"a single entry of lora_target_modules is taken as a pattern of the whole name, which {names[0]!r} is not of "
+            f"any layer: write '.*{names[0]}', or all-linear, or several names.",
+            "lora_target_modules",
+        )
+
+
 def entropy(v: Values, _: int) -> Iterator[Problem]:
     if v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"]:
         yield Problem(
@@ -154,7 +164,9 @@ def length_of_the_run(v: Values, _: int) -> Iterator[Problem]:
 
 def completions_hub(v: Values, _: int) -> Iterator[Problem]:
     if v["log_completions_hub_repo"] and not v["log_completions"]:
-        yield Problem("log_completions_hub_repo uploads nothing without log_completions: true.", "log_completions")
+        yield Problem(
+            "log_completions_hub_repo uploads nothing without log_completions: true.", "log_completions_hub_repo"
+        )
 
 
 # Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.

@@ -59,6 +59,18 @@ class Task:
         row = {**row, **self.columns(row)}
         return {**row, "prompt": self.prompt(row)}
 
+    def rows(
+        self,
+        split: str = "train",
+        dataset_name: str | None = None,
+        dataset_config: str | None = None,
+        streaming: bool = False,
+        limit: int | None = None,
+    ) -> Dataset | IterableDataset:
+        """The rows of `dataset` before they become prompts: kept ones, at most `limit`."""
+        rows = load_rows(self, split, dataset_name, dataset_config, streaming).filter(self.keep)
+        return rows if limit is None else rows.take(limit)
+
     def dataset(
         self,
         split: str = "train",
@@ -83,10 +95,7 @@ class Task:
         """
         from datasets import Dataset
 
-        rows = load_rows(self, split, dataset_name, dataset_config, streaming)
-        rows = rows.filter(self.keep)
-        if limit is not None:
-            rows = rows.take(limit)
+        rows = self.rows(split, dataset_name, dataset_config, streaming, limit)
         rows = rows.map(self.example)
         if isinstance(rows, Dataset) and len(rows) == 0:
             raise ValueError(
@@ -126,6 +135,7 @@ def open_dataset(
 
     Raises:
         FileNotFoundError: if the name ends like a file's and there is none.
+        ValueError: if the file is empty.
     """
     from datasets import load_dataset, load_from_disk
 
@@ -133,7 +143,10 @@ def open_dataset(
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
             raise FileNotFoundError(f"dataset_name: no file at {path}.")
-        return load_dataset(FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming)
+        try:
+            return load_dataset(FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming)
+        except StopIteration:  # how `datasets` says that a file is empty
+            raise ValueError(f"dataset_name: {path} has no row.") from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows

@@ -1,0 +1,104 @@
+"""`grpo-ext check`: all that can be known of a recipe before a run, in seconds, without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grpo_ext.preflight.report import Report
+
+EXAMPLES = """\
+examples:
+  grpo-ext check --config recipes/countdown/tiny.yaml
+  grpo-ext check --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --elsewhere
+  grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
+
+No model is loaded. Looked at: keys, types, ranges, contradictions, the batch; the first rows of the data through the chat
+template and the tokenizer; the rewards on three made-up completions; the vLLM server; the disk. What cannot be had here, such
+as a data set of the hub without a network, is a note.
+
+exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "check",
+        help="all that can be known of a recipe before a run",
+        description="Check a recipe, its data, prompts and rewards, without loading a model.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
+    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
+    parser.add_argument("--elsewhere", action="store_true", help="the run will be on another machine: skip this one's")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.set_defaults(run=run, takes_overrides=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.preflight.run import check_recipe
+
+    report = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
+    if args.json:
+        print(json.dumps({"recipe": args.config, **report.as_dict()}, indent=2))
+    else:
+        print_report(report, args.config)
+    return 0 if report.sound else 1
+
+
+def print_report(report: Report, name: str) -> None:
+    """The findings in words: what was seen, then notes, then problems, then the verdict."""
+    figures = report.figures
+    if batch := figures.get("batch"):
+        print(
+            f"batch    a generation: {batch['prompts']} prompts, {batch['completions']} completions; "
+            f"an optimizer step: {batch['step']} completions"
+        )
+    if prompts := figures.get("prompts"):
+        print_prompts(prompts)
+    if figures.get("rewards"):
+        print_rewards(figures["rewards"])
+    if "server" in figures:
+        print(f"server   {figures['server']}")
+    if "disk" in figures:
+        print(f"disk     {figures['disk']['free'] / 2**30:.0f} GiB free for output_dir")
+    for title, found in (("note", report.notes), ("PROBLEM", report.problems)):
+        for problem in found:
+            print(f"{title:8} {problem}")
+    count = len(report.problems)
+    verdict = "sound" if report.sound else f"{count} {'problem' if count == 1 else 'problems'}"
+    print(f"{name}: {verdict}")
+
+
+def print_prompts(prompts: dict[str, Any]) -> None:
+    """Token counts, and the first prompt with every special token."""
+    tokens, room = prompts["tokens"], prompts["room"]
+    limit = "no limit is known" if room is None else f"room for {room}, {prompts['over']:.0%} have more"
+    print(
+        f"prompts  {tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}; "
+        f"{limit}\n         the first, as the model sees it:"
+    )
+    shown = prompts["first"] if len(prompts["first"]) <= 1500 else prompts["first"][:1500] + " ..."
+    print("\n".join(f"         | {line}" for line in printable(shown).split("\n")))
+
+
+def print_rewards(rewards: dict[str, Any]) -> None:
+    """What each reward gives each of the made-up completions."""
+    labels = list(rewards["completions"])
+    width = max(len(name) for name in rewards["scores"]) if rewards["scores"] else 0
+    print("rewards  on three made-up completions of the first row:")
+    print("         " + " " * width + "".join(f"{label:>9}" for label in labels))
+    for name, scores in rewards["scores"].items():
+        cells = "".join(f"{'-' if score is None else format(score, '.3g'):>9}" for score in scores)
+        print(f"         {name:{width}}{cells}")
+    in_tags = printable(rewards["completions"]["in tags"]).replace("\n", "\\n")
+    print(f"         in tags: {in_tags[:200]}")
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which a data set could use to write over the terminal."""
+    return "".join(ch if ch.isprintable() or ch == "\n" else "\N{REPLACEMENT CHARACTER}" for ch in text)

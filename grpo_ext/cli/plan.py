@@ -1,0 +1,132 @@
+"""`grpo-ext plan`: what a recipe's batch means, how many steps there will be, what they take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_ext.preflight.forecast import Forecast
+
+EXAMPLES = """\
+examples:
+  grpo-ext plan --config recipes/countdown/tiny.yaml
+  grpo-ext plan --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --rows 50000
+  grpo-ext plan --config mine.yaml --num_generations 16 --json
+
+The numbers are those of the run. Memory is an estimate by stated formulas (grpo_ext/recipe/memory.py). --rows says how many
+training rows there are where the data set cannot be read from here.
+
+exit codes: 0 done; 2 the recipe or its data cannot be used; sizes that do not fit are answered with the nearest that do
+"""
+Line = tuple[str, str]
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "plan",
+        help="what a recipe's batch means, and what the run will take",
+        description="Prompts, completions, steps, checkpoints, memory and tokens of a run, before it starts.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
+    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
+    parser.add_argument("--rows", type=int, metavar="N", help="training rows, where they cannot be counted here")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.set_defaults(run=run, takes_overrides=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.preflight.forecast import make_forecast
+    from grpo_ext.recipe.load import load_recipe
+
+    recipe = load_recipe(args.config, args.overrides, args.num_processes)
+    forecast = make_forecast(recipe, args.num_processes, args.rows)
+    if args.json:
+        print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
+        return 0
+    lines = [*plan_lines(forecast), *size_lines(forecast, bool(recipe.flat["use_vllm"]))]
+    width = max(len(title) for title, _ in lines)
+    for title, text in lines:
+        print(f"{title:{width}}  {text}")
+    for key, value, source, replaced in forecast.preset:
+        print(f"{'preset':{width}}  {key}: {value}{', replaced by the recipe' if replaced else ''}  ({source})")
+    return 0
+
+
+def plan_lines(forecast: Forecast) -> Iterator[Line]:
+    """Batch, steps, checkpoints, evaluations, tokens."""
+    plan = forecast.plan
+    batch = plan.batch
+    longest = plan.max_completion_length
+    tokens = f", at most {batch.completions * longest:,} tokens" if longest else ""
+    yield "a generation", f"{batch.prompts:,} prompts x {batch.num_generations} completions{tokens}"
+    updates = batch.passes / batch.gradient_accumulation_steps
+    yield "", f"is trained on for {updates:g} optimizer step{'' if updates == 1 else 's'}"
+    yield (
+        "an optimizer step",
+        f"{batch.completions_per_step:,} completions: {batch.per_device_train_batch_size} x {batch.num_processes} processes "
+        f"x {batch.gradient_accumulation_steps} micro-batches",
+    )
+    if plan.rows is not None:
+        yield (
+            "an epoch",
+            f"{plan.rows:,} rows, {plan.steps_per_epoch:,} steps, {plan.generations_per_epoch:,} generations, "
+            f"{plan.rows_dropped:,} rows dropped",
+        )
+    epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} epochs"
+    yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
+    yield "", f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations"
+    if plan.published_steps is not None:
+        yield "", f"epochs x rows x G / batch, as papers count: {plan.published_steps:,.6g} steps"
+    yield from checkpoint_lines(forecast)
+    if plan.evaluations:
+        each = f", {plan.eval_completions:,} completions each" if plan.eval_completions is not None else ""
+        yield "evaluations", f"{plan.evaluations}{each}"
+    if plan.token_budget is not None:
+        asked = forecast.prompt_tokens
+        prompts = f"; prompts {asked:.0f} tokens each" if asked else ""
+        yield "tokens", f"at most {plan.token_budget:,} sampled{prompts}"
+
+
+def checkpoint_lines(forecast: Forecast) -> Iterator[Line]:
+    """How many checkpoints, at which steps, and how big."""
+    saved = forecast.plan.checkpoints
+    if saved == ():
+        yield "checkpoints", "none but the final model"
+        return
+    each = f", {in_bytes(forecast.checkpoint)} each" if forecast.checkpoint else ""
+    kept = forecast.plan.checkpoints_kept
+    last = f", the last {kept} kept" if kept else ""
+    if saved is None:
+        yield "checkpoints", f"at each best evaluation{each}{last}"
+        return
+    steps = ", ".join(map(str, saved if len(saved) <= 6 else [*saved[:3], "...", saved[-1]]))
+    yield "checkpoints", f"{len(saved)}, after steps {steps}{each}{last}"
+
+
+def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
+    """The model's size, and the memory that it takes."""
+    size, memory = forecast.size, forecast.memory
+    if size is None:
+        yield "memory", "not known: the model's config is not to be had here"
+        return
+    trained = "" if size.trainable == size.parameters else f", {size.trainable:,} trained"
+    yield "model", f"{size.parameters:,} parameters{trained}"
+    parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.items() if value and name != "total")
+    yield "memory (estimate)", f"{in_bytes(memory['total'])} on each device: {parts}"
+    if vllm:
+        yield "", "and vLLM's own"
+
+
+def in_bytes(count: int) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:,.3g} GiB" if count < 1000 else f"{count:,.0f} GiB"

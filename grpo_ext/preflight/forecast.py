@@ -1,0 +1,130 @@
+"""A recipe's plan with what stands around it: its rows counted, its prompts measured, its model's size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.objective.presets import PRESETS
+from grpo_ext.preflight.model_size import model_size, sharding
+from grpo_ext.preflight.prompts import load_tokenizer, look_at_prompts
+from grpo_ext.preflight.report import Report, quiet
+from grpo_ext.preflight.rows import first_rows
+from grpo_ext.recipe.check import processes
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
+from grpo_ext.recipe.plan import Plan, as_dict, make_plan
+from grpo_ext.rewards.deadline import TooLate, deadline
+from grpo_ext.setup_run import is_one_split
+
+PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
+MEASURED = 64  # prompts that are tokenized
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will do and take.
+
+    Attributes:
+        plan: prompts, steps, checkpoints.
+        preset: (key, value, source, whether the recipe replaces it) of the preset that is named.
+        size: of the model; `None` where its config is not to be had.
+        memory: bytes on each GPU by part; `None` likewise.
+        checkpoint: bytes of one checkpoint; `None` likewise.
+        prompt_tokens: mean of the first prompts; `None` where the tokenizer is not here.
+    """
+
+    plan: Plan
+    preset: tuple[tuple[str, Any, str, bool], ...]
+    size: ModelSize | None
+    memory: dict[str, int] | None
+    checkpoint: int | None
+    prompt_tokens: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        preset = [dict(zip(("key", "value", "source", "replaced"), line, strict=True)) for line in self.preset]
+        model = None if self.size is None else {"parameters": self.size.parameters, "trainable": self.size.trainable}
+        figures = {"prompt_tokens": self.prompt_tokens, "checkpoint_bytes": self.checkpoint}
+        return {**as_dict(self.plan), **figures, "memory_bytes": self.memory, "model": model, "preset": preset}
+
+
+def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | None = None) -> Forecast:
+    """The forecast of a checked recipe.
+
+    Args:
+        num_processes: how many train; `None`: as many as the accelerate config starts.
+        rows: training rows, where they cannot be counted here.
+
+    Raises:
+        ValueError: if the rows make no generation, or cannot be counted here.
+    """
+    v = recipe.flat
+    num_processes = num_processes or processes(v)
+    if rows is None and not v["dataset_streaming"]:
+        rows = count_rows(recipe, v["dataset_train_split"], v["dataset_name"], v["max_train_samples"])
+    plan = make_plan(v, num_processes, rows, count_eval_rows(recipe))
+    tokens = prompt_tokens(recipe)
+    try:
+        with deadline(PATIENCE), quiet("huggingface_hub"):
+            size = model_size(v, recipe.model)
+    except TooLate:
+        size = None
+    return Forecast(
+        plan=plan,
+        preset=preset_lines(recipe),
+        size=size,
+        memory=size and memory_estimate(size, v, plan.batch, sharding(v), round(tokens or 0)),
+        checkpoint=size and checkpoint_bytes(size, v, 1 <= sharding(v) <= 3),
+        prompt_tokens=tokens,
+    )
+
+
+def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) -> int:
+    """How many rows of a split the run will use.
+
+    Raises:
+        ValueError: if they cannot be had here.
+    """
+    from datasets import disable_progress_bars
+
+    disable_progress_bars()
+    try:
+        with quiet("huggingface_hub"):
+            return len(recipe.task.rows(split, name, recipe.run.dataset_config, limit=limit))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(
+            f"the rows of {name} cannot be counted here ({error}): say how many with --rows N."
+        ) from error
+
+
+def count_eval_rows(recipe: Recipe) -> int | None:
+    """How many held-out rows the run evaluates; `None` where it evaluates none, or they cannot be had here."""
+    run = recipe.run
+    name = run.eval_dataset_name or run.dataset_name
+    if str(recipe.flat["eval_strategy"]) == "no" or (run.eval_dataset_name is None and is_one_split(name)):
+        return None
+    try:
+        return count_rows(recipe, run.dataset_test_split, name, run.max_eval_samples)
+    except ValueError:
+        return None
+
+
+def prompt_tokens(recipe: Recipe) -> float | None:
+    """Mean length of the first prompts; `None` where the tokenizer or the rows are not here."""
+    aside = Report()
+    tokenizer = load_tokenizer(recipe.flat, aside)
+    rows = first_rows(recipe, MEASURED, aside) if tokenizer else []
+    seen = look_at_prompts([row["prompt"] for row in rows], tokenizer, recipe.flat, aside) if rows else None
+    return seen["tokens"]["mean"] if seen else None
+
+
+def preset_lines(recipe: Recipe) -> tuple[tuple[str, Any, str, bool], ...]:
+    """The values of the preset that a recipe names, each with its source."""
+    lines = PRESETS.get(recipe.flat["preset"], {}).items()
+    return tuple(
+        (key, value, source, not (recipe.places.get(key) or "").startswith("preset "))
+        for key, (value, source) in lines
+    )

@@ -1,0 +1,83 @@
+"""The first rows of a recipe's data, read as the run will read them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from datasets.exceptions import DatasetNotFoundError
+
+from grpo_ext.preflight.report import Report, quiet
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.rewards.deadline import TooLate, deadline
+from grpo_ext.rewards.sources import check_columns
+from grpo_ext.setup_run import train_rows
+
+NO_ROW = "the data has no row: loosen the task's limits (see its fields), or name another data set."
+PATIENCE = 4.0  # seconds that a data set may take to show its first rows
+
+
+def first_rows(recipe: Recipe, count: int, report: Report) -> list[dict[str, Any]]:
+    """The first training examples with their prompts, read as a stream so that a large data set answers at once.
+
+    What is wrong with the data is a problem; a hub that cannot be reached from here is a note. Both leave the list empty.
+    """
+    name = recipe.run.dataset_name
+    try:
+        with deadline(PATIENCE), quiet("huggingface_hub"):
+            rows = take(train_rows(recipe, streaming=True), count)
+    except (FileNotFoundError, DatasetNotFoundError) as error:
+        report.problem(
+            f"dataset_name: {error}".replace("dataset_name: dataset_name:", "dataset_name:"), "dataset_name"
+        )
+    except (OSError, TooLate) as error:  # ConnectionError, a tokenizer that is not here
+        report.note(f"the rows of {name or 'the task'} could not be read here ({error}).", "dataset_name")
+    except Exception as error:  # a task's own method, or a row that is not what the task expects
+        report.problem(f"the rows cannot be used: {told(error)}", "dataset_name" if name else "task")
+    else:
+        if not rows:
+            report.problem(
+                NO_ROW,
+                "dataset_name" if name else "task",
+            )
+        return rows
+    return []
+
+
+def take(dataset: Any, count: int) -> list[dict[str, Any]]:
+    """The first rows of a data set or stream; none of an empty file, at which `datasets` raises StopIteration."""
+    try:
+        return list(islice(dataset, count))
+    except StopIteration:
+        return []
+
+
+def told(error: BaseException) -> str:
+    """An error in a sentence; the type's name where its words alone would say little, as `'nums'` for a KeyError."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def check_rows(rows: list[dict[str, Any]], rewards: list[Any], report: Report) -> None:
+    """Whether the rows bring the columns that the rewards read, and a prompt that a model can be asked."""
+    try:
+        check_columns(rewards, rows[0])
+    except ValueError as error:
+        report.problem(error, "reward_funcs")
+    for row in rows:
+        if not is_prompt(row["prompt"]):
+            report.problem(
+                f"the task's prompt is {row['prompt']!r}: it must be text, or messages with `role` and `content`.",
+                "task",
+            )
+            return
+
+
+def is_prompt(prompt: Any) -> bool:
+    """Whether this is text, or a list of chat messages."""
+    if isinstance(prompt, str):
+        return bool(prompt)
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and all(isinstance(message, dict) and {"role", "content"} <= message.keys() for message in prompt)
+    )

@@ -1,0 +1,93 @@
+"""How much a run takes on a GPU and on the disk, by formulas that are stated; an estimate to choose settings by.
+
+Per GPU, with W processes, B completions of a micro-batch and T tokens of prompt and completion:
+
+- weights: parameters x bytes of their dtype; / W where they are sharded (ZeRO-3, FSDP)
+- gradients: trained parameters x bytes; / W under ZeRO-2, ZeRO-3, FSDP
+- optimizer: trained parameters x its states (AdamW: two of the parameter's dtype; DeepSpeed: 12 bytes, with a float32 copy);
+  / W under ZeRO and FSDP
+- reference: a second set of weights where beta is above 0 and no adapter is trained
+- activations: 34 x B x T x hidden bytes a layer (Korthikanti et al. 2022, arXiv 2205.05198, without attention maps); with
+  gradient checkpointing one such layer, and 2 x B x T x hidden bytes for each
+- cache: 2 x layers x key-value width x 2 bytes for each token of a process's share of a generation, where transformers samples
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grpo_ext.recipe.batch import Batch
+from grpo_ext.recipe.check import Values
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What a model's sizes are made of.
+
+    Attributes:
+        parameters, trainable: numbers of weights, all and trained (an adapter's alone under LoRA).
+        dtype: of the weights as its config states it; a recipe's `dtype` wins.
+        hidden_size, num_hidden_layers: of the text model.
+        kv_width: key-value heads x their size.
+    """
+
+    parameters: int
+    trainable: int
+    dtype: str
+    hidden_size: int
+    num_hidden_layers: int
+    kv_width: int
+
+
+def weight_bytes(size: ModelSize, v: Values) -> int:
+    """Bytes of one weight as the recipe loads the model."""
+    dtype = v["dtype"] if v["dtype"] not in (None, "auto") else size.dtype
+    return BYTES.get(str(dtype).removeprefix("torch."), 4)
+
+
+def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
+    """Bytes of the optimizer's state for each trained weight."""
+    own = 4 if v["use_peft"] else weight_bytes(size, v)  # peft keeps adapters in float32
+    name = str(getattr(v["optim"], "value", v["optim"]))
+    if "8bit" in name:
+        return 2
+    if name.startswith("adamw"):
+        return 12 if deepspeed and (v["bf16"] is not False or v["fp16"]) else 2 * own
+    return own if name.startswith(("lion", "sgd", "rmsprop", "adagrad")) else 0
+
+
+def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
+    """Bytes of one checkpoint: the trained weights, and the optimizer's state unless `save_only_model` is set."""
+    own = 4 if v["use_peft"] else weight_bytes(size, v)
+    states = 0 if v["save_only_model"] else optimizer_bytes(size, v, deepspeed)
+    return size.trainable * (own + states)
+
+
+def memory_estimate(
+    size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt_tokens: int = 0
+) -> dict[str, int]:
+    """Bytes on each GPU by part, and their sum under `total`; the formulas are the module's.
+
+    Args:
+        sharding: 0 none, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP.
+        prompt_tokens: of a prompt.
+    """
+    share = batch.num_processes
+    own = weight_bytes(size, v)
+    trained = 4 if v["use_peft"] else own
+    rows, length = batch.per_device_train_batch_size, prompt_tokens + (v["max_completion_length"] or 0)
+    layer = 34 * rows * length * size.hidden_size
+    kept = 2 * rows * length * size.hidden_size * size.num_hidden_layers
+    weights = size.parameters * own // (share if sharding >= 3 else 1)
+    sampled = batch.completions // share * length
+    parts = {
+        "weights": weights,
+        "gradients": size.trainable * trained // (share if sharding >= 2 else 1),
+        "optimizer": size.trainable * optimizer_bytes(size, v, 1 <= sharding <= 3) // (share if sharding else 1),
+        "reference": weights if v["beta"] and not v["use_peft"] else 0,
+        "activations": layer + kept if v["gradient_checkpointing"] else layer * size.num_hidden_layers,
+        "cache": 0 if v["use_vllm"] else 2 * size.num_hidden_layers * size.kv_width * 2 * sampled,
+    }
+    return {**parts, "total": sum(parts.values())}

@@ -1,0 +1,234 @@
+"""Broken recipes: each is answered in seconds with the key at fault and what to write, and none loads a model."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import transformers
+import yaml
+from conftest import REPO
+
+from grpo_ext.cli.main import main
+from grpo_ext.preflight.run import check_recipe
+
+SOUND = {
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "task": "countdown",
+    "num_problems": 40,
+    "max_numbers": 3,
+    "max_number": 9,
+    "reward_funcs": ["countdown", "format"],
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 32,
+}
+# what is changed, the key that must be named, and words of the way out
+BROKEN = {
+    "typo": ({"learning_rte": 1e-5}, "learning_rte", "'learning_rate'"),
+    "typo_in_a_plural": ({"num_generation": 4}, "num_generation", "'num_generations'"),
+    "typo_of_a_task_key": ({"max_numbrs": 4}, "max_numbrs", "'max_numbers'"),
+    "key_of_another_task": ({"max_prompt_tokens": 300}, "max_prompt_tokens", "task: gsm8k"),
+    "loss": ({"loss_type": "drgrpo"}, "loss_type", "'dr_grpo'"),
+    "scale": ({"scale_rewards": "grp"}, "scale_rewards", "'group'"),
+    "level": ({"importance_sampling_level": "tok"}, "importance_sampling_level", "'token'"),
+    "task": ({"task": "countdwon"}, "task", "'countdown'"),
+    "preset": ({"preset": "grpo_papr"}, "preset", "'grpo_paper'"),
+    "schedule": ({"lr_scheduler_type": "cosin"}, "lr_scheduler_type", "'cosine'"),
+    "word_for_a_number": ({"num_generations": "many"}, "num_generations", "a whole number"),
+    "word_for_a_rate": ({"learning_rate": "fast"}, "learning_rate", "a number"),
+    "word_for_a_switch": ({"gradient_checkpointing": "perhaps"}, "gradient_checkpointing", "true or false"),
+    "no_temperature": ({"temperature": 0}, "temperature", "above 0"),
+    "top_p": ({"top_p": 1.5}, "top_p", "at most 1"),
+    "not_a_number": ({"learning_rate": float("nan")}, "learning_rate", "finite"),
+    "group_of_one": ({"num_generations": 1}, "num_generations", "at least 2"),
+    "groups": ({"per_device_train_batch_size": 6}, "num_generations", "`num_generations: 3`"),
+    "slices": ({"generation_batch_size": 12}, "generation_batch_size", "`generation_batch_size: 16`"),
+    "two_sizes": ({"generation_batch_size": 16, "steps_per_generation": 2}, "generation_batch_size", "not both"),
+    "eval_groups": (
+        {"eval_strategy": "steps", "per_device_eval_batch_size": 6},
+        "per_device_eval_batch_size",
+        "`per_device_eval_batch_size: 4`",
+    ),
+    "too_few_rows": (
+        {"num_problems": 3, "gradient_accumulation_steps": 4},
+        "per_device_train_batch_size",
+        "at least 8",
+    ),
+    "weights": ({"reward_weights": [1.0]}, "reward_weights", "1 reward_weights for 2"),
+    "cispo": ({"loss_type": "cispo"}, "loss_type", "epsilon_high: 5.0"),
+    "no_reference": ({"sync_ref_model": True}, "sync_ref_model", "beta above 0"),
+    "two_precisions": ({"fp16": True, "bf16": True}, "fp16", "bf16: false"),
+    "two_temperatures": (
+        {"temperature": 0.7, "generation_kwargs": {"temperature": 1.1}},
+        "generation_kwargs",
+        "drop it",
+    ),
+    "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "Leave it out"),
+    "no_room_for_a_prompt": ({"use_vllm": True, "vllm_max_model_length": 32}, "vllm_max_model_length", "raise it"),
+    "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "eval_strategy: steps"),
+    "adapter": ({"use_peft": True, "lora_target_modules": ["q_proj"]}, "lora_target_modules", "'.*q_proj'"),
+    "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
+    "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "set max_steps"),
+    "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "take it out"),
+    "upload_of_nothing": ({"log_completions_hub_repo": "a/b"}, "log_completions_hub_repo", "log_completions: true"),
+    "truncation_without_a_cap": (
+        {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": None},
+        "vllm_importance_sampling_mode",
+        "must be set",
+    ),
+    "unknown_reward": ({"reward_funcs": ["countdwn"]}, "reward_funcs", "'countdown'"),
+    "unknown_option": ({"reward_funcs": [{"name": "format", "mod": "strict"}]}, "reward_funcs", "'mode'"),
+    "reward_plugin": ({"reward_plugins": ["nowhere.py"]}, "reward_funcs", "nowhere.py"),
+    "missing_column": ({"dataset_name": "right.jsonl", "reward_funcs": ["accuracy"]}, "reward_funcs", "Its columns"),
+    "data_of_another_task": ({"dataset_name": "other.jsonl"}, "dataset_name", "nums and target"),
+    "no_such_data": ({"dataset_name": "nowhere.jsonl"}, "dataset_name", "no file at"),
+    "empty_data": ({"dataset_name": "empty.jsonl"}, "dataset_name", "no row"),
+    "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "no folder"),
+    "no_tokenizer": ({"model_name_or_path": "."}, "model_name_or_path", "tokenizer"),
+    "no_room_for_a_completion": (
+        {"max_completion_length": 2040},
+        "max_completion_length",
+        "lower max_completion_length",
+    ),
+    "reward_that_raises": (
+        {"reward_funcs": ["raises.py:raises"]},
+        "reward_funcs",
+        "ZeroDivisionError",
+    ),
+    "reward_of_the_wrong_length": (
+        {"reward_funcs": ["raises.py:short"]},
+        "reward_funcs",
+        "fails on every completion",
+    ),
+    "unreachable_server": ({"use_vllm": True, "vllm_mode": "server"}, "vllm_server_port", "trl vllm-serve"),
+    "launcher": ({"accelerate_config": "zero9"}, "accelerate_config", "zero3"),
+    "tracker": ({"report_to": "wandbb"}, "report_to", "'wandb'"),
+    "task_out_of_range": ({"max_target": 0}, None, "at least 1"),
+    "template": ({"user_prompt": "Make {target}."}, None, "nums"),
+    "output_in_a_file": ({"output_dir": "right.jsonl/run"}, "output_dir", "no folder"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "right.jsonl").write_text('{"nums": [1, 2, 3], "target": 6}\n' * 40)
+    (tmp_path / "other.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n' * 40)
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "raises.py").write_text(
+        "def raises(completions, **kwargs):\n    return [1 / 0 for _ in completions]\n\n\n"
+        "def short(completions, **kwargs):\n    return []\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    """Loading a model, or making one, is an error."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", refuse)
+    monkeypatch.setattr(transformers.PreTrainedModel, "__init__", refuse)
+
+
+def written(folder, tiny_folder, changes):
+    with socket.socket() as server:  # a port where nothing listens
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    values = {
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": "out",
+        "vllm_server_port": port,
+        **SOUND,
+        **changes,
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return path
+
+
+def test_there_are_forty():
+    assert len(BROKEN) >= 40
+
+
+def test_the_recipe_that_is_broken_is_sound(folder, tiny_folder, no_model):
+    report = check_recipe(written(folder, tiny_folder, {"vllm_server_port": 8000}))
+    assert report.sound, report.problems
+    assert report.figures["prompts"]["rows"] == 40
+    assert report.figures["rewards"]["scores"]["format"] == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_named_with_a_way_out(folder, tiny_folder, no_model, name):
+    changes, key, words = BROKEN[name]
+    path = written(folder, tiny_folder, changes)
+    start = time.process_time()  # other programs of this machine do not count
+    report = check_recipe(path)
+    assert time.process_time() - start < 10
+    named = [problem for problem in report.problems if problem.key == key and words in problem.message]
+    assert named, report.problems
+    assert key is None or named[0].place.startswith(f"{path}:")
+
+
+def test_the_command_answers_in_time_and_in_words(folder, tiny_folder):
+    path = written(folder, tiny_folder, {"learning_rte": 1, "vllm_server_port": 8000})
+    start = time.perf_counter()
+    out = subprocess.run(
+        [sys.executable, "-m", "grpo_ext", "check", "--config", str(path)],
+        capture_output=True,
+        text=True,
+        cwd=REPO,
+        timeout=100,
+    )
+    assert out.returncode == 1
+    assert "unknown key 'learning_rte'. Did you mean 'learning_rate'?" in out.stdout
+    assert out.stdout.strip().endswith("1 problem")
+    assert out.stderr == ""
+    assert time.perf_counter() - start < 60  # about 4 s where nothing else runs
+
+
+def test_json_has_it_all(folder, tiny_folder, capsys):
+    path = written(folder, tiny_folder, {"vllm_server_port": 8000})
+    assert main(["check", "--config", str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["sound"] is True and report["problems"] == []
+    assert report["prompts"]["first"].startswith("<|im_start|>system")
+    assert report["batch"] == {"prompts": 2, "completions": 8, "step": 8}
+    assert main(["check", "--config", str(path), "--json", "--loss_type", "x"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"][0]["key"] == "loss_type"
+
+
+def test_elsewhere_leaves_this_machine_out(folder, tiny_folder):
+    path = written(folder, tiny_folder, {"use_vllm": True, "vllm_mode": "server"})
+    assert not check_recipe(path).sound
+    assert check_recipe(path, elsewhere=True).sound
+
+
+def test_a_preflight_fault_stops_the_trainer_before_a_model_is_loaded(folder, tiny_folder, no_model):
+    from grpo_ext import RecipeError, load_recipe
+    from grpo_ext.train import make_trainer
+
+    for name in ("too_few_rows", "missing_column", "reward_that_raises", "no_room_for_a_completion"):
+        changes, key, words = BROKEN[name]
+        with pytest.raises(RecipeError) as error:
+            make_trainer(load_recipe(written(folder, tiny_folder, changes)))
+        assert [p for p in error.value.problems if p.key == key and words in p.message]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_trainer_of_no_rows_says_so(folder, tiny_folder, no_model, streaming):
+    from grpo_ext import load_recipe
+    from grpo_ext.train import make_trainer
+
+    changes = {"dataset_name": "empty.jsonl", "dataset_streaming": streaming, "max_steps": 2}
+    with pytest.raises((ValueError, OSError), match="no row"):
+        make_trainer(load_recipe(written(folder, tiny_folder, changes)))

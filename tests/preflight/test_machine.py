@@ -1,0 +1,77 @@
+"""What the machine has: a server that answers, room on the disk."""
+
+from __future__ import annotations
+
+import threading
+from collections import namedtuple
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from grpo_ext.preflight import machine
+from grpo_ext.preflight.report import Report
+from grpo_ext.recipe.load import load_recipe
+
+
+def flat(**settings):
+    return load_recipe(None, {"model_name_or_path": "m", "output_dir": "out", **settings}).flat
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health/" else 404)
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.mark.parametrize("by_url", [False, True])
+def test_a_server_that_answers_is_said_so(server, by_url):
+    base = f"http://127.0.0.1:{server}"
+    place = (
+        {"vllm_server_base_url": f"{base}/"}
+        if by_url
+        else {"vllm_server_host": "127.0.0.1", "vllm_server_port": server}
+    )
+    report = Report()
+    machine.check_server(flat(use_vllm=True, vllm_mode="server", **place), report)
+    assert report.sound and base in report.figures["server"]
+
+
+def test_no_server_is_asked_for_where_none_is_used():
+    report = Report()
+    machine.check_server(flat(use_vllm=True, vllm_mode="colocate"), report)
+    assert report.sound and not report.figures
+
+
+def test_a_full_disk_is_a_problem(tiny_folder, tmp_path, monkeypatch):
+    weights = (tiny_folder / "model.safetensors").stat().st_size
+    values = {"model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "out" / "run")}
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(0, 0, 7 * weights - 1))
+    report = Report()
+    machine.check_disk(flat(**values, save_total_limit=2), report)
+    assert "save_total_limit" in report.problems[0].message and report.problems[0].key == "output_dir"
+    for enough in ({"save_total_limit": 1}, {"save_only_model": True}, {"save_strategy": "no"}, {"use_peft": True}):
+        report = Report()
+        machine.check_disk(flat(**values, **enough), report)
+        assert report.sound, enough
+
+
+def test_a_tracker_that_is_not_installed_is_a_problem():
+    for name, words in (("neptune", "pip install neptune"), ("tensorbord", "'tensorboard'")):
+        report = Report()
+        machine.check_reporting(flat(report_to=name), report)
+        assert words in report.problems[0].message
+    report = Report()
+    machine.check_reporting(flat(report_to="none"), report)
+    assert report.sound

@@ -1,0 +1,85 @@
+"""Prompts as the model will see them, and the traps in them."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
+
+from grpo_ext.preflight.prompts import look_at_prompts
+from grpo_ext.preflight.report import Report
+from grpo_ext.preflight.rewards import try_rewards
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.rewards import build
+
+CONTEXT = 2048  # of the tiny model
+CHAT = [[{"role": "user", "content": text}] for text in ("Use 1 to make 1.", "Use 1, 2, 3 to make 6.")]
+
+
+@pytest.fixture
+def tokenizer(tiny_folder):
+    return AutoTokenizer.from_pretrained(tiny_folder)
+
+
+def seen(tokenizer, prompts, folder, **settings):
+    report = Report()
+    flat = load_recipe(None, {"model_name_or_path": str(folder), "max_completion_length": 16, **settings}).flat
+    return look_at_prompts(prompts, tokenizer, flat, report), report
+
+
+def test_prompts_are_shown_and_counted(tokenizer, tiny_folder):
+    found, report = seen(tokenizer, CHAT, tiny_folder)
+    lengths = [
+        len(tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=True)["input_ids"]) for p in CHAT
+    ]
+    assert found["tokens"] == {"min": min(lengths), "mean": sum(lengths) / 2, "max": max(lengths)}
+    assert found["first"] == "<|im_start|>user\nUse 1 to make 1.<|im_end|>\n<|im_start|>assistant\n"
+    assert found["room"] == CONTEXT - 16
+    assert not report.problems and not report.notes
+
+
+def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_folder):
+    lengths = [len(tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"]) for p in CHAT]
+    some = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0])
+    assert some[0]["over"] == 0.5 and "50%" in some[1].notes[0].message
+    every = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0] + 1)
+    assert f"at most {CONTEXT - lengths[1]}" in every[1].problems[0].message
+
+
+def test_a_second_bos_is_a_problem(tokenizer, tiny_folder):
+    tokenizer.bos_token = "<|im_start|>"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizer.bos_token_id)]
+    )
+    _, plain = seen(tokenizer, ["user\nHi"], tiny_folder)
+    assert not plain.problems
+    _, rendered = seen(tokenizer, ["<|im_start|>user\nHi"], tiny_folder)
+    assert "twice" in rendered.problems[0].message
+
+
+def test_a_template_that_opens_the_think_tag_is_seen(tokenizer, tiny_folder):
+    tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+    found, _ = seen(tokenizer, CHAT, tiny_folder)
+    assert found["prefilled"] and found["first"].endswith("<think>\n")
+    report = Report()
+    try_rewards([build("format", mode="strict")], {"prompt": CHAT[0]}, True, report)
+    assert 'prefix: "<think>"' in report.problems[0].message
+    fine = Report()
+    try_rewards([build("format", mode="strict", prefix="<think>\n")], {"prompt": CHAT[0]}, True, fine)
+    assert not fine.problems
+
+
+def test_no_chat_template_is_a_problem(tokenizer, tiny_folder):
+    tokenizer.chat_template = None
+    found, report = seen(tokenizer, CHAT, tiny_folder)
+    assert found is None and "no chat template" in report.problems[0].message
+
+
+def test_a_reward_that_fails_on_some_is_a_note():
+    def partial(completions, **kwargs):
+        return [1.0 / len(c[0]["content"]) for c in completions]
+
+    report = Report()
+    scores = try_rewards([partial], {"prompt": CHAT[0]}, False, report)["scores"]["partial"]
+    assert scores[0] is None and scores[1] > 0
+    assert not report.problems and "ZeroDivisionError" in report.notes[0].message
