@@ -47,6 +47,7 @@ PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
         "beta": (0.0, f"{DAPO}, section 2.3: KL removed"),
         "mask_truncated_completions": (True, f"{DAPO}, section 3.4: overlong filtering"),
         "num_generations": (16, f"{DAPO}, section 4.1"),
+        "group_filter": ("refill", f"{DAPO}, section 3.2: dynamic sampling"),
         "learning_rate": (1e-6, f"{DAPO}, section 4.1"),
         "importance_sampling_level": ("token", f"{DAPO}, eq. 8"),
         "loss_normalization": ("step", f"{DAPO}, eq. 8: over all tokens"),
@@ -57,6 +58,7 @@ PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
         "std_estimator": ("sample", f"{TRL}: utils.py, nanstd"),
         "advantage_normalizer": ("all", f"{TRL}: grpo_trainer.py, _compute_loss"),
         "kl_estimator": ("k3", f"{TRL}: grpo_trainer.py, _compute_loss"),
+        "group_filter": ("off", f"{TRL}: groups without signal are trained on"),
     },
 }
 

@@ -14,6 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.objective.presets import PRESETS
+from grpo_ext.recipe import groups
 
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -35,6 +36,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "advantage_normalizer": ("all", "useful"),
     "kl_estimator": ("k1", "k2", "k3"),
     "preset": tuple(PRESETS),
+    **groups.CHOICES,
 }
 
 # Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
@@ -82,16 +84,17 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "vllm_server_port": (1, 65535),
     "vllm_server_timeout": (0, None),
     "vllm_tensor_parallel_size": (1, None),
+    **groups.RANGES,
 }
 
 
 @dataclass
-class GRPOExtConfig(GRPOConfig):
+class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"` and
     `logprob_policy="trl"`, and the other added options at their defaults, a run of `GRPOExtTrainer` is bit for bit what
-    `GRPOTrainer` would do.
+    `GRPOTrainer` would do. The options about groups are those of `GroupOptions`.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer

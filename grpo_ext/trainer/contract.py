@@ -79,6 +79,8 @@ ATTRIBUTES = (
     "self.top_entropy_quantile = ",
     "self.ref_model = ",
     "self._logs = ",
+    "self.num_iterations = ",
+    "self.shuffle_dataset = ",
 )
 
 
@@ -101,6 +103,11 @@ def check_contract() -> None:
         moved.append("add_fused_lm_head no longer scores through _ChunkedLogProbFunction.apply")
     if not hasattr(GenerationMixin, "_get_logits_processor"):
         moved.append("transformers' GenerationMixin has no _get_logits_processor")
+    generation = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)
+    if "self.args.steps_per_generation * self.num_iterations" not in generation:
+        moved.append(
+            "GRPOTrainer._generate_and_score_completions no longer asks num_iterations whether to keep log-probs"
+        )
     source = inspect.getsource(trl.GRPOTrainer.__init__)
     moved += [f"GRPOTrainer.__init__ no longer sets `{text.strip(' =')}`" for text in ATTRIBUTES if text not in source]
     if moved:

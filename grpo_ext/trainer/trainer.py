@@ -17,11 +17,12 @@ from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.contract import check_contract
 from grpo_ext.trainer.evaluation import evaluate_policy
 from grpo_ext.trainer.objective import ExactObjective
+from grpo_ext.trainer.refill import FilteredGroups
 from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
 from grpo_ext.trainer.samples import HandsOutSamples
 
 
-class GRPOExtTrainer(HandsOutSamples, ExactObjective, GRPOTrainer):
+class GRPOExtTrainer(FilteredGroups, HandsOutSamples, ExactObjective, GRPOTrainer):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:

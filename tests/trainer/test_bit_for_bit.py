@@ -52,7 +52,11 @@ def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings)
     )
     trainer.train()
     history = [
-        {key: value for key, value in entry.items() if "time" not in key and "per_second" not in key}
+        {
+            key: value
+            for key, value in entry.items()
+            if not any(word in key for word in ("time", "per_second", "groups/"))  # TRL has no figures of groups
+        }
         for entry in trainer.state.log_history
         if not any(key.startswith("eval") for key in entry)
     ]

@@ -1,0 +1,28 @@
+"""Filtering and refilling on two ranks: the groups of one, also where a group lies on both."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from conftest import REPO
+
+sys.path.insert(0, str(REPO / "tests" / "trainer"))
+import scripted_groups
+import test_refill
+
+pytestmark = pytest.mark.slow
+
+
+def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder):
+    jobs = [
+        {"group_filter": "refill", "steps": 3},
+        {"group_filter": "refill", "steps": 3, "ga": 2, "loss_type": "dapo"},
+        {"group_filter": "drop", "scale_rewards": "batch"},
+    ]
+    refilled, cut, dropped = scripted_groups.on_two_ranks(tiny_folder, jobs)
+    for found, loss_type in ((refilled, "grpo"), (cut, "dapo")):
+        assert found["calls"] == test_refill.CALLS  # 3 groups of 4 on two ranks: the second lies on both
+        test_refill.check_steps(tiny_folder, found["steps"], test_refill.PLAN, loss_type=loss_type)
+    test_refill.check_steps(tiny_folder, dropped["steps"], [[(1, 0), (4, 0)]], scale="batch")
+    assert refilled["logs"][0]["groups/carried"] == 1

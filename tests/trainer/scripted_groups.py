@@ -1,0 +1,186 @@
+"""A trainer whose completions and rewards are scripted, so that it is known which groups have no signal, and an oracle.
+
+As a program it trains on the ranks that it was started with and saves the gradients: `... scripted_groups.py MODEL OUT JSON`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOTrainer
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
+from invariance import Catch, fixed_completion, lucky  # noqa: E402
+from oracle import loss_of_step, token_logps  # noqa: E402
+
+from grpo_ext.recipe.schema import GRPOExtConfig  # noqa: E402
+from grpo_ext.trainer.objective import ExactObjective  # noqa: E402
+from grpo_ext.trainer.refill import FilteredGroups  # noqa: E402
+
+GROUP, LENGTH, GROUPS = 4, 9, 4  # completions a prompt, tokens a completion, groups an optimizer step
+DEAD = {2: 0.0, 3: 1.0, 7: 0.0, 14: 1.0}  # prompt -> what every completion of it scores
+FORMAT = 0.25  # weight of the reward that varies in every group
+
+
+def prompt_of(number: int) -> str:
+    return f"Use {number}, {number + 1}, 3 to make {number + 4}."
+
+
+def solved(completions, completion_ids, number, **kwargs):
+    """The outcome: some number of each completion, and all the same for prompts of `DEAD`."""
+    values = lucky(completions, completion_ids)
+    return [DEAD.get(n, value) for n, value in zip(number, values, strict=True)]
+
+
+def shaped(completions, completion_ids, **kwargs):
+    """A reward that varies within every group."""
+    return [float(sum(ids) % 3) + 0.1 * len(ids) for ids in completion_ids]
+
+
+class Scripted(GRPOTrainer):
+    """In place of sampling: the n-th completion of a prompt, n counted over all ranks."""
+
+    calls: list[list[int]]
+
+    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+        everyone = gather_object([list(ids) for ids in prompt_ids])
+        seen, out = {}, []
+        for prompt in map(tuple, everyone):
+            seen[prompt] = seen.get(prompt, -1) + 1
+            out.append(
+                fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id)
+            )
+        first = self.accelerator.process_index * len(prompt_ids)
+        return out[first : first + len(prompt_ids)], None
+
+    def _calculate_rewards(self, inputs, *args):
+        numbers = [row["number"] for row in inputs]
+        self.calls.append(gather_object(numbers)[::GROUP])
+        return super()._calculate_rewards(inputs, *args)
+
+
+class Filtered(FilteredGroups, ExactObjective, Scripted):
+    def __init__(self, *args, **kwargs):
+        self.calls = []
+        super().__init__(*args, **kwargs)
+
+
+def train(folder, out, *, ranks=1, ga=1, steps=1, numbers=range(1, 25), further=12, make=None, **settings):
+    """Train on scripted completions; further prompts start at row `further`.
+
+    Returns:
+        the trainer, and the gradients and weights of each optimizer step.
+    """
+    settings = {"loss_type": "grpo", "beta": 0.0, "steps_per_generation": ga, **settings}
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        max_steps=steps,
+        per_device_train_batch_size=GROUPS * GROUP // (ga * ranks),
+        gradient_accumulation_steps=ga,
+        num_generations=GROUP,
+        max_completion_length=LENGTH,
+        learning_rate=settings.pop("learning_rate", 0.3),
+        optim="sgd",
+        max_grad_norm=0.0,
+        lr_scheduler_type="constant",
+        shuffle_dataset=False,
+        reward_weights=[1.0, FORMAT],
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **settings,
+    )
+    rows = Dataset.from_list([{"prompt": prompt_of(n), "number": n} for n in numbers])
+    catch = Catch()
+    trainer = Filtered(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=[solved, shaped],
+        args=args,
+        train_dataset=rows if make is None else make(rows),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        callbacks=[catch],
+    )
+    if trainer.further_prompts is not None:
+        trainer.further_prompts.position = further
+    trainer.train()
+    return trainer, catch.steps
+
+
+def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
+    """The gradient of a step that saw these groups alone.
+
+    Args:
+        plan: prompts, each with the weights that sampled its completions.
+        weights: those that the step starts from.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
+    model.load_state_dict(weights, strict=False)
+    rows, rewards = [], []
+    for number, sampled_by in plan:
+        old.load_state_dict(sampled_by, strict=False)
+        prompt = tokenizer(prompt_of(number))["input_ids"]
+        group = [fixed_completion(prompt, n, len(tokenizer), tokenizer.eos_token_id) for n in range(GROUP)]
+        # TRL is given one pad token in place of no token at all, and rewards see it
+        ids = [c or [tokenizer.pad_token_id] for c in group]
+        outcome = solved(ids, ids, [number] * GROUP)
+        assert len(set(outcome)) > 1, f"{number} should have signal"
+        scores = torch.tensor([a + FORMAT * b for a, b in zip(outcome, shaped(ids, ids), strict=True)])
+        rewards.append(scores)
+        for completion, advantage in zip(group, (scores - scores.mean()) / (scores.std() + 1e-4), strict=True):
+            with torch.no_grad():
+                before = token_logps(old, prompt, completion)
+            logps = token_logps(model, prompt, completion)
+            rows.append(
+                {"logps": logps, "old": before, "advantage": float(advantage), "masked": False, "useful": True}
+            )
+    if scale == "batch":
+        std = torch.cat(rewards).std() + 1e-4
+        centred = torch.cat([scores - scores.mean() for scores in rewards]) / std
+        for row, advantage in zip(rows, centred.tolist(), strict=True):
+            row["advantage"] = advantage
+    loss = loss_of_step(loss_type, rows, max_length=LENGTH)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
+
+
+def on_two_ranks(folder: Path, jobs: list[dict]) -> list[dict]:
+    """For each job, settings of `train`: the prompts of its generations, gradients and weights of its steps, its logs."""
+    with tempfile.TemporaryDirectory() as out:
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+        launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"]
+        done = subprocess.run(
+            [*launch, __file__, str(folder), out, json.dumps(jobs)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO)},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return torch.load(Path(out) / "found.pt", weights_only=False)
+
+
+def main(folder: str, out: str, jobs: str) -> None:
+    found = []
+    for job in json.loads(jobs):
+        trainer, steps = train(folder, out, ranks=2, **job)
+        found.append({"calls": trainer.calls, "steps": steps, "logs": trainer.state.log_history})
+    if int(os.environ["RANK"]) == 0:
+        torch.save(found, Path(out) / "found.pt")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

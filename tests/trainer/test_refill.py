@@ -1,0 +1,148 @@
+"""What groups without signal leave in a step: nothing. Gradients against an oracle that saw only the groups with signal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scripted_groups import DEAD, GROUPS, oracle, train
+
+from grpo_ext.curriculum.groups import outcome_index
+
+# Prompts of each step and the step whose policy sampled them; worked out by hand from `DEAD`. Prompts 1 to 12 come from the
+# data loader, further ones from 13 on, and as many more are drawn as had no signal so far:
+# step 0: 1 2 3 4 of which 1 4, then 13 14 15 16 of which 13 15 16; 16 is one too many
+# step 1: 5 6 7 (8 waits) of which 5 6, then 8 17; 17 is one too many
+# step 2: 9 10 11, all with signal (12 waits)
+CALLS = [[1, 2, 3, 4], [13, 14, 15, 16], [5, 6, 7], [8, 17], [9, 10, 11]]
+PLAN = [
+    [(1, 0), (4, 0), (13, 0), (15, 0)],
+    [(16, 0), (5, 1), (6, 1), (8, 1)],
+    [(17, 1), (9, 2), (10, 2), (11, 2)],
+]
+
+
+def apart(a, b):
+    x, y = (torch.cat([g[name].flatten().double() for name in sorted(a)]) for g in (a, b))
+    assert y.norm() > 0
+    return float((x - y).norm() / y.norm())
+
+
+def check_steps(folder, steps, plan, **kwargs):
+    weights = [before for _, before in steps]
+    assert len(steps) == len(plan)
+    for (grads, before), groups in zip(steps, plan, strict=True):
+        wanted = oracle(folder, [(number, weights[step]) for number, step in groups], before, **kwargs)
+        assert apart(grads, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+@pytest.mark.parametrize("ga", [1, 4])
+def test_refill_has_the_gradients_of_the_live_groups(tiny_folder, tmp_path, loss_type, ga):
+    settings = {"loss_type": loss_type, "group_filter": "refill"}
+    trainer, steps = train(tiny_folder, tmp_path, ga=ga, steps=3, **settings)
+    assert trainer.calls == CALLS
+    check_steps(tiny_folder, steps, PLAN, loss_type=loss_type)
+    first, second, third, _ = trainer.state.log_history
+    assert (first["groups/generated"], first["groups/kept"]) == (8, 5)
+    assert (first["groups/all_wrong"], first["groups/all_right"], first["groups/mixed"]) == (1 / 8, 2 / 8, 5 / 8)
+    assert (first["groups/refilled"], first["groups/carried"], first["groups/missing"]) == (4, 1, 0)
+    assert (second["groups/reused"], third["groups/reused"], third["groups/carried"]) == (1, 1, 0)
+
+
+def test_without_staleness_nothing_is_generated_in_excess(tiny_folder, tmp_path):
+    trainer, steps = train(tiny_folder, tmp_path, steps=2, group_filter="refill", max_staleness=0)
+    assert trainer.calls == [[1, 2, 3, 4], [13, 14], [15], [5, 6, 7, 8], [16]]
+    plan = [[(1, 0), (4, 0), (13, 0), (15, 0)], [(5, 1), (6, 1), (8, 1), (16, 1)]]
+    check_steps(tiny_folder, steps, plan)
+    assert "old_per_token_logps" not in trainer._buffered_inputs[0]
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_when_the_rounds_run_out_the_step_is_that_of_what_there_is(tiny_folder, tmp_path, scale, caplog):
+    settings = {"group_filter": "refill", "group_filter_max_rounds": 1, "scale_rewards": scale}
+    trainer, steps = train(tiny_folder, tmp_path, numbers=[1, 2, 3, 4, 14, 7, 2, 3, 16], further=4, **settings)
+    assert trainer.calls == [[1, 2, 3, 4], [14, 7, 2, 3]]
+    check_steps(tiny_folder, steps, [[(1, 0), (4, 0)]], scale=scale)
+    assert trainer.state.log_history[0]["groups/missing"] == 2
+    assert "after 1 further rounds 2 of 4 groups have signal" in caplog.text
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_drop_has_the_gradient_of_the_live_groups(tiny_folder, tmp_path, scale):
+    _, steps = train(tiny_folder, tmp_path, ga=2, group_filter="drop", scale_rewards=scale)
+    check_steps(tiny_folder, steps, [[(1, 0), (4, 0)]], scale=scale)
+    _, kept = train(tiny_folder, tmp_path, ga=2, scale_rewards=scale)
+    assert apart(kept[0][0], steps[0][0]) > 0.05  # the control: `off` trains on groups whose format varies
+
+
+def test_a_step_without_any_signal_changes_nothing(tiny_folder, tmp_path):
+    settings = {"group_filter": "refill", "group_filter_max_rounds": 1}
+    trainer, [(grads, _)] = train(tiny_folder, tmp_path, numbers=[2, 3, 7, 14], further=0, **settings)
+    assert all(not g.any() for g in grads.values())
+    assert trainer.state.log_history[0]["groups/missing"] == GROUPS
+
+
+def test_several_iterations_and_generations_that_span_steps(tiny_folder, tmp_path):
+    """A generation of two optimizer steps, trained on twice: whatever order, only live groups count."""
+    settings = {"group_filter": "refill", "num_iterations": 2, "max_staleness": 4, "steps_per_generation": 2}
+    trainer, steps = train(tiny_folder, tmp_path, steps=5, **settings)
+    assert trainer.calls[:2] == [[1, 2, 3, 4, 5, 6, 7, 8], [13, 14, 15, 16, 17]]  # 5 of 8 were kept, 3 missing
+    assert all(g.isfinite().all() for grads, _ in steps for g in grads.values())
+    assert all(any(g.any() for g in grads.values()) for grads, _ in steps)
+    ages = [
+        (row["groups/reused"], row["groups/expired"]) for row in trainer.state.log_history if "groups/reused" in row
+    ]
+    assert ages == [(0, 0), (1, 0)]  # generated at step 0, used from step 4 on
+    old = trainer._buffered_inputs[0]["old_per_token_logps"]
+    assert old.shape == trainer._buffered_inputs[0]["completion_ids"].shape
+
+
+def test_groups_that_are_too_old_are_not_used(tiny_folder, tmp_path):
+    settings = {"group_filter": "refill", "num_iterations": 2, "max_staleness": 2}
+    trainer, _ = train(tiny_folder, tmp_path, steps=3, **settings)
+    trainer.carried = trainer.carried or trainer._generate_groups(trainer.further_prompts.take(1))[0]
+    trainer.state.global_step += 3
+    assert trainer._fresh_groups() == (None, len(trainer.carried))
+
+
+def test_streams(tiny_folder, tmp_path):
+    trainer, steps = train(
+        tiny_folder, tmp_path, steps=3, make=lambda rows: rows.to_iterable_dataset(), group_filter="refill"
+    )
+    assert trainer.calls == CALLS
+    check_steps(tiny_folder, steps, PLAN)
+
+
+def test_state_goes_on_where_it_was(tiny_folder, tmp_path):
+    trainer, _ = train(tiny_folder, tmp_path, steps=2, group_filter="refill")
+    state = trainer.group_state()
+    other, _ = train(tiny_folder, tmp_path, steps=1, group_filter="refill")
+    other.load_group_state(state)
+    assert other.carried.steps == (1,)
+    assert [row["number"] for row in other.further_prompts.take(2)] == [18, 19]
+
+
+def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
+    """Format varies in every group, the outcome does not in `DEAD`: judged by the sum no group would be filtered."""
+    trainer, _ = train(tiny_folder, tmp_path, group_filter="drop")
+    assert trainer.reward_func_names[trainer.outcome_reward] == "solved"
+    rewards = trainer._rewards.view(GROUPS, -1, 2)
+    assert (rewards[:, :, 1].std(1) > 0).all()
+    assert [bool(x) for x in rewards[:, :, 0].std(1) == 0] == [n in DEAD for n in (1, 2, 3, 4)]
+    assert trainer.state.log_history[0]["groups/kept"] == 2
+    by_format, _ = train(tiny_folder, tmp_path, group_filter="drop", group_filter_metric="shaped")
+    assert by_format.state.log_history[0]["groups/kept"] == 4
+
+
+def test_refusals(tiny_folder, tmp_path):
+    with pytest.raises(ValueError, match="needs loss_normalization: step"):
+        train(tiny_folder, tmp_path, group_filter="drop", loss_normalization="micro_batch")
+    with pytest.raises(ValueError, match="write one of off, drop, refill"):
+        train(tiny_folder, tmp_path, group_filter="fill")
+    with pytest.raises(ValueError, match=r"no reward 'accuracy'\. The rewards are a, b"):
+        outcome_index(["a", "b"], [1.0, 2.0], "accuracy")
