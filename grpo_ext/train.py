@@ -46,7 +46,9 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
 
 
 def announce(trainer: GRPOExtTrainer) -> None:
-    """Say what runs: ranks, how the model lies on them, data, rewards, batch."""
+    """Say what runs: ranks, how the model lies on them, data, rewards, batch, generation."""
+    from grpo_ext.trainer.rollout import how_it_generates
+
     args, accelerator = trainer.args, trainer.accelerator
     ranks = accelerator.num_processes
     groups = args.generation_batch_size // args.num_generations
@@ -60,7 +62,8 @@ def announce(trainer: GRPOExtTrainer) -> None:
         f"{sharding(trainer)}, on {accelerator.device.type}\n"
         f"rewards: {rewards}\n"
         f"each generation: {groups} prompts x {args.num_generations} completions of at most "
-        f"{args.max_completion_length} tokens"
+        f"{args.max_completion_length} tokens\n"
+        f"generation: {how_it_generates(trainer)}"
     )
 
 

@@ -18,6 +18,14 @@ FORBIDDEN = {
     "tasks": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
     "preflight": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "objective": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
+    "rollout": (
+        "trl",
+        "grpo_ext.trainer",
+        "grpo_ext.recipe",
+        "grpo_ext.rewards",
+        "grpo_ext.objective",
+        "grpo_ext.cli",
+    ),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli"),
     # what watches every run is hung on by the trainer itself; it looks at nothing that observe finds

@@ -7,13 +7,15 @@ default, so the config is swapped for the time of the call rather than passed be
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_ext.rollout import fast_generation
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Decoding:
         top_p, top_k, min_p: truncation of the distribution; the defaults truncate nothing.
         num_samples: completions per prompt.
         seed: of the sampler. The same seed and batch size give the same completions.
+        fast: read each distinct prompt once, and decode no row on that has ended.
     """
 
     max_new_tokens: int
@@ -35,6 +38,7 @@ class Decoding:
     min_p: float | None = None
     num_samples: int = 1
     seed: int = 0
+    fast: bool = True
 
     def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
         """The `transformers` config that decodes so, ending at every end-of-sequence id that the model or tokenizer has."""
@@ -117,6 +121,7 @@ def generate_completions(
     completions: list[list[Completion]] = [[] for _ in prompts]
     with (
         _decoding_as(model, config, decoding.seed),
+        fast_generation(model) if decoding.fast else nullcontext(),
         tqdm(total=len(jobs), desc=progress, disable=progress is None) as bar,
     ):
         for start in range(0, len(jobs), batch_size):

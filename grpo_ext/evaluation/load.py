@@ -45,6 +45,7 @@ def evaluate_recipe(
         recipe.task.outcome_reward,
         max_new_tokens=recipe.training.max_completion_length,
         seed=recipe.training.seed,
+        fast=recipe.training.fast_generate,
         **settings,
     )
     return summary, samples, rows

@@ -26,6 +26,7 @@ def evaluate_model(
     temperature: float = 1.0,
     batch_size: int = 64,
     seed: int = 0,
+    fast: bool = True,
     progress: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate greedily and by sampling.
@@ -36,6 +37,7 @@ def evaluate_model(
         outcome_reward: the reward that pass@k is about.
         num_samples: samples a row for the sampled figures; 0 leaves them out.
         temperature: of the sampled figures.
+        fast: see `Decoding`.
 
     Returns:
         The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, "format": 1.0, ..., "length": 28.1},
@@ -43,9 +45,9 @@ def evaluate_model(
     """
     prompts = [row["prompt"] for row in rows]
     names = list(rewards)
-    settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
+    settings = {"greedy": Decoding(max_new_tokens, seed=seed, fast=fast)}
     if num_samples:
-        settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed)
+        settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed, fast=fast)
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():

@@ -59,6 +59,7 @@ PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
         "advantage_normalizer": ("all", f"{TRL}: grpo_trainer.py, _compute_loss"),
         "kl_estimator": ("k3", f"{TRL}: grpo_trainer.py, _compute_loss"),
         "group_filter": ("off", f"{TRL}: groups without signal are trained on"),
+        "fast_generate": (False, f"{TRL}: grpo_trainer.py, _generate_single_turn"),
     },
 }
 

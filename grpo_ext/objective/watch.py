@@ -29,9 +29,11 @@ class Recorder:
 
     def __init__(self, params: SamplingParams, strict: bool = True):
         self.params, self.strict = params, strict
+        self._rows: torch.Tensor | None = None  # (b,), which rows of the batch are still decoded
+        self._scores: torch.Tensor | None = None  # (b, V), of the step whose tokens are not drawn yet
+        self._steps: list[torch.Tensor] = []  # the rows of each step
         self._kept: list[KeptSet] = []
         self._logps: list[torch.Tensor] = []
-        self._scores: torch.Tensor | None = None
 
     def check(self, processors: list[Any]) -> None:
         """Compare the sampler's processors with how sampling was resolved.
@@ -56,29 +58,57 @@ class Recorder:
             )
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        if self._scores is not None:
-            self._logps.append(_log_prob(self._scores, input_ids[:, -1]))
+        self._drawn(input_ids[:, -1])
+        if self._rows is None:
+            self._rows = torch.arange(len(scores), device=scores.device)
         self._scores = scores
+        self._steps.append(self._rows)
         if self.params.truncated:
             self._kept.append(KeptSet.from_mask(scores > -torch.inf))
         return scores
+
+    def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
+        """Some rows have ended, and the sampler goes on without them.
+
+        Args:
+            input_ids: (b, P + t), of all rows so far, with the tokens drawn last.
+            rows: (fewer than b,), those that go on.
+        """
+        self._drawn(input_ids[:, -1])
+        self._rows = self._rows[rows]
+
+    def _drawn(self, tokens: torch.Tensor) -> None:
+        """The tokens (b,) that the last scores gave."""
+        if self._scores is not None:
+            self._logps.append(_log_prob(self._scores, tokens))
+            self._scores = None
 
     def rows(self, completion_ids: list[list[int]]) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
         """What was kept (`None` without truncation) and the sampler's log-probs, a row a completion.
 
         Both are `None` if no step was seen, since something else than `generate` made the completions.
+
+        Raises:
+            RuntimeError: if a completion has a token that was not seen being drawn.
         """
-        if self._scores is None:
+        if self._rows is None:
             return None, None
-        longest = max(len(ids) for ids in completion_ids)
-        if longest > len(self._logps):
-            last = [ids[-1] if len(ids) == longest else 0 for ids in completion_ids]
-            self._logps.append(_log_prob(self._scores, torch.tensor(last, device=self._scores.device)))
-        logps = torch.stack(self._logps, dim=1)  # (B, steps)
-        lengths = [len(ids) for ids in completion_ids]
-        num_rows = len(completion_ids)
-        kept = KeptSet.cat(self._kept) if self._kept else None  # position step * B + row
-        kept_rows = [kept.select(torch.arange(n) * num_rows + i) for i, n in enumerate(lengths)] if kept else None
+        lengths, last = [len(ids) for ids in completion_ids], len(self._steps) - 1
+        if max(lengths) > last:
+            tokens = [completion_ids[i][last] if lengths[i] > last else 0 for i in self._rows.tolist()]
+            self._drawn(torch.tensor(tokens, device=self._rows.device))
+        logps = torch.zeros(len(lengths), len(self._logps), device=self._rows.device)  # (B, steps)
+        places = torch.full(logps.shape, -1)  # (B, steps), where each step of a row stands among all that were kept
+        start = 0
+        for step, (rows, values) in enumerate(zip(self._steps, self._logps, strict=False)):
+            logps[rows, step] = values
+            places[rows.cpu(), step] = torch.arange(start, start + len(rows))
+            start += len(rows)
+        seen = (places >= 0).sum(-1)
+        if max(lengths) > places.size(1) or any(n > s for n, s in zip(lengths, seen.tolist(), strict=True)):
+            raise RuntimeError("A completion has more tokens than the sampler was seen to draw.")
+        kept = KeptSet.cat(self._kept) if self._kept else None
+        kept_rows = [kept.select(places[i, :n]) for i, n in enumerate(lengths)] if kept else None
         return kept_rows, [logps[i, :n] for i, n in enumerate(lengths)]
 
 

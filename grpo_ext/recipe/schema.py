@@ -93,8 +93,8 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"` and
-    `logprob_policy="trl"`, and the other added options at their defaults, a run of `GRPOExtTrainer` is bit for bit what
-    `GRPOTrainer` would do. The options about groups are those of `GroupOptions`.
+    `logprob_policy="trl"`, `fast_generate=False`, and the other added options at their defaults, a run of `GRPOExtTrainer` is
+    bit for bit what `GRPOTrainer` would do. The options about groups are those of `GroupOptions`.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer
@@ -108,6 +108,9 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
         advantage_normalizer (`str`, defaults to `"all"`): completions that the policy term is divided by: `"all"`, or
             `"useful"`, those of groups whose rewards differ.
         kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`.
+        fast_generate (`bool`, defaults to `True`): where transformers' `generate` makes the completions, in training and
+            evaluation: read each distinct prompt once, and take rows that have ended out of the batch. The distribution is
+            the same, the random draws are others. `False`: as TRL does.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
             training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
             0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
@@ -150,6 +153,12 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
         },
     )
     kl_estimator: str = field(default="k3", metadata={"help": "Estimator of the KL to the reference: k1, k2 or k3."})
+    fast_generate: bool = field(
+        default=True,
+        metadata={
+            "help": "Read each distinct prompt once and decode no row on that has ended (transformers' generate)."
+        },
+    )
     eval_temperature: float | None = field(
         default=None,
         metadata={"help": "Temperature of evaluation: 0 greedy, None TRL's own evaluation (samples as in training)."},

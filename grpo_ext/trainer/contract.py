@@ -81,6 +81,9 @@ ATTRIBUTES = (
     "self._logs = ",
     "self.num_iterations = ",
     "self.shuffle_dataset = ",
+    "self.generation_config = ",
+    "self.use_vllm = ",
+    "self.use_transformers_continuous_batching = ",
 )
 
 
@@ -108,6 +111,10 @@ def check_contract() -> None:
         moved.append(
             "GRPOTrainer._generate_and_score_completions no longer asks num_iterations whether to keep log-probs"
         )
+    if "unwrapped_model.generate(" not in inspect.getsource(trl.GRPOTrainer._generate_single_turn):
+        moved.append("GRPOTrainer._generate_single_turn no longer calls unwrapped_model.generate")
+    if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
+        moved.append("transformers' generate takes no custom_generate")
     source = inspect.getsource(trl.GRPOTrainer.__init__)
     moved += [f"GRPOTrainer.__init__ no longer sets `{text.strip(' =')}`" for text in ATTRIBUTES if text not in source]
     if moved:

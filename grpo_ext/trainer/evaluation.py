@@ -65,7 +65,8 @@ def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]], tempe
 
 def _decode(trainer: GRPOExtTrainer, prompts: list[Any], temperature: float) -> list[list[Completion]]:
     args = trainer.args
-    decoding = Decoding(args.max_completion_length, temperature, seed=args.seed)
+    fast = getattr(args, "fast_generate", True)
+    decoding = Decoding(args.max_completion_length, temperature, seed=args.seed, fast=fast)
     with (
         unwrap_model_for_generation(
             trainer.model_wrapped,

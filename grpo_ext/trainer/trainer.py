@@ -1,6 +1,7 @@
 """`GRPOExtTrainer`: TRL's `GRPOTrainer` with few overrides, each short.
 
-With `loss_normalization: micro_batch`, `logprob_policy: trl` and rewards that answer every row, a run is bit for bit TRL's own.
+With `loss_normalization: micro_batch`, `logprob_policy: trl`, `fast_generate: false` and rewards that answer every row, a run
+is bit for bit TRL's own.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from grpo_ext.trainer.evaluation import evaluate_policy
 from grpo_ext.trainer.objective import ExactObjective
 from grpo_ext.trainer.refill import FilteredGroups
 from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
+from grpo_ext.trainer.rollout import FastRollout
 from grpo_ext.trainer.samples import HandsOutSamples
 
 
-class GRPOExtTrainer(FilteredGroups, HandsOutSamples, ExactObjective, GRPOTrainer):
+class GRPOExtTrainer(FilteredGroups, HandsOutSamples, ExactObjective, FastRollout, GRPOTrainer):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:

@@ -10,7 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
-OFF = {"loss_normalization": "micro_batch", "logprob_policy": "trl"}
+OFF = {"loss_normalization": "micro_batch", "logprob_policy": "trl", "fast_generate": False}
 
 
 def digits(completions, **kwargs):

@@ -1,0 +1,78 @@
+"""Keys and values of the rows that are being decoded, written in place.
+
+transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here they lie in a buffer with
+some room to spare, and a step writes its own position alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+SPARE = 64  # positions; a full buffer is copied into one that is so much longer
+
+
+class BufferedLayer(DynamicLayer):
+    """A `DynamicLayer` whose `keys` and `values` are views of longer buffers.
+
+    Args:
+        layer: what it goes on from.
+        rows: (b,), which rows of `layer`, in what order; a row may come several times.
+    """
+
+    def __init__(self, layer: DynamicLayer, rows: torch.Tensor):
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
+        rows = rows.to(layer.device)
+        self._buffers = [_longer(states, rows) for states in (layer.keys, layer.values)]
+        self._show(layer.keys.size(-2))
+
+    def _show(self, length: int) -> None:
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append the states (b, heads, new positions, dim) and return all of them."""
+        start = self.keys.size(-2)
+        end = start + key_states.size(-2)
+        for i, (states, new) in enumerate(((self.keys, key_states), (self.values, value_states))):
+            if end > self._buffers[i].size(-2):
+                self._buffers[i] = _longer(states, spare=end - start + SPARE)
+            self._buffers[i][:, :, start:end] = new
+        self._show(end)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the rows `indices` alone, and free the memory of the others."""
+        length = self.keys.size(-2)
+        self._buffers = [buffer.index_select(0, indices.to(buffer.device)) for buffer in self._buffers]
+        self._show(length)
+
+
+def _longer(states: torch.Tensor, rows: torch.Tensor | None = None, spare: int = SPARE) -> torch.Tensor:
+    """A buffer (b, heads, positions + spare, dim) that begins with (the rows of) `states`."""
+    batch, heads, length, dim = states.shape
+    buffer = states.new_empty(batch if rows is None else len(rows), heads, length + spare, dim)
+    buffer[:, :, :length] = states if rows is None else states[rows]
+    return buffer
+
+
+def is_supported(cache: object) -> bool:
+    """Whether rows of the cache can be taken out and repeated."""
+    if type(cache) is not DynamicCache or cache.offloading:
+        return False
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+
+
+def expand(cache: DynamicCache, rows: torch.Tensor) -> None:
+    """Make the cache one of the rows `rows` (b,) of what it holds, ready to be written in place.
+
+    Layers with a sliding window stay transformers' own: they are short.
+    """
+    for i, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and layer.is_initialized:
+            cache.layers[i] = BufferedLayer(layer, rows)
+        else:
+            layer.batch_select_indices(rows)

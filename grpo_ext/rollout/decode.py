@@ -1,0 +1,167 @@
+"""The decoding loop: what `GenerationMixin._sample` computes, for the rows that are not finished.
+
+prefill: each distinct prompt once                 (U, P)
+repeat its keys and values for its rows            (B, P)
+until all rows have ended: logits -> processors -> draw -> stopping criteria
+    when an eighth of the rows has ended: take them out of tokens, mask and cache
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from grpo_ext.rollout.cache import expand
+from grpo_ext.rollout.draw import draw_tokens
+from grpo_ext.rollout.support import check_call, check_config, check_model, has_dropout
+
+ENDED_SHARE = 1 / 8  # of the rows, at which those that have ended are taken out
+
+
+class DecodeBatch:
+    """The rows that are being decoded, and those that have left.
+
+    Args:
+        input_ids: (B, P), left-padded prompts.
+        max_length: longest prompt and completion together.
+        pad: token that follows a row's end.
+        inputs: `past_key_values`, and what there is of `attention_mask` (B, P) and `position_ids` (B or 1, P).
+    """
+
+    def __init__(self, input_ids: torch.Tensor, max_length: int, pad: int, inputs: dict[str, Any]):
+        batch, width = input_ids.shape
+        mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+        self.length, self.pad, self.cache = width, pad, inputs["past_key_values"]
+        self._ids = _widened(input_ids, max_length, pad)  # (b, max_length)
+        self._mask = None if mask is None else _widened(mask, max_length, 1)  # (b, max_length)
+        self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)  # (b, 1)
+        self._rows = torch.arange(batch, device=input_ids.device)  # (b,), which row of the whole batch each is
+        self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """(b, P + t), prompts and tokens so far."""
+        return self._ids[:, : self.length]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def append(self, tokens: torch.Tensor) -> None:
+        """Add one token (b,) to each row."""
+        self._ids[:, self.length] = tokens
+        self.length += 1
+        if self._positions is not None:
+            self._positions = self._positions + 1
+
+    def next_inputs(self) -> dict[str, Any]:
+        """What the model's forward pass takes for the next token."""
+        inputs = {"input_ids": self._ids[:, self.length - 1 : self.length], "past_key_values": self.cache}
+        inputs["attention_mask"] = None if self._mask is None else self._mask[:, : self.length]
+        return inputs if self._positions is None else {**inputs, "position_ids": self._positions}
+
+    def keep(self, rows: torch.Tensor, leaving: torch.Tensor) -> None:
+        """Go on with the rows `rows` alone; both are indices into the present batch."""
+        self._left.append((self._rows[leaving], self.ids[leaving]))
+        self._rows, self._ids = self._rows[rows], self._ids[rows]
+        self._mask = None if self._mask is None else self._mask[rows]
+        self._positions = None if self._positions is None else self._positions[rows]
+        self.cache.batch_select_indices(rows)
+
+    def all_ids(self) -> torch.Tensor:
+        """(B, P + T), all rows in the order in which they came."""
+        parts = [*self._left, (self._rows, self.ids)]
+        ids = self.ids.new_full((sum(len(rows) for rows, _ in parts), self.length), self.pad)
+        for rows, part in parts:
+            ids[rows, : part.size(1)] = part
+        return ids
+
+
+def decode(
+    model: torch.nn.Module,
+    input_ids: torch.LongTensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    **inputs: Any,
+) -> torch.LongTensor:
+    """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares the arguments.
+
+    A logits processor that remembers rows may have `select_rows(input_ids, rows)`. It is told the ids (b, P + t) before rows
+    leave, and which rows go on.
+
+    Returns:
+        (B, P + T), prompts and completions, padded after each row's end, as `GenerationMixin._sample` returns them.
+
+    Raises:
+        NotSupported: before anything was computed, where transformers' own loop is needed.
+    """
+    check_model(model)
+    check_config(generation_config)
+    check_call(logits_processor, stopping_criteria, inputs)
+    constant = {name: inputs[name] for name in ("use_cache", "logits_to_keep") if name in inputs}
+    # without an end token no row is padded: transformers lets all go on to the end of the last
+    ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
+    pad = generation_config.pad_token_id if ends else 0
+    logits = prefill(model, input_ids, inputs)  # (B, V)
+    batch = DecodeBatch(input_ids, generation_config.max_length, pad, inputs)
+    ended = torch.zeros(len(batch), dtype=torch.bool, device=input_ids.device)
+    while True:
+        scores = logits_processor(batch.ids, logits)
+        tokens = draw_tokens(scores, generation_config.do_sample)
+        batch.append(tokens.masked_fill(ended, pad) if ends else tokens)
+        ended = ended | stopping_criteria(batch.ids, None)
+        num_ended = int(ended.sum())
+        if num_ended == len(batch):
+            return batch.all_ids()
+        if ends and num_ended >= ENDED_SHARE * len(batch):
+            rows = (~ended).nonzero().squeeze(1)
+            for processor in logits_processor:
+                if hasattr(processor, "select_rows"):
+                    processor.select_rows(batch.ids, rows)
+            batch.keep(rows, ended.nonzero().squeeze(1))
+            ended = ended[rows]
+        logits = _last_logits(model(**batch.next_inputs(), **constant, return_dict=True), input_ids.device)
+
+
+def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
+    """Read the prompts and fill the cache; each distinct one once, unless dropout makes equal rows differ.
+
+    Returns:
+        (B, V), logits of the first tokens; the cache of `inputs` then has B rows.
+    """
+    unique, which = distinct_rows(input_ids, inputs.get("attention_mask"))
+    if len(unique) == len(input_ids) or has_dropout(model):
+        unique = which = torch.arange(len(input_ids), device=input_ids.device)
+    given = {
+        name: value[unique] if name in ("attention_mask", "position_ids") and _per_row(value, input_ids) else value
+        for name, value in inputs.items()
+    }
+    outputs = model(input_ids=input_ids[unique], **given, return_dict=True)
+    expand(inputs["past_key_values"], which)
+    return _last_logits(outputs, input_ids.device)[which]
+
+
+def distinct_rows(input_ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each distinct row (of ids and mask) stands first (U,), and which of them each row is (B,)."""
+    whole = input_ids if mask is None else torch.cat([input_ids, mask.to(input_ids.dtype)], dim=1)
+    distinct, which = torch.unique(whole, dim=0, return_inverse=True)
+    order = torch.arange(len(whole), device=whole.device)
+    first = torch.full((len(distinct),), len(whole), device=whole.device).scatter_reduce(0, which, order, "amin")
+    return first, which
+
+
+def _per_row(value: Any, input_ids: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.size(0) == len(input_ids)
+
+
+def _last_logits(outputs: Any, device: torch.device) -> torch.Tensor:
+    """(b, V), float32, a copy: the first pass may hold the logits of whole prompts."""
+    return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)
+
+
+def _widened(rows: torch.Tensor, width: int, value: int) -> torch.Tensor:
+    wide = rows.new_full((rows.size(0), width), value)
+    wide[:, : rows.size(1)] = rows
+    return wide

@@ -1,0 +1,96 @@
+"""What the fast loop decodes as transformers' own would; everything else is left to transformers, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation import GenerationMode, logits_process, stopping_criteria
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.integrations.fsdp import is_fsdp_managed_module
+
+from grpo_ext.rollout.cache import is_supported
+
+# Processors and criteria that look at each row by itself and remember nothing of it.
+_PROCESSORS = (
+    *("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TopHLogitsWarper"),
+    *("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "LogitNormalization"),
+    *("NoRepeatNGramLogitsProcessor", "SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"),
+    *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "ExponentialDecayLengthPenalty"),
+    *("SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor", "InfNanRemoveLogitsProcessor"),
+    *("ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
+)
+_CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria", "EosTokenCriteria")
+PROCESSORS = tuple(getattr(logits_process, name) for name in _PROCESSORS if hasattr(logits_process, name))
+CRITERIA = tuple(getattr(stopping_criteria, name) for name in _CRITERIA)
+INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+
+
+class NotSupported(Exception):
+    """The fast loop does not decode this; says why."""
+
+
+def check_model(model: torch.nn.Module) -> None:
+    """Raise `NotSupported` for models that the loop cannot call by itself."""
+    if model.config.is_encoder_decoder:
+        raise NotSupported("the model has an encoder")
+    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
+        own = getattr(type(model), name, None) is not getattr(GenerationMixin, name)
+        if own or name in vars(model):
+            raise NotSupported(f"{type(model).__name__} prepares its inputs in a way of its own ({name})")
+    if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+        raise NotSupported("the model lies on several devices")
+    ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if ranks > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)):
+        raise NotSupported("the model is sharded, and all ranks must take the same number of steps")
+
+
+def check_config(config: GenerationConfig) -> None:
+    """Raise `NotSupported` for ways of decoding other than token by token."""
+    if config.get_generation_mode() not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
+        raise NotSupported(f"it decodes by {config.get_generation_mode().value}")
+    for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
+        if getattr(config, name, None):
+            raise NotSupported(f"{name} is set")
+    if config.use_cache is False:
+        raise NotSupported("use_cache is off")
+
+
+def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
+    """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that need rows to stay in place."""
+    for processor in processors:
+        if (
+            type(processor) not in PROCESSORS
+            and not hasattr(processor, "select_rows")
+            and not _ignores_rows(processor)
+        ):
+            raise NotSupported(f"{type(processor).__name__} may remember rows")
+    for criterion in criteria:
+        if type(criterion) not in CRITERIA:
+            raise NotSupported(f"{type(criterion).__name__} may remember rows")
+    if further := sorted(name for name, value in inputs.items() if name not in INPUTS and value is not None):
+        raise NotSupported(f"the model gets {', '.join(further)}")
+    cache = inputs.get("past_key_values")
+    if not is_supported(cache) or cache.get_seq_length() > 0:
+        raise NotSupported(f"its cache ({type(cache).__name__}) does not let rows go")
+    if (positions := inputs.get("position_ids")) is not None and positions.dim() != 2:
+        raise NotSupported("positions have several dimensions")
+
+
+def _ignores_rows(processor: Any) -> bool:
+    """A repetition penalty that was not told each row's padding."""
+    penalty = logits_process.RepetitionPenaltyLogitsProcessor
+    return type(processor) is penalty and not isinstance(
+        getattr(processor, "prompt_ignore_length", None), torch.Tensor
+    )
+
+
+def has_dropout(model: torch.nn.Module) -> bool:
+    """Whether two rows with the same tokens come out differently."""
+    for module in model.modules():
+        if module.training and (getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else 0.0):
+            return True
+        if module.training and getattr(module, "attention_dropout", 0.0):
+            return True
+    return False

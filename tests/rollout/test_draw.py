@@ -1,0 +1,63 @@
+"""Tokens are drawn with their probabilities, and never one that was taken away."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from grpo_ext.rollout.draw import draw_tokens
+
+
+def test_greedy_takes_the_first_of_the_largest():
+    scores = torch.tensor([[0.0, 2.0, 2.0], [5.0, -torch.inf, 1.0]])
+    assert draw_tokens(scores, do_sample=False).tolist() == [1, 0]
+
+
+def test_draws_with_the_probabilities_of_the_softmax():
+    probs = torch.tensor([0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.004, 0.001], dtype=torch.float64)
+    torch.manual_seed(0)
+    drawn = draw_tokens(probs.log().float().repeat(200_000, 1), do_sample=True)
+    counts, expected = torch.bincount(drawn, minlength=8).double(), probs * 200_000
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    assert abs(statistic - 7) < 5 * 14**0.5  # a chi-squared has mean k and variance 2k
+
+
+def test_rows_are_independent():
+    torch.manual_seed(0)
+    drawn = draw_tokens(torch.zeros(100_000, 2), do_sample=True).view(-1, 2)
+    both_one = float((drawn.sum(-1) == 2).double().mean())
+    assert abs(both_one - 0.25) < 5 * (0.25 * 0.75 / 50_000) ** 0.5
+
+
+@pytest.mark.parametrize("left", [[0], [4], [2, 3], [1, 4]])
+def test_what_was_taken_away_is_never_drawn(left):
+    scores = torch.full((50_000, 5), -torch.inf)
+    scores[:, left] = torch.randn(len(left), generator=torch.Generator().manual_seed(0))
+    assert set(draw_tokens(scores, do_sample=True).tolist()) == set(left)
+
+
+def test_not_even_at_the_ends_of_the_unit_interval(monkeypatch):
+    scores = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
+    for uniform, token in ((0.0, 1), (1.0 - 2**-53, 2), (1.0, 2)):
+        monkeypatch.setattr(torch, "rand", lambda shape, u=uniform, **_: torch.full(shape, u, dtype=torch.float64))
+        assert draw_tokens(scores, do_sample=True).tolist() == [token]
+
+
+def test_tokens_of_a_large_vocabulary_keep_their_small_probabilities():
+    """A float32 distribution function would round a probability of 1e-8 beside 1 to 0 or 6e-8."""
+    scores = torch.zeros(1, 150_000)
+    scores[0, 0] = 30.0
+    probs = scores.double().softmax(-1)
+    point = float(probs[0, :100_000].sum())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, point, dtype=torch.float64))
+        drawn = int(draw_tokens(scores, do_sample=True))
+    assert abs(drawn - 100_000) < 1_000
+
+
+@pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
+def test_scores_without_a_distribution_are_refused(bad):
+    scores = torch.zeros(3, 4)
+    scores[1] = bad
+    with pytest.raises(ValueError, match="no distribution"):
+        draw_tokens(scores, do_sample=True)
