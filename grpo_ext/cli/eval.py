@@ -1,16 +1,21 @@
-"""`grpo-ext eval`: how good a model is on a recipe's held-out rows."""
+"""`grpo-ext eval`: how good models are on a recipe's held-out rows, and how much better than each other."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 EXAMPLES = """\
 examples:
   grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/grpo
-  grpo-ext eval --config recipes/countdown/tiny.yaml --output before.json --num_samples 16
+  grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/warm_start --model runs/countdown-tiny/grpo
+  grpo-ext eval --config RECIPE --model BASE --model TRAINED --output compared.json --num_samples 16
 
+Several models are asked the same prompts and compared with the first: paired differences with 95 % bootstrap intervals, and
+the problems that became right or wrong. --output FILE.json also writes FILE.md, and every greedy completion.
 Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
 """
 
@@ -18,16 +23,18 @@ Every key of a recipe can be set as --key value, such as --max_eval_samples 64 o
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "eval",
-        help="evaluate a model on a recipe's held-out rows",
+        help="evaluate and compare models on a recipe's held-out rows",
         description="Decode a recipe's held-out prompts greedily and by sampling, and score them with its rewards.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
-    parser.add_argument("--model", metavar="MODEL", help="folder or hub id (default: the recipe's model_name_or_path)")
     parser.add_argument(
-        "--output", metavar="FILE", help="write the figures as JSON, and the greedy completions beside it"
+        "--model", action="append", metavar="MODEL", help="folder or hub id, once or more (default: the recipe's)"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="write the figures as JSON, and Markdown and the greedy completions beside it"
     )
     parser.add_argument(
         "--num_samples", type=int, default=8, metavar="K", help="samples a row (default 8; 0: greedy only)"
@@ -42,45 +49,77 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.evaluation.load import evaluate_recipe
-    from grpo_ext.evaluation.run import save_evaluation
+    from grpo_ext.evaluation.load import evaluate_models
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
-    summary, samples, rows = evaluate_recipe(
+    found = evaluate_models(
         recipe,
-        args.model or recipe.model.model_name_or_path,
+        args.model or [recipe.model.model_name_or_path],
         num_samples=args.num_samples,
         temperature=args.sample_temperature,
         batch_size=args.batch_size,
     )
-    print_summary(summary)
+    print_evaluation(found)
     if args.output:
-        save_evaluation(Path(args.output), summary, samples, rows)
-        print(f"Written to {args.output}.")
+        written = save(Path(args.output), found)
+        print(f"Written: {', '.join(map(str, written))}.")
     return 0
 
 
-def print_summary(summary: dict[str, Any]) -> None:
-    """The figures as a table: one line a metric, greedy and sampled side by side."""
+def save(path: Path, found: dict[str, Any]) -> list[Path]:
+    """Write the figures to `path`, a page of them, and every greedy completion; returns the files.
+
+    Of a single model `path` holds its summary; of several `{"models": {name: summary}, "comparisons": [...]}`.
+    """
+    from grpo_ext.evaluation.run import save_evaluation
+    from grpo_ext.evaluation.table import markdown
+    from grpo_ext.files import write_atomically
+
+    rows, summaries, samples = found["rows"], found["summaries"], found["samples"]
+    page, completions = path.with_suffix(".md"), path.with_name(f"{path.stem}_completions.jsonl")
+    if len(summaries) == 1:
+        [name] = summaries
+        save_evaluation(path, summaries[name], samples[name], rows)
+    else:
+        lines = [
+            json.dumps({"model": name, **rows[s.row], **asdict(s)}, ensure_ascii=False)
+            for name in summaries
+            for s in samples[name]["greedy"]
+        ]
+        write_atomically(completions, "\n".join(lines) + "\n")
+        figures = {"models": summaries, "comparisons": found["comparisons"]}
+        write_atomically(path, json.dumps(figures, indent=2) + "\n")
+    texts = {name: [s.text for s in samples[name]["greedy"]] for name in summaries}
+    write_atomically(page, markdown(summaries, found["comparisons"], rows, texts))
+    return [path, page, completions]
+
+
+def print_evaluation(found: dict[str, Any]) -> None:
+    """The figures as tables: one line a metric, the models side by side, then each against the first."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    parts = [part for part in ("greedy", "sampled") if part in summary]
-    table = Table(title=f"{summary['n']} held-out rows")
-    table.add_column("")
-    for part in parts:
-        table.add_column(part, justify="right")
-    keys = dict.fromkeys(key for part in parts for key in summary[part] if not key.endswith("_se"))
-    for key in keys:
-        table.add_row(key, *(figure(summary[part], key) for part in parts))
-    Console().print(table)
+    from grpo_ext.evaluation.table import difference_rows, figure_rows
 
-
-def figure(part: dict[str, Any], key: str) -> str:
-    """A mean with its standard error, as far as there are any."""
-    value, error = part.get(key), part.get(f"{key}_se")
-    if value is None:
-        return ""
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return f"{text} ± {error:.3f}" if error is not None else text
+    console = Console()
+    table = Table(title=f"{len(found['rows'])} held-out rows, mean ± standard error")
+    for column in ("", ""):
+        table.add_column(column)
+    for name in found["summaries"]:
+        table.add_column(escape(name), justify="right", overflow="fold")
+    for row in figure_rows(list(found["summaries"].values())):
+        table.add_row(*row)
+    console.print(table)
+    for comparison in found["comparisons"]:
+        title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
+        table = Table(title=escape(title))
+        for column in ("", "", "difference"):
+            table.add_column(column, justify="right" if column else "left")
+        for row in difference_rows(comparison):
+            table.add_row(*(escape(text) for text in row))
+        console.print(table)
+        if "became_right" in comparison:
+            right, wrong = (len(comparison[key]) for key in ("became_right", "became_wrong"))
+            console.print(f"{right} problems became right, {wrong} became wrong (greedy).")

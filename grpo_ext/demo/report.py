@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grpo_ext.cli.eval import figure
+from grpo_ext.evaluation.table import figure
 from grpo_ext.observe.plots import plot_run
 from grpo_ext.recipe.load import Recipe
 

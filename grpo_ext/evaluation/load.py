@@ -1,4 +1,4 @@
-"""An evaluation as a recipe describes it: its held-out rows, its rewards, a model by name."""
+"""An evaluation as a recipe describes it: its held-out rows, its rewards, models by name."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.run import evaluate_model
-from grpo_ext.evaluation.score import Sample
+from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns
@@ -25,27 +26,75 @@ def evaluate_recipe(
     Returns:
         The summary, the samples behind it, and the rows.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    rows, rewards = held_out(recipe)
+    summary, samples = evaluate_on(recipe, model_name, rows, rewards, **settings)
+    return summary, samples, rows
 
+
+def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
+    """The recipe's held-out rows, and its rewards by name."""
     dataset = eval_rows(recipe)
     rewards, _ = named_rewards_and_weights(recipe)
     check_columns(rewards, dataset.column_names)
     rewards = guard_rewards(rewards, timeout=recipe.get("reward_timeout"))
-    by_name = {reward.__name__: reward for reward in rewards if callable(reward)}
+    return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
+
+
+def evaluate_on(
+    recipe: Recipe, model_name: str, rows: list[dict[str, Any]], rewards: Rewards, **settings: Any
+) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
+    """Load the model `model_name` as the recipe loads its own, and evaluate it on `rows`.
+
+    Raises:
+        ValueError: if its tokenizer has no chat template and the rows are chats.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     trust = recipe.training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
-    model = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **model_init_kwargs(recipe))
+    if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
+        raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
+    init = model_init_kwargs(recipe)
+    if model_name != recipe.model.model_name_or_path:
+        init.pop("revision")  # the recipe's own model's
+    model = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
     model = model.to("cuda" if torch.cuda.is_available() and not recipe.training.use_cpu else "cpu")
-    rows = list(dataset)
-    summary, samples = evaluate_model(
+    return evaluate_model(
         model,
         tokenizer,
         rows,
-        by_name,
+        rewards,
         recipe.task.outcome_reward,
         max_new_tokens=recipe.training.max_completion_length,
         seed=recipe.training.seed,
         fast=recipe.training.fast_generate,
         **settings,
     )
-    return summary, samples, rows
+
+
+def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
+    """Evaluate several models on the same rows, one after the other, and compare each with the first.
+
+    Args:
+        model_names: folders or hub ids, each once.
+        settings: passed on to `evaluate_model`.
+
+    Returns:
+        `rows`; by model `summaries` and `samples`; `comparisons`, what `compare` gives with `model` and `against`.
+
+    Raises:
+        ValueError: if a model is named twice.
+    """
+    if len(set(model_names)) < len(model_names):
+        raise ValueError("a model is named twice: name each once.")
+    rows, rewards = held_out(recipe)
+    summaries, samples = {}, {}
+    for name in model_names:
+        summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
+    first, *others = model_names
+    comparisons = [
+        {"model": name, "against": first, **compare(samples[first], samples[name], list(rewards), outcome)}
+        for name in others
+        for outcome in [recipe.task.outcome_reward]
+    ]
+    return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}

@@ -1,0 +1,125 @@
+"""Two models on the same rows: paired differences with their uncertainty, and the problems that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grpo_ext.evaluation.score import Sample
+
+LEVEL = 0.95
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better a model is than another, over rows that both were asked.
+
+    Attributes:
+        mean: of the rows' differences.
+        low, high: its bootstrap interval.
+        rows: how many have a score from both.
+    """
+
+    mean: float
+    low: float
+    high: float
+    rows: int
+
+
+def row_means(samples: list[Sample], value: Callable[[Sample], float | None]) -> dict[int, float]:
+    """The mean of `value(sample)` over the samples of each row; `None` is left out."""
+    by_row: dict[int, list[float]] = {}
+    for sample in samples:
+        if (v := value(sample)) is not None:
+            by_row.setdefault(sample.row, []).append(float(v))
+    return {row: sum(values) / len(values) for row, values in by_row.items()}
+
+
+def bootstrap_interval(
+    values: list[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """The percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13).
+
+    Args:
+        values: one a row; rows are what is resampled, so several samples of a row go in as their mean.
+        level: the share of intervals that hold the truth.
+        resamples: how many means of resampled rows the percentiles are taken of.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: for no values.
+    """
+    if not values:
+        raise ValueError("a bootstrap interval needs at least one value.")
+    rng = np.random.default_rng(seed)
+    rows = np.asarray(values, dtype=np.float64)  # (n,)
+    means = np.array([rng.choice(rows, len(rows)).mean() for _ in range(resamples)])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def paired_difference(
+    before: list[Sample], after: list[Sample], value: Callable[[Sample], float | None], **options: Any
+) -> Difference | None:
+    """How much higher `value` is after than before, row by row, so that how hard a row is cancels out.
+
+    Args:
+        before, after: samples of the two models on the same rows.
+        value: what is compared; rows for which one of them has none are left out.
+        **options: of `bootstrap_interval`.
+
+    Returns:
+        `Difference`, or `None` where no row has a value from both.
+    """
+    first, second = row_means(before, value), row_means(after, value)
+    differences = [second[row] - first[row] for row in first if row in second]
+    if not differences:
+        return None
+    low, high = bootstrap_interval(differences, **options)
+    return Difference(sum(differences) / len(differences), low, high, len(differences))
+
+
+def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sample], bool]) -> dict[str, list[int]]:
+    """The rows whose greedy completion became right, and those whose became wrong.
+
+    Args:
+        before, after: one sample a row.
+        right: whether a completion solves its row.
+    """
+    was, now = ({s.row: right(s) for s in samples} for samples in (before, after))
+    rows = sorted(was.keys() & now.keys())
+    return {
+        "became_right": [row for row in rows if now[row] and not was[row]],
+        "became_wrong": [row for row in rows if was[row] and not now[row]],
+    }
+
+
+def compare(
+    before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str
+) -> dict[str, Any]:
+    """All differences between two evaluations of the same rows.
+
+    Args:
+        before, after: the samples of each, under "greedy" and, where there are any, "sampled".
+        names: the rewards.
+        outcome: the reward that says whether a row is solved (a score of 1 or more).
+
+    Returns:
+        `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}},
+        "sampled": {...}, "became_right": [3, 17], "became_wrong": [5]}`.
+    """
+    found: dict[str, Any] = {}
+    for part in ("greedy", "sampled"):
+        if part not in before or part not in after:
+            continue
+        values = {name: lambda s, name=name: s.rewards[name] for name in names}
+        values["length"] = lambda s: s.length
+        pairs = {name: paired_difference(before[part], after[part], value) for name, value in values.items()}
+        found[part] = {name: vars(difference) for name, difference in pairs.items() if difference is not None}
+    if outcome in names:
+        found |= changed_rows(before["greedy"], after["greedy"], lambda s: (s.rewards[outcome] or 0) >= 1)
+    return found

@@ -1,0 +1,150 @@
+"""Differences between two models: intervals that cover the truth, pairs, problems that changed, a page nobody can break."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_ext.cli.main import main
+from grpo_ext.evaluation.compare import bootstrap_interval, changed_rows, compare, paired_difference
+from grpo_ext.evaluation.generate import Completion
+from grpo_ext.evaluation.score import Sample, mean_and_error, score_completions
+from grpo_ext.evaluation.table import cell, markdown
+from grpo_ext.rewards import build
+
+
+def reward(sample):
+    return sample.rewards["countdown"]
+
+
+def scripted(rates, rng, count, rows, countdown):
+    """Completions of a policy that solves row i with probability rates[i], judged by the real reward."""
+
+    def write(i):
+        a, b = rows[i]["nums"]
+        return f"<answer>{a} + {b}</answer>" if rng.random() < rates[i] else f"<answer>{a} - {b}</answer>"
+
+    completions = [[Completion(write(i), [1]) for _ in range(count)] for i in range(len(rows))]
+    return score_completions(rows, completions, {"countdown": countdown})
+
+
+def test_intervals_cover_the_truth_of_a_scripted_policy():
+    """Rows differ in how hard they are, and the better policy solves each a little more often: the truth is known."""
+    rng, countdown = random.Random(0), build("countdown")
+    gain, count, trials = 0.12, 4, 300
+    in_difference = in_accuracy = 0
+    for _ in range(trials):
+        rows = [
+            {"prompt": "?", "nums": [a, b], "target": a + b} for a, b in itertools.product(range(1, 11), range(1, 9))
+        ]
+        hard = [rng.random() * 0.8 for _ in rows]  # mean 0.4
+        before = scripted(hard, rng, count, rows, countdown)
+        after = scripted([rate + gain for rate in hard], rng, count, rows, countdown)
+        difference = paired_difference(before, after, reward, resamples=400)
+        in_difference += difference.low <= gain <= difference.high
+        mean, error = mean_and_error(after, reward)
+        in_accuracy += abs(mean - (0.4 + gain)) <= 1.96 * error
+    assert 0.91 <= in_difference / trials <= 0.98
+    assert 0.91 <= in_accuracy / trials <= 0.98
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
+def test_the_interval_holds_the_mean_and_lies_within_the_values(values):
+    low, high = bootstrap_interval(values, resamples=200)
+    assert min(values) - 1e-9 <= low <= high <= max(values) + 1e-9
+
+
+def test_the_interval_is_as_wide_as_the_normal_one():
+    values = np.random.default_rng(3).normal(0.3, 1.0, 400).tolist()
+    low, high = bootstrap_interval(values)
+    width = 2 * 1.96 * np.std(values) / 20
+    assert high - low == pytest.approx(width, rel=0.1)
+    assert bootstrap_interval(values) == (low, high)  # the same seed
+
+
+def test_pairing_makes_a_small_gain_visible():
+    rows = [Sample(i, "", {"countdown": i / 50}, 1) for i in range(50)]
+    better = [Sample(i, "", {"countdown": i / 50 + 0.01}, 1) for i in range(50)]
+    difference = paired_difference(rows, better, reward)
+    assert difference.low == pytest.approx(0.01) == difference.high
+    assert difference.rows == 50
+
+
+def test_rows_without_a_score_are_left_out():
+    before = [Sample(0, "", {"countdown": None}, 1), Sample(1, "", {"countdown": 0.0}, 1)]
+    after = [Sample(0, "", {"countdown": 1.0}, 1), Sample(1, "", {"countdown": 1.0}, 1)]
+    assert paired_difference(before, after, reward).rows == 1
+    assert paired_difference(before[:1], after[:1], reward) is None
+    with pytest.raises(ValueError, match="at least one"):
+        bootstrap_interval([])
+
+
+def test_changed_rows_are_named():
+    before = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([0.0, 1.0, 1.0, None])]
+    after = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([1.0, 0.0, 1.0, 1.0])]
+    changed = changed_rows(before, after, lambda s: (reward(s) or 0) >= 1)
+    assert changed == {"became_right": [0, 3], "became_wrong": [1]}
+    found = compare({"greedy": before}, {"greedy": after}, ["countdown"], "countdown")
+    assert found["became_wrong"] == [1] and "sampled" not in found
+    assert found["greedy"]["length"] == {"mean": 0.0, "low": 0.0, "high": 0.0, "rows": 4}
+
+
+def test_nothing_that_a_model_writes_leaves_its_cell():
+    nasty = "<script>alert(1)</script> | a | **b**\n# head\n[x](javascript:y) `c` \x1b[2J"
+    shown = cell(nasty)
+    assert "<script" not in shown and "\n" not in shown and "\x1b" not in shown
+    assert shown.count("|") == shown.count("\\|") == 2
+    comparison = {"model": "b", "against": "a", "greedy": {}, "became_right": [0], "became_wrong": []}
+    page = markdown({"a": {}, "b": {}}, [comparison], [{"prompt": nasty}], {"a": [nasty], "b": ["ok"]})
+    [line] = [line for line in page.splitlines() if line.startswith("| 0 |")]
+    assert line.replace("\\|", "").count("|") == 5
+
+
+RECIPE = """\
+model_name_or_path: {model}
+use_cpu: true
+bf16: false
+num_problems: 40
+num_test_problems: 12
+max_numbers: 3
+max_number: 9
+reward_funcs: [countdown, format]
+max_completion_length: 8
+"""
+
+
+def test_two_models_are_compared(tiny_folder, tmp_path, capsys):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    other = tmp_path / "other"
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    for p in model.parameters():
+        p.data.mul_(1.5)
+    model.save_pretrained(other)
+    AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(other)
+    recipe, output = tmp_path / "recipe.yaml", tmp_path / "found" / "both.json"
+    recipe.write_text(RECIPE.format(model=tiny_folder))
+    words = ["eval", "--config", str(recipe), "--num_samples", "2", "--output", str(output)]
+    assert main([*words, "--model", str(tiny_folder), "--model", str(other)]) == 0
+    printed = capsys.readouterr().out
+    assert "12 held-out rows" in printed and "became right" in printed
+    found = json.loads(output.read_text())
+    assert list(found["models"]) == [str(tiny_folder), str(other)]
+    [comparison] = found["comparisons"]
+    assert comparison["against"] == str(tiny_folder) and comparison["greedy"]["format"]["rows"] == 12
+    for part in ("greedy", "sampled"):
+        means = [found["models"][name][part]["length"] for name in found["models"]]
+        assert comparison[part]["length"]["mean"] == pytest.approx(means[1] - means[0])
+    page = output.with_suffix(".md").read_text()
+    assert page.startswith("# 12 held-out rows") and "pass@2" in page
+    assert len(output.with_name("both_completions.jsonl").read_text().splitlines()) == 24
+    assert main([*words, "--model", str(other), "--model", str(other)]) == 2
+    assert "named twice" in capsys.readouterr().err
+    assert main([*words, "--model", str(other)]) == 0  # a single one: its summary, as before
+    assert json.loads(output.read_text())["n"] == 12
