@@ -73,7 +73,7 @@ class Plain(FixedCompletions):
 
 
 class Exact(ExactObjective, FixedCompletions):
-    """Ours; keeps what each loss was computed from."""
+    """Ours; keeps the rows of each step as they were before they were arranged."""
 
     used: list[dict[str, Any]]
 
@@ -81,9 +81,9 @@ class Exact(ExactObjective, FixedCompletions):
         self.used = []
         super().__init__(*args, **kwargs)
 
-    def _compute_loss(self, model, inputs):
-        self.used.append({k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in inputs.items()})
-        return super()._compute_loss(model, inputs)
+    def _arranged(self, slices):
+        self.used += [dict(part) for part in slices]
+        return super()._arranged(slices)
 
 
 class Catch(TrainerCallback):

@@ -111,6 +111,14 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
         fast_generate (`bool`, defaults to `True`): where transformers' `generate` makes the completions, in training and
             evaluation: read each distinct prompt once, and take rows that have ended out of the batch. The distribution is
             the same, the random draws are others. `False`: as TRL does.
+        length_batching (`bool`, defaults to `True`): deal the completions of an optimizer step to its micro-batches by tokens,
+            over all ranks, cut padding, and run completions of like length together. The gradient is the same.
+        skip_dead_rows (`bool`, defaults to `True`): do not run completions whose advantage is 0 where nothing else (KL,
+            entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over those that ran.
+        shared_prefix (`bool`, defaults to `True`): run the prompt of a group once rather than once a completion, where the
+            model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
+        compact_head (`bool`, defaults to `True`): compute logits at the completions' positions only, in tiles no wider than
+            the vocabulary. On a GPU TRL does so already.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
             training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
             0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
@@ -158,6 +166,16 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
         metadata={
             "help": "Read each distinct prompt once and decode no row on that has ended (transformers' generate)."
         },
+    )
+    length_batching: bool = field(
+        default=True, metadata={"help": "Run completions of like length together and cut padding; exact."}
+    )
+    skip_dead_rows: bool = field(
+        default=True, metadata={"help": "Do not run completions that cannot change the gradient."}
+    )
+    shared_prefix: bool = field(default=True, metadata={"help": "Run the prompt of a group once; exact."})
+    compact_head: bool = field(
+        default=True, metadata={"help": "Logits at the completions' positions only, in tiles sized to the vocabulary."}
     )
     eval_temperature: float | None = field(
         default=None,

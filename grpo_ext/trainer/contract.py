@@ -104,6 +104,8 @@ def check_contract() -> None:
             moved.append(f"GRPOTrainer.{name}: expected parameters {expected}, found {found}")
     if "_ChunkedLogProbFunction.apply(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
         moved.append("add_fused_lm_head no longer scores through _ChunkedLogProbFunction.apply")
+    if "compact = _use_triton(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
+        moved.append("add_fused_lm_head no longer asks _use_triton whether to score labelled positions only")
     if not hasattr(GenerationMixin, "_get_logits_processor"):
         moved.append("transformers' GenerationMixin has no _get_logits_processor")
     generation = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)

@@ -34,6 +34,8 @@ class SamplingLogProbs:
         super().__init__(*args, **kwargs)
         self.logprob_policy = getattr(self.args, "logprob_policy", "sampling")
         self.sampling = SamplingParams() if self.logprob_policy != "sampling" else resolve_for(self)
+        exact = getattr(self.args, "loss_normalization", "step") == "step"
+        self.compact_head = exact and getattr(self.args, "compact_head", True)
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
         self._kept_rows = self._sampler_logps = None
@@ -69,7 +71,11 @@ class SamplingLogProbs:
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs
     ):
         head = self._head(attention_mask, logits_to_keep, batch_size or input_ids.size(0))
-        if isinstance(head, TruncatedHead) and head.given is None and model is self.ref_model:
+        if (
+            isinstance(head, TruncatedHead)
+            and head.given is None
+            and getattr(model, "scored_model", model) is self.ref_model
+        ):
             raise RuntimeError("The reference came to be scored before it is known which tokens the policy kept.")
         with nullcontext() if head is None else standing_in(head):
             self._scored = super()._get_per_token_logps_and_entropies(
@@ -104,13 +110,14 @@ class SamplingLogProbs:
         for name, value in figures.items():
             self._metrics["train"][f"sampling/{name}"].append(value)
 
-    def _head(self, attention_mask, logits_to_keep, batch_size) -> TemperatureHead | TruncatedHead | None:
-        """What scores instead of TRL's function; `None` where that is exact."""
+    def _head(self, attention_mask, logits_to_keep, batch_size) -> FusedHead | TruncatedHead | None:
+        """What scores instead of TRL's function; `None` where nothing is to be different."""
         if self.sampling.truncated:
             return TruncatedHead(self.sampling, attention_mask, logits_to_keep, batch_size, self._kept_rows)
-        if self.logprob_policy == "trl" or self.sampling.temperature == self.temperature:
+        temperature = self.temperature if self.logprob_policy == "trl" else self.sampling.temperature
+        if temperature == self.temperature and not self.compact_head:
             return None
-        return TemperatureHead(self.sampling.temperature)
+        return FusedHead(temperature, self.compact_head)
 
 
 def loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
@@ -182,27 +189,33 @@ def _refuse_raw_logprobs(trainer: Any) -> None:
 
 
 @contextmanager
-def standing_in(head: Any) -> Iterator[None]:
-    """Let `head.apply` score in place of TRL's function."""
-    original = trl_utils._ChunkedLogProbFunction
+def standing_in(head: FusedHead | TruncatedHead) -> Iterator[None]:
+    """Let `head.apply` score in place of TRL's function, and only the positions that have a label, if it is compact.
+
+    On a GPU TRL always leaves out positions without a label. Elsewhere it scores all of them, so as not to change shapes from
+    batch to batch.
+    """
+    original, on_gpu = trl_utils._ChunkedLogProbFunction, trl_utils._use_triton
     trl_utils._ChunkedLogProbFunction = head
+    trl_utils._use_triton = lambda device: head.compact or on_gpu(device)
     head.original = original
     try:
         yield
     finally:
-        trl_utils._ChunkedLogProbFunction = original
+        trl_utils._ChunkedLogProbFunction, trl_utils._use_triton = original, on_gpu
 
 
-class TemperatureHead:
-    """TRL's function at another temperature than the trainer was made with."""
+class FusedHead:
+    """TRL's function, at another temperature or with tiles no wider than the vocabulary."""
 
     original: Any
 
-    def __init__(self, temperature: float):
-        self.temperature = temperature
+    def __init__(self, temperature: float, compact: bool):
+        self.temperature, self.compact = temperature, compact
 
-    def apply(self, hidden, weight, bias, targets, temperature, *rest):
-        return self.original.apply(hidden, weight, bias, targets, self.temperature, *rest)
+    def apply(self, hidden, weight, bias, targets, temperature, chunk_size, *rest):
+        chunk_size = min(chunk_size, weight.size(0)) if self.compact else chunk_size
+        return self.original.apply(hidden, weight, bias, targets, self.temperature, chunk_size, *rest)
 
 
 class TruncatedHead:
@@ -217,11 +230,11 @@ class TruncatedHead:
     """
 
     original: Any
+    compact = True
 
     def __init__(self, params, attention_mask, logits_to_keep, batch_size, kept_rows=None):
         self.params, self.batch_size = params, batch_size
         self.given = kept_rows
-        self.width = attention_mask.size(1) - 1  # one position predicts the next
         self.scored = attention_mask[:, -logits_to_keep:].bool()  # (B, T)
         self._next = 0
         self._rows: list[KeptSet] = []
@@ -230,23 +243,16 @@ class TruncatedHead:
         scored = self.scored[self._next : self._next + self.batch_size]  # (b, T)
         kept = self._kept(scored)
         self._next += scored.size(0)
-        everywhere = torch.nn.functional.pad(scored, (self.width - scored.size(1), 0)).flatten()  # (b (P + T - 1),)
-        where = None
-        if hidden.size(0) == everywhere.numel():  # TRL scores all positions on a CPU, those with a label on a GPU
-            where = everywhere.nonzero().squeeze(-1)
-        elif hidden.size(0) != int(scored.sum()):
+        if hidden.size(0) != int(scored.sum()):
             raise ValueError(
                 f"{hidden.size(0)} positions came to be scored where the completions have {int(scored.sum())}. Adapters that "
                 "lengthen the prompt cannot be scored exactly; set logprob_policy: trl."
             )
-        picked = (hidden, targets) if where is None else (hidden[where], targets[where])
         logps, entropy, kept = sampling_log_probs(
-            picked[0], weight, bias, picked[1], self.params, kept, Projection(scale, softcap)
+            hidden, weight, bias, targets, self.params, kept, Projection(scale, softcap)
         )
         if self.given is None:
             self._split(kept, scored)
-        if where is not None:
-            logps, entropy = (x.new_zeros(hidden.size(0)).index_copy(0, where, x) for x in (logps, entropy))
         return logps, entropy if "entropy" in outputs else None, None, None, None
 
     def _kept(self, scored: torch.Tensor) -> KeptSet | None:

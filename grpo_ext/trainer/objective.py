@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 
+from grpo_ext.batching.rows import is_table
 from grpo_ext.objective.aggregate import StepCounts, aggregate, denominator
 from grpo_ext.objective.kl import kl_per_token
 from grpo_ext.objective.policy import LossInputs, LossOptions, get_loss, importance_ratio
 from grpo_ext.trainer.logprobs import loss_mask
+from grpo_ext.trainer.micro_batches import arrange
 from grpo_ext.trainer.rows import CountedRows, overridden
+from grpo_ext.trainer.step_metrics import StepMetrics
 
 OPTIONS = {
     "loss_normalization": "step",
@@ -36,10 +39,12 @@ class ExactObjective(CountedRows):
         self._step_batches: list[Any] = []  # what the data loader gave for the coming optimizer step
         self._prepared: list[dict[str, Any]] = []  # micro-batches of the running step that are still to come
         self._entropy_mask: torch.Tensor | None = None
+        self._step_metrics = StepMetrics()
         super().__init__(*args, **kwargs)
         for name, default in OPTIONS.items():
             setattr(self, name, getattr(self.args, name, default))
         check_options(self)
+        self.skip_dead_rows = getattr(self.args, "skip_dead_rows", True)
         self._loss = get_loss(self.loss_type)
         align_reference(self)
 
@@ -66,9 +71,27 @@ class ExactObjective(CountedRows):
             self._step = first
         counts = sum(local_counts(part) for part in slices)  # (4,)
         counts = self.accelerator.reduce(counts, reduction="sum").tolist()
+        slices = self._arranged(slices)
         for part in slices:
             part["step_counts"] = {"all": StepCounts(*counts[:2]), "useful": StepCounts(*counts[2:])}
         return slices
+
+    def _arranged(self, slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The step's micro-batches with less padding and without rows that cannot change the gradient; as many as before."""
+        # entropy quantiles and the balance of experts are taken over a micro-batch, so that it matters which rows it holds
+        by_batch = self.top_entropy_quantile < 1.0 or self.aux_loss_enabled
+        if by_batch or not getattr(self.args, "length_batching", True) or not all(is_table(part) for part in slices):
+            return slices
+        return arrange(slices, self._can_matter, self.accelerator)
+
+    def _can_matter(self, table: dict[str, Any]) -> torch.Tensor:
+        """(B,), bool, rows that can change the gradient."""
+        matter = loss_mask(table).sum(1) > 0
+        weighed_by_advantage = self.loss_type in TRL_LOSSES and self.beta == 0.0 and not self._entropy_bonus_enabled
+        if weighed_by_advantage and self.skip_dead_rows:
+            advantages = table["advantages"]
+            matter &= (advantages if advantages.dim() == 1 else advantages.abs().sum(1)) != 0
+        return matter
 
     def _compute_loss(self, model, inputs):
         if "step_counts" not in inputs:
@@ -78,7 +101,8 @@ class ExactObjective(CountedRows):
         coef, beta = self._entropy_coef_now(), self.beta
         # a registered loss takes TRL's bookkeeping from dapo, whose metrics are those of the clipped ratio
         with overridden(self, loss_type="dapo" if own_term else self.loss_type, beta=0.0 if own_kl else beta):
-            total = super()._compute_loss(model, inputs)
+            with self._step_metrics.noting(self, inputs):
+                total = super()._compute_loss(model, inputs)
             divisor = trl_divisor(self, inputs)
         logps, entropies, aux_loss = self._scored
         mask, ranks = loss_mask(inputs), self.accelerator.num_processes
@@ -96,8 +120,11 @@ class ExactObjective(CountedRows):
                 ranks * divisor / denominator(self._loss.aggregation, counts, self.max_completion_length)
             )
         if own_kl:
-            kl = self._kl(inputs, logps, mask)
+            with self._step_metrics.noting(self, inputs):
+                kl = self._kl(inputs, logps, mask)
             policy = policy + beta * ranks * self._aggregate(kl, mask, inputs["step_counts"]["all"])
+        if not self._prepared:  # the step's last micro-batch
+            self._step_metrics.settle(self)
         return policy - step_bonus + aux
 
     def _aggregate(self, per_token: torch.Tensor, mask: torch.Tensor, counts: StepCounts) -> torch.Tensor:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from grpo_ext.objective.advantage import group_advantages, no_signal
-from grpo_ext.trainer.logprobs import SamplingLogProbs, loss_mask
+from grpo_ext.trainer.logprobs import loss_mask
+from grpo_ext.trainer.scoring import ChunkedScoring
 
 
-class CountedRows(SamplingLogProbs):
+class CountedRows(ChunkedScoring):
     """Mixin before `GRPOTrainer`: each completion says whether it counts and whether its group carries signal.
 
     Adds to what TRL makes of a generation: `counted` (B,), 0 for completions masked for being truncated, and `signal` (B,), 0

@@ -273,6 +273,7 @@ def test_the_kept_set_outlives_the_policy_that_sampled(tiny_folder, tmp_path):
 
 def test_an_empty_set_of_options_leaves_scoring_to_trl(tiny_folder, tmp_path):
     trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), temperature=0.7)
+    trainer.compact_head = False
     assert trainer._head(None, 1, 1) is None
     trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), generation_kwargs={"temperature": 0.5})
     assert logprobs.differences(trainer, 500)["ours"].abs().max() <= 1e-4  # TRL scores these at 1.0

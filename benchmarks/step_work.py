@@ -1,0 +1,179 @@
+"""The generation batches that `step.py` trains on, and trainers that take them in place of sampling."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from trl import GRPOTrainer
+
+from grpo_ext import GRPOExtConfig
+from grpo_ext.trainer.objective import ExactObjective
+
+FIRST_WORD = 8  # smaller ids are special
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of work.
+
+    Args:
+        rows: completions an optimizer step, on all ranks.
+        micro_batch: rows of one of TRL's micro-batches.
+        group: completions a prompt.
+        prompt: tokens of the shortest and longest prompt.
+        completion: mean, spread (of the logarithm, 0 for equal lengths) and maximum of the completions' lengths.
+        dead: share of groups whose completions all get the same reward.
+        vocab, layers, hidden: of the Llama model, untrained.
+        settings: of the trainer.
+        lora: whether only an adapter is trained.
+        bound: TRL's time over ours that is asked for; `None` where none is.
+    """
+
+    rows: int
+    micro_batch: int
+    group: int
+    prompt: tuple[int, int]
+    completion: tuple[float, float, int]
+    dead: float
+    vocab: int
+    layers: int = 2
+    hidden: int = 128
+    settings: tuple[tuple[str, Any], ...] = ()
+    lora: bool = False
+    bound: float | None = None
+
+
+COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5)
+UNEVEN = Case(64, 8, 8, (100, 150), (350, 0.6, 1024), 0.25, 32_000, layers=4, bound=5.0)
+CASES: dict[str, Case] = {
+    "countdown": COUNTDOWN,
+    "uneven": UNEVEN,
+    "long prompts": Case(32, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0),
+    "equal, all live": Case(64, 64, 8, (16, 16), (128, 0.0, 128), 0.0, 340, bound=0.97),
+    **{f"uneven, {share:.0%} dead": replace(UNEVEN, dead=share, bound=None) for share in (0.0, 0.5, 0.75)},
+    "uneven, beta .04": replace(UNEVEN, settings=(("beta", 0.04),), bound=None),
+    "countdown, beta .04": replace(COUNTDOWN, settings=(("beta", 0.04),), bound=None),
+    "countdown, 2 iterations": replace(COUNTDOWN, settings=(("num_iterations", 2),), bound=None),
+    "countdown, LoRA": replace(COUNTDOWN, lora=True, bound=None),
+    "countdown, checkpointing": replace(COUNTDOWN, settings=(("gradient_checkpointing", True),), bound=None),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A case's prompts, completions and rewards; index i of group g stands at g * group + i."""
+
+    prompts: list[list[int]]
+    completions: list[list[int]]
+    rewards: list[float]
+
+
+def make_work(case: Case) -> Work:
+    """The same for every call."""
+    g = torch.Generator().manual_seed(1)
+    mean, spread, longest = case.completion
+    noise = torch.randn(case.rows, generator=g) * spread - spread**2 / 2
+    lengths = (mean * noise.exp()).round().clamp(4, longest).int().tolist()
+    words = lambda count: torch.randint(FIRST_WORD, case.vocab, (count,), generator=g).tolist()  # noqa: E731
+    groups = case.rows // case.group
+    low, high = case.prompt
+    sizes = torch.randint(low, high + 1, (groups,), generator=g).tolist()
+    prompts = [[FIRST_WORD + n, *words(size - 1)] for n, size in enumerate(sizes)]
+    rewards = (torch.rand(groups, case.group, generator=g) < 0.5).float()
+    rewards[:, 0], rewards[:, 1] = 0.0, 1.0
+    rewards[torch.randperm(groups, generator=g)[: round(case.dead * groups)]] = 1.0
+    return Work(prompts, [[*words(length - 1), 1] for length in lengths], rewards.flatten().tolist())
+
+
+class FixedCompletions(GRPOTrainer):
+    """In place of sampling, the completions of a `Work`."""
+
+    work: Work
+
+    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+        seen, out = Counter(), []
+        for prompt in prompt_ids:
+            number = prompt[0] - FIRST_WORD
+            out.append(list(self.work.completions[number * self.num_generations + seen[number]]))
+            seen[number] += 1
+        return out, None
+
+
+class Ours(ExactObjective, FixedCompletions):
+    """Without sampling there is nothing to watch."""
+
+
+def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+    """A word a token."""
+    words = {"<pad>": 0, "<eos>": 1} | {f"w{n}": n for n in range(2, vocab)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
+
+
+def make_model(case: Case) -> LlamaForCausalLM:
+    """Untrained, the same for every call."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=case.vocab,
+        hidden_size=case.hidden,
+        intermediate_size=3 * case.hidden,
+        num_hidden_layers=case.layers,
+        num_attention_heads=4,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    return LlamaForCausalLM(config)
+
+
+def make_trainer(
+    side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None
+) -> FixedCompletions:
+    """TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
+    tokenizer, work = make_tokenizer(case.vocab), make_work(case)
+    (model or make_model(case)).save_pretrained(f"{out}/model")  # the reference is loaded from there
+    given = Counter()
+
+    def fixed(prompts, completions, number, **kwargs):
+        scores = []
+        for n in number:
+            scores.append(work.rewards[n * case.group + given[n] % case.group])
+            given[n] += 1
+        return scores
+
+    args = GRPOExtConfig(
+        output_dir=out,
+        per_device_train_batch_size=case.micro_batch // ranks,
+        gradient_accumulation_steps=case.rows // case.micro_batch,
+        num_generations=case.group,
+        max_completion_length=case.completion[2],
+        shuffle_dataset=False,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        **{"gradient_checkpointing": False, **dict(case.settings)},
+    )
+    texts = [" ".join(f"w{i}" for i in prompt) for prompt in work.prompts]
+    trainer = (Ours if side == "ours" else FixedCompletions)(
+        model=AutoModelForCausalLM.from_pretrained(f"{out}/model", dtype=torch.float32),
+        reward_funcs=[fixed],
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": texts, "number": list(range(len(texts)))}),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(r=8, target_modules="all-linear", init_lora_weights="gaussian") if case.lora else None,
+    )
+    trainer.work = work
+    return trainer

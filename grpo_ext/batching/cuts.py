@@ -1,0 +1,122 @@
+"""Where to cut a step into micro-batches, and a micro-batch into chunks that run through the model together.
+
+Costs are counted in tokens, padding included, since that is what a forward and backward pass pays for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+# What calling the model once more costs beside its tokens, in tokens. Measured with two layers on a CPU, where it is about 400;
+# on a GPU it is more, but so are the tokens of a batch.
+CALL_TOKENS = 512
+MAX_CHUNKS = 8
+
+
+def deal_rows(
+    prompts: torch.Tensor,
+    prompt_lengths: torch.Tensor,
+    completion_lengths: torch.Tensor,
+    live: torch.Tensor,
+    pieces: int,
+) -> list[torch.Tensor]:
+    """Deal the live rows of a step to micro-batches, so that the largest holds as few tokens as it can.
+
+    Rows lie in a line, prompt after prompt, so that those of one prompt stay together, shorter groups first; the line is cut
+    where the largest piece becomes smallest. Cutting it into equal numbers of rows is one of the ways weighed, so that no piece
+    is larger than the largest was before. A piece that gets no live row gets one that is not.
+
+    Args:
+        prompts: (B,), the number of each row's prompt.
+        prompt_lengths: (B,), in tokens.
+        completion_lengths: (B,), in tokens.
+        live: (B,), bool, rows that can change the gradient.
+        pieces: how many micro-batches, at most B.
+
+    Returns:
+        The rows of each piece, one tensor of indices each, none empty; rows that are not live are left out but for those.
+    """
+    prompts, prompt_lengths, completion_lengths, live = (
+        x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live)
+    )
+    rows = np.flatnonzero(live)
+    sums = np.bincount(prompts[rows], weights=completion_lengths[rows]) if len(rows) else np.zeros(0)
+    counts = np.bincount(prompts[rows]) if len(rows) else np.zeros(0)
+    mean = sums / np.maximum(counts, 1)
+    group = prompts[rows]
+    rows = rows[np.lexsort((completion_lengths[rows], group, mean[group]))]
+    cuts = even_cuts(prompt_lengths[rows] + completion_lengths[rows], pieces)
+    dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
+    spare = iter(sorted(np.flatnonzero(~live), key=lambda i: completion_lengths[i] == 0))  # one with tokens first
+    return [part if len(part) else torch.tensor([next(spare)]) for part in dealt]
+
+
+def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
+    """Where to cut a line into pieces so that the largest sum is smallest.
+
+    Returns:
+        pieces - 1 positions, rising. Pieces are not empty as long as there are enough items.
+    """
+    low, high = (int(costs.max()), int(costs.sum())) if len(costs) else (0, 0)
+    while low < high:  # the smallest bound that greedy filling keeps
+        bound = (low + high) // 2
+        if len(_fill(costs, bound)) < pieces:
+            high = bound
+        else:
+            low = bound + 1
+    cuts = _fill(costs, low)
+    for position in range(1, len(costs)):  # greedy filling may need fewer pieces: cut on, so that none stays empty
+        if len(cuts) >= pieces - 1:
+            break
+        if position not in cuts:
+            cuts.append(position)
+    return sorted(cuts) + [len(costs)] * (pieces - 1 - len(cuts))
+
+
+def _fill(costs: np.ndarray, bound: int) -> list[int]:
+    """Cut before each item that would take the running sum above the bound."""
+    cuts, total = [], 0
+    for position, cost in enumerate(costs.tolist()):
+        if total + cost > bound and position:
+            cuts.append(position)
+            total = 0
+        total += cost
+    return cuts
+
+
+def length_chunks(
+    lengths: torch.Tensor, per_row: int = 0, call_tokens: int = CALL_TOKENS, max_tokens: int | None = None
+) -> list[torch.Tensor]:
+    """Split rows into chunks of like length, where the padding saved is worth another call of the model.
+
+    Finds, for rows sorted by length, the cuts with the least sum of `rows x (per_row + longest) + call_tokens`.
+
+    Args:
+        lengths: (B,), of completions, in tokens.
+        per_row: tokens that every row has beside them.
+        call_tokens: what another chunk costs.
+        max_tokens: no chunk of several rows is larger; then there may be more than `MAX_CHUNKS`.
+
+    Returns:
+        Indices of the rows of each chunk, in order of rising length.
+    """
+    order = torch.argsort(lengths.cpu(), stable=True)
+    widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), rising
+    num = len(widths)
+    best = np.full(num + 1, np.inf)  # best[j]: the least cost of the first j rows
+    best[0], start, depth = 0.0, np.zeros(num + 1, dtype=int), np.zeros(num + 1, dtype=int)
+    for j in range(1, num + 1):
+        tokens = (j - np.arange(j)) * widths[j - 1]  # (j,), of a chunk from row i to row j - 1
+        cost = best[:j] + tokens + call_tokens
+        if max_tokens is None:
+            cost[depth[:j] >= MAX_CHUNKS] = np.inf
+        else:
+            cost[:-1][tokens[:-1] > max_tokens] = np.inf
+        i = int(cost.argmin())
+        best[j], start[j], depth[j] = cost[i], i, depth[i] + 1
+    chunks = []
+    while num:
+        chunks.append(order[start[num] : num])
+        num = start[num]
+    return chunks[::-1]

@@ -1,0 +1,114 @@
+"""Fewer tokens, the same gradient as plain TRL's."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import REPO
+from transformers import AutoConfig, AutoModelForCausalLM
+
+sys.path.insert(0, str(REPO / "benchmarks"))
+from step import Bench
+from step_work import Case
+
+from grpo_ext.trainer.scoring import keeps_all
+
+# completions of 4 to 60 tokens, prompts of 120 to 140: worth several chunks and a shared prompt
+SMALL = Case(32, 16, 4, (120, 140), (25, 0.9, 60), 0.25, 300, hidden=32)
+SETTINGS = {
+    "plain": {},
+    "KL": {"beta": 0.1},
+    "several updates": {"num_iterations": 2},
+    "checkpointing": {"gradient_checkpointing": True},
+    "entropy bonus": {"entropy_coef": 0.1, "loss_normalization": "step"},
+}
+
+
+def steps(case, **settings):
+    bench = Bench(replace(case, settings=tuple(settings.items())))
+    return bench, {side: bench.step(side) for side in ("TRL", "ours")}
+
+
+def apart(a, b):
+    return float((a - b).abs().max() / b.abs().max())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_gradient_is_that_of_plain_trl(name):
+    loss = "grpo" if name == "entropy bonus" else "dapo"
+    _, found = steps(SMALL, loss_type=loss, **SETTINGS[name])
+    (_, tokens, grads), (_, plain_tokens, plain) = found["ours"], found["TRL"]
+    if name != "entropy bonus":  # TRL's bonus is a mean over a micro-batch, ours over the step
+        assert apart(grads, plain) < 1e-5
+    assert tokens < 0.9 * plain_tokens
+
+
+def test_an_adapter_has_the_same_gradient():
+    _, found = steps(replace(SMALL, lora=True))
+    assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
+
+
+def test_prompts_run_once_and_dead_groups_not_at_all():
+    case = replace(SMALL, prompt=(130, 130), completion=(20, 0.0, 20), micro_batch=32)
+    found = steps(case)[1]
+    live = 6  # of 8 groups
+    assert found["ours"][1] == live * 129 + live * 4 * (1 + 20)
+    assert found["TRL"][1] == 32 * 150
+
+
+def test_switched_off_it_runs_what_trl_runs():
+    off = dict.fromkeys(("length_batching", "skip_dead_rows", "shared_prefix", "compact_head"), False)
+    _, found = steps(SMALL, **off)
+    assert found["ours"][1] == found["TRL"][1]
+    assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
+
+
+def test_a_step_without_signal_has_no_gradient_and_no_nan():
+    bench, found = steps(replace(SMALL, dead=1.0))
+    assert found["ours"][2].abs().max() == 0
+    assert all(value == value for values in bench.trainers["ours"]._metrics["train"].values() for value in values)
+
+
+def test_truncated_sampling_keeps_its_own_tokens_row_by_row():
+    case = replace(SMALL, settings=(("top_k", 20), ("num_iterations", 2), ("beta", 0.1)))
+    grads = []
+    for chunked in (True, False):
+        bench = Bench(replace(case, settings=(*case.settings, ("length_batching", chunked))), ("ours",))
+        bench.step("ours")
+        grads.append(bench.step("ours")[2])
+    assert apart(*grads) < 1e-5
+
+
+def test_a_sliding_window_keeps_the_prompt_with_each_completion():
+    shape = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    models = [
+        AutoModelForCausalLM.from_config(AutoConfig.for_model("mistral", **shape, sliding_window=window))
+        for window in (None, 8)
+    ]
+    assert [keeps_all(model) for model in models] == [True, False]
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "gemma", "phi3", "gpt_neox", "olmo2"])
+def test_other_architectures_score_the_same(architecture):
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=SMALL.vocab,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    bench = Bench(SMALL, model=model)
+    found = {side: bench.step(side) for side in ("TRL", "ours")}
+    assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
