@@ -27,8 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "check",
         help="all that can be known of a recipe before a run",
-        description="Check a recipe, its data, prompts and rewards, without loading a model.",
-        epilog=EXAMPLES,
+        description=f"Check a recipe, its data, prompts and rewards, without loading a model.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

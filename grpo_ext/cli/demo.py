@@ -22,8 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "demo",
         help="train a tiny model from nothing, offline",
-        description="Make a tiny model, warm it up, train it with GRPO through `accelerate launch`, and show what changed.",
-        epilog=EXAMPLES,
+        description=f"Make a tiny model, warm it up, train it with GRPO, and show what changed.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("task", nargs="?", default="countdown", choices=sorted(DEMOS), help="default: countdown")

@@ -24,8 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "eval",
         help="evaluate and compare models on a recipe's held-out rows",
-        description="Decode a recipe's held-out prompts greedily and by sampling, and score them with its rewards.",
-        epilog=EXAMPLES,
+        description=f"Decode held-out prompts greedily and by sampling, and score them with the rewards.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

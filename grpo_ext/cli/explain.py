@@ -17,8 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "explain",
         help="why a completion got its reward",
-        description="Say in words why a completion got its reward.",
-        epilog=EXAMPLES,
+        description=f"Say in words why a completion got its reward.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     rewards = parser.add_subparsers(title="rewards", metavar="REWARD", required=True)

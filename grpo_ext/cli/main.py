@@ -1,7 +1,7 @@
 """`grpo-ext`: the list of subcommands, and the exit codes.
 
 0: done. 1: it ran and the answer is no (a check that failed, a run that broke). 2: the command, the recipe or its data cannot
-be used.
+be used. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ SUBCOMMANDS = ("check", "plan", "train", "sft", "eval", "demo", "rewards", "expl
 EXAMPLES = """\
 examples:
   grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
+  grpo-ext check --config recipes/countdown/tiny.yaml      what is wrong with a recipe, before a run
+  grpo-ext plan --config recipes/countdown/tiny.yaml       what its batch means, how many steps there will be
   grpo-ext train --config recipes/countdown/tiny.yaml      train as a recipe says
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
-  grpo-ext eval --config RECIPE --model runs/countdown-tiny/grpo
+  grpo-ext eval --config RECIPE --model BEFORE --model AFTER
   grpo-ext rewards list                                    what can judge a completion
-
-exit codes: 0 done; 1 it ran and failed; 2 the command, the recipe or its data cannot be used
+"""
+EXIT_CODES = """\
+exit codes: 0 done; 1 it ran and the answer is no; 2 the command, the recipe or its data cannot be used; 130 interrupted
 """
 
 
@@ -32,12 +35,12 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser with all subcommands."""
     parser = argparse.ArgumentParser(
         prog="grpo-ext",
-        description="GRPO training with Hugging Face TRL: recipes, rewards, evaluation.",
-        epilog=EXAMPLES,
+        description=f"GRPO training with Hugging Face TRL: recipes, rewards, evaluation.\n\n{EXAMPLES}",
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"grpo_ext {__version__}")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks; may stand anywhere")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
         import_module(f"grpo_ext.cli.{name}").add_parser(subparsers)
@@ -46,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
+    debug, words = split_debug(sys.argv[1:] if words is None else words)
     parser = make_parser()
     args, rest = parser.parse_known_args(words)
     if rest and not getattr(args, "takes_overrides", False):
@@ -55,16 +59,30 @@ def main(words: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
         return args.run(args)
-    except (ValueError, OSError) as error:
-        if args.debug:
-            raise
-        print(f"grpo-ext: {error}", file=sys.stderr)
-        return 2
-    except RewardFailure as error:
-        print(f"grpo-ext: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if debug:
+            raise
+        return tell(error)
+
+
+def split_debug(words: list[str]) -> tuple[bool, list[str]]:
+    """Whether a bare `--debug` stands anywhere among the words, and the others. With a value it is a recipe's key."""
+    bare = [i for i, word in enumerate(words) if word == "--debug" and (words[i + 1 :] or ["--"])[0].startswith("--")]
+    first = words[:1] == ["--debug"]
+    return bool(bare) or first, [word for i, word in enumerate(words) if i not in bare and not (first and i == 0)]
+
+
+def tell(error: Exception) -> int:
+    """Say an error in its own words; the exit code for it."""
+    if isinstance(error, ValueError | OSError):
+        print(f"grpo-ext: {error}", file=sys.stderr)
+        return 2
+    kind = "" if isinstance(error, RewardFailure) else f"{type(error).__name__}: "
+    hint = "" if isinstance(error, RewardFailure) else " (--debug shows where)"
+    print(f"grpo-ext: {kind}{error}{hint}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

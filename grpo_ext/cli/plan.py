@@ -28,8 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "plan",
         help="what a recipe's batch means, and what the run will take",
-        description="Prompts, completions, steps, checkpoints, memory and tokens of a run, before it starts.",
-        epilog=EXAMPLES,
+        description=f"Prompts, completions, steps, checkpoints, memory and tokens of a run, before it starts.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -33,8 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "rewards",
         help="list, show, run and check rewards",
-        description="What can judge a completion, and how it judges yours.",
-        epilog=EXAMPLES,
+        description=f"What can judge a completion, and how it judges yours.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -60,7 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "score",
         parents=[plugins],
         help="score a file of completions",
-        epilog=SCORE_EXAMPLES,
+        description=f"Score a file of completions.\n\n{SCORE_EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     score.add_argument("name", metavar="NAME", help="a registered reward, or package.module:function")

@@ -25,8 +25,7 @@ def add_training_parser(subparsers: argparse._SubParsersAction, name: str, help_
     parser = subparsers.add_parser(
         name,
         help=help_text,
-        description=help_text + ".",
-        epilog=examples,
+        description=f"{help_text}.\n\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

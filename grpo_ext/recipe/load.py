@@ -19,6 +19,7 @@ from trl import ModelConfig, SFTConfig
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.check import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
 from grpo_ext.recipe.contradictions import idle_keys
+from grpo_ext.recipe.foreign import instead_of
 from grpo_ext.recipe.problems import Problem, RecipeError, unknown
 from grpo_ext.recipe.read import Settings, read_settings
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
@@ -188,6 +189,8 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
 def _unknown_key(key: str, known: dict[str, str]) -> str:
     if key in UNUSED:
         return f"{key} does nothing here. Take it out."
+    if instead := instead_of(key):
+        return instead
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
             return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."

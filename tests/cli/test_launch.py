@@ -9,6 +9,7 @@ import pytest
 import yaml
 from conftest import REPO
 
+from grpo_ext.cli.main import SUBCOMMANDS, main, split_debug
 from grpo_ext.launch import check_ranks, launch_command
 from grpo_ext.recipe.folder import accelerate_config, recipe_folder
 
@@ -74,12 +75,37 @@ def grpo_ext(*words):
     )
 
 
-@pytest.mark.parametrize("words", [[], ["train"], ["sft"], ["eval"], ["demo"], ["rewards"], ["explain"]], ids=" ".join)
-def test_help_fits_one_screen_and_begins_with_examples_or_has_them(words):
-    out = grpo_ext(*words, "--help")
-    assert out.returncode == 0
-    assert "examples:" in out.stdout
-    assert len(out.stdout.splitlines()) <= 50
+@pytest.mark.parametrize("command", [None, *SUBCOMMANDS])
+def test_help_fits_one_screen_and_examples_come_first(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*([command] if command else []), "--help"])
+    out = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert 0 < out.index("examples:\n  grpo-ext") < out.index("options:")
+    assert len(out.splitlines()) <= 50
+    assert command is not None or "exit codes: 0" in out
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_an_error_has_a_traceback_only_with_debug(where, capsys):
+    words = ["explain", "countdown", "--nums", "1", "--target", "1", "--completion", "1"]
+    broken = ["rewards", "show", "nonesuch"]
+    assert main(broken) == 2
+    assert capsys.readouterr().err.startswith("grpo-ext: No reward is named 'nonesuch'.")
+    with pytest.raises(ValueError, match="nonesuch"):
+        main(["--debug", *broken] if where == "before" else [*broken, "--debug"])
+    assert main([*words, "--debug"]) == 0
+    assert split_debug(["train", "--debug", "underflow_overflow", "--x"]) == (
+        False,
+        ["train", "--debug", "underflow_overflow", "--x"],
+    )
+    assert split_debug(["train", "--debug", "--x"]) == (True, ["train", "--x"])
+
+
+def test_any_other_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
+    monkeypatch.setattr("grpo_ext.cli.rewards.run_list", lambda args: {}["missing"])
+    assert main(["rewards", "list"]) == 1
+    assert capsys.readouterr().err == "grpo-ext: KeyError: 'missing' (--debug shows where)\n"
 
 
 def test_a_missing_recipe_is_one_sentence():

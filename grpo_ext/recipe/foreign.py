@@ -1,0 +1,55 @@
+"""Keys of open-r1, ms-swift and older versions of TRL, and what to write instead; `docs/coming-from.md` has the tables."""
+
+from __future__ import annotations
+
+# key -> (whose it is, what to write)
+FOREIGN: dict[str, tuple[str, str]] = {
+    "max_prompt_length": (
+        "older TRL, open-r1",
+        "take it out: prompts are not cut; `grpo-ext check` counts their tokens, and the task gsm8k has max_prompt_tokens",
+    ),
+    "torch_dtype": ("open-r1, ms-swift", "dtype"),
+    "warmup_ratio": ("older TRL, open-r1, ms-swift", "warmup_steps: a number below 1 is a share of all steps"),
+    "evaluation_strategy": ("older transformers", "eval_strategy"),
+    "vllm_device": ("older TRL", "take it out: vllm_mode: colocate or server says where vLLM runs"),
+    "vllm_max_model_len": ("older TRL, ms-swift", "vllm_max_model_length"),
+    "vllm_dtype": ("older TRL", "dtype"),
+    "dataset_prompt_column": ("open-r1", "a task: its `prompt` method writes the prompt from a row"),
+    "cosine_max_len": ("open-r1", "reward_funcs: [{name: cosine_scaled, max_len: ...}]"),
+    "repetition_n_grams": ("open-r1", "reward_funcs: [{name: repetition_penalty, ngram_size: ...}]"),
+    "repetition_max_penalty": ("open-r1, ms-swift", "reward_funcs: [{name: repetition_penalty, max_penalty: ...}]"),
+    "benchmarks": ("open-r1", "take it out; `grpo-ext eval` evaluates models on held-out rows"),
+    "callbacks": ("open-r1", "take it out: callbacks are an argument of GRPOExtTrainer"),
+    "wandb_project": ("open-r1", "project"),
+    "model": ("ms-swift", "model_name_or_path"),
+    "dataset": ("ms-swift", "dataset_name, and max_train_samples for its `#1000`"),
+    "val_dataset": ("ms-swift", "eval_dataset_name"),
+    "split_dataset_ratio": ("ms-swift", "eval_dataset_name"),
+    "system": ("ms-swift", "system_prompt"),
+    "rlhf_type": ("ms-swift", "take it out: `grpo-ext train` is GRPO"),
+    "train_type": ("ms-swift", "use_peft: true for LoRA, nothing for all parameters"),
+    "tuner_type": ("ms-swift", "use_peft: true for LoRA, nothing for all parameters"),
+    "lora_rank": ("ms-swift", "lora_r"),
+    "target_modules": ("ms-swift", "lora_target_modules"),
+    "attn_impl": ("ms-swift", "attn_implementation"),
+    "external_plugins": ("ms-swift", "reward_plugins"),
+    "reward_model": ("ms-swift", "its id or folder among reward_funcs"),
+    "dynamic_sample": ("ms-swift", "group_filter: refill"),
+    "max_resample_times": ("ms-swift", "group_filter_max_rounds"),
+    "overlong_filter": ("ms-swift", "mask_truncated_completions"),
+    "soft_max_length": ("ms-swift", "reward_funcs: [{name: soft_overlong_punishment, max_completion_len: ...}]"),
+    "soft_cache_length": ("ms-swift", "reward_funcs: [{name: soft_overlong_punishment, soft_punish_cache: ...}]"),
+    "sleep_level": ("ms-swift", "vllm_enable_sleep_mode: true"),
+    "move_model_batches": ("ms-swift", "take it out"),
+    "log_entropy": ("ms-swift", "take it out: entropy is always logged"),
+    "num_infer_workers": ("ms-swift", "vllm_tensor_parallel_size"),
+}
+
+
+def instead_of(key: str) -> str | None:
+    """The sentence for a key of another project's, or `None`."""
+    if key not in FOREIGN:
+        return None
+    origin, instead = FOREIGN[key]
+    advice = instead if instead.startswith("take it out") else f"write {instead}"
+    return f"{key} is a key of {origin}: {advice}."

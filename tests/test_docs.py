@@ -1,0 +1,79 @@
+"""What the README and the pages of docs/ tell people to type: it is understood, and run where that is quick."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+from conftest import REPO
+
+from grpo_ext import RecipeError, load_recipe
+from grpo_ext.cli.main import main, make_parser
+from grpo_ext.recipe.foreign import FOREIGN
+from grpo_ext.recipe.load import load_sft_recipe
+
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+RUN = ("check", "plan", "rewards", "explain")  # the others train, or load a model
+
+
+def commands() -> dict[str, list[str]]:
+    """Every `grpo-ext` command of a shell block, by page."""
+    found = {}
+    for page in PAGES:
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:1] == ["grpo-ext"]:
+                    found[f"{page.name}: {' '.join(words)}"] = words[1:]
+    return found
+
+
+def test_there_are_commands_on_every_page_about_recipes():
+    pages = {name.partition(":")[0] for name in commands()}
+    assert {"README.md", "recipes-check-plan.md"} <= pages
+
+
+@pytest.mark.parametrize("name", commands())
+def test_commands_are_understood(name, tmp_path, monkeypatch, capsys):
+    words = ["recipes/countdown/tiny.yaml" if word in ("RECIPE", "mine.yaml") else word for word in commands()[name]]
+    monkeypatch.chdir(REPO)
+    args, overrides = make_parser().parse_known_args(words)
+    if getattr(args, "takes_overrides", False):
+        load = load_sft_recipe if getattr(args, "module", "") == "grpo_ext.sft" else load_recipe
+        load(args.config, overrides, getattr(args, "num_processes", None))
+    elif words[0] not in RUN:
+        assert not overrides
+    if words[0] in RUN:
+        assert main(words) in ((0, 1) if words[0] == "check" else (0,))
+        assert capsys.readouterr().out
+        if "--json" in words:
+            main(words)
+            assert json.loads(capsys.readouterr().out)
+
+
+def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():
+    page = (REPO / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    own = load_recipe(None, {"model_name_or_path": "m"}).flat.defaults
+    for key in FOREIGN:
+        assert key not in own, f"{key} is a key of ours"
+        if "older" not in FOREIGN[key][0]:
+            assert key in page, key
+    with pytest.raises(RecipeError) as error:
+        load_recipe(None, {"model_name_or_path": "m", "torch_dtype": "bfloat16", "dynamic_sample": True})
+    assert "torch_dtype is a key of open-r1, ms-swift: write dtype." in str(error.value)
+    assert "write group_filter: refill" in str(error.value)
+
+
+def test_what_to_write_instead_exists():
+    own = load_recipe(None, {"model_name_or_path": "m"}).flat.defaults
+    for key, (_, instead) in FOREIGN.items():
+        named = re.match(r"([a-z_]+)(?=$|:|,)", instead)
+        assert named is None or named.group(1) in own, (key, instead)
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
