@@ -24,8 +24,8 @@ def train_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDat
     )
 
 
-def eval_rows(recipe: Recipe) -> Dataset:
-    """The held-out examples that the recipe names.
+def eval_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
+    """The held-out examples that the recipe names, as a stream where `streaming` says so.
 
     Raises:
         ValueError: if the data set is a file and the recipe names no held-out rows.
@@ -35,7 +35,11 @@ def eval_rows(recipe: Recipe) -> Dataset:
     if run.eval_dataset_name is None and is_one_split(name):
         raise ValueError(f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows.")
     return recipe.task.dataset(
-        run.dataset_test_split, dataset_name=name, dataset_config=run.dataset_config, limit=run.max_eval_samples
+        run.dataset_test_split,
+        dataset_name=name,
+        dataset_config=run.dataset_config,
+        streaming=streaming,
+        limit=run.max_eval_samples,
     )
 
 

@@ -80,6 +80,8 @@ def plan_lines(forecast: Forecast) -> Iterator[Line]:
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} epochs"
     yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
     yield "", f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations"
+    if plan.refill_rounds:
+        yield "", f"and what group_filter: refill adds, at most {plan.refill_rounds} generations each time"
     if plan.published_steps is not None:
         yield "", f"epochs x rows x G / batch, as papers count: {plan.published_steps:,.6g} steps"
     yield from checkpoint_lines(forecast)

@@ -29,7 +29,10 @@ def load_tokenizer(v: Values, report: Report) -> PreTrainedTokenizerBase | None:
         if Path(name).expanduser().is_dir():
             report.problem(f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path")
         else:
-            report.note(f"the tokenizer of {name} is not on this machine, so prompts were not tokenized.")
+            report.note(
+                f"the model {name} is no folder here and not in the cache, so prompts were not tokenized.",
+                "model_name_or_path",
+            )
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -11,7 +12,7 @@ from grpo_ext.preflight.report import Report, quiet
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.rewards.sources import check_columns
-from grpo_ext.setup_run import train_rows
+from grpo_ext.setup_run import eval_rows, train_rows
 
 NO_ROW = "the data has no row: loosen the task's limits (see its fields), or name another data set."
 PATIENCE = 4.0  # seconds that a data set may take to show its first rows
@@ -22,24 +23,32 @@ def first_rows(recipe: Recipe, count: int, report: Report) -> list[dict[str, Any
 
     What is wrong with the data is a problem; a hub that cannot be reached from here is a note. Both leave the list empty.
     """
-    name = recipe.run.dataset_name
+    key = "dataset_name" if recipe.run.dataset_name else "task"
+    return read_rows(lambda: train_rows(recipe, streaming=True), count, key, report)
+
+
+def check_eval_rows(recipe: Recipe, report: Report) -> None:
+    """Whether there are held-out rows where the run evaluates."""
+    if str(recipe.flat["eval_strategy"]) == "no":
+        return
+    key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
+    read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, report)
+
+
+def read_rows(open_rows: Callable[[], Any], count: int, key: str, report: Report) -> list[dict[str, Any]]:
+    """The first rows of what `open_rows` opens; what goes wrong is told about `key`."""
     try:
         with deadline(PATIENCE), quiet("huggingface_hub"):
-            rows = take(train_rows(recipe, streaming=True), count)
+            rows = take(open_rows(), count)
     except (FileNotFoundError, DatasetNotFoundError) as error:
-        report.problem(
-            f"dataset_name: {error}".replace("dataset_name: dataset_name:", "dataset_name:"), "dataset_name"
-        )
+        report.problem(error, key)
     except (OSError, TooLate) as error:  # ConnectionError, a tokenizer that is not here
-        report.note(f"the rows of {name or 'the task'} could not be read here ({error}).", "dataset_name")
+        report.note(f"the rows could not be read here ({error}).", key)
     except Exception as error:  # a task's own method, or a row that is not what the task expects
-        report.problem(f"the rows cannot be used: {told(error)}", "dataset_name" if name else "task")
+        report.problem(f"the rows cannot be used: {told(error)}", key)
     else:
         if not rows:
-            report.problem(
-                NO_ROW,
-                "dataset_name" if name else "task",
-            )
+            report.problem(NO_ROW, key)
         return rows
     return []
 
@@ -57,19 +66,26 @@ def told(error: BaseException) -> str:
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-def check_rows(rows: list[dict[str, Any]], rewards: list[Any], report: Report) -> None:
-    """Whether the rows bring the columns that the rewards read, and a prompt that a model can be asked."""
+def check_reward_columns(rows: list[dict[str, Any]], rewards: list[Any], report: Report) -> bool:
+    """Whether the rows bring the columns that the rewards read."""
     try:
         check_columns(rewards, rows[0])
     except ValueError as error:
         report.problem(error, "reward_funcs")
-    for row in rows:
-        if not is_prompt(row["prompt"]):
+        return False
+    return True
+
+
+def check_prompts(rows: list[dict[str, Any]], report: Report) -> list[Any]:
+    """The rows' prompts, if a model can be asked all of them; else none."""
+    prompts = [row["prompt"] for row in rows]
+    for prompt in prompts:
+        if not is_prompt(prompt):
             report.problem(
-                f"the task's prompt is {row['prompt']!r}: it must be text, or messages with `role` and `content`.",
-                "task",
+                f"the task's prompt is {prompt!r}: it must be text, or messages with `role` and `content`.", "task"
             )
-            return
+            return []
+    return prompts
 
 
 def is_prompt(prompt: Any) -> bool:

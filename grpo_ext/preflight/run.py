@@ -12,7 +12,7 @@ from grpo_ext.preflight.machine import check_disk, check_machine, check_server
 from grpo_ext.preflight.prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.report import Report
 from grpo_ext.preflight.rewards import try_rewards
-from grpo_ext.preflight.rows import NO_ROW, check_rows, first_rows, take
+from grpo_ext.preflight.rows import NO_ROW, check_eval_rows, check_prompts, check_reward_columns, first_rows, take
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.check import processes
 from grpo_ext.recipe.load import Recipe, load_recipe
@@ -39,32 +39,42 @@ def check_recipe(
     Returns:
         `Report`. Where single values are wrong, the parts of the run are not looked at: there is nothing to look at yet.
     """
+    report = Report()
     try:
         recipe = load_recipe(path, overrides, num_processes)
     except RecipeError as error:
-        return Report(problems=error.problems)
-    report = Report(notes=recipe.notes, places=recipe.places)
-    v = recipe.flat
+        report.problems += error.problems
+        if error.recipe is None:
+            return report
+        recipe = error.recipe
+    report.notes, report.places = recipe.notes, recipe.places
+    batch = batch_of(recipe.flat, num_processes or processes(recipe.flat))
+    if report.sound:
+        check_arguments(recipe, batch, report)
+    check_model(recipe, report)
+    rows = first_rows(recipe, max(ROWS, min(batch.prompts, MOST_ROWS)), report)
+    check_eval_rows(recipe, report)
+    check_parts(recipe, rows, _rewards(recipe, report), report)
+    if batch.fits:
+        sizes = {"prompts": batch.prompts, "completions": batch.completions, "step": batch.completions_per_step}
+        report.figures["batch"] = sizes
+        if rows and len(rows) < min(batch.prompts, MOST_ROWS):  # these are all that there are
+            report.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
+    if not elsewhere:
+        check_machine(recipe.flat, report)
+        check_server(recipe.flat, report)
+        check_disk(recipe.flat, report)
+    return report
+
+
+def check_model(recipe: Recipe, report: Report) -> None:
+    """Whether the model's name can mean something, as far as names tell."""
+    if not recipe.flat["model_name_or_path"]:
+        return  # told already
     try:
         check_model_folder(recipe)
     except FileNotFoundError as error:
         report.problem(error, "model_name_or_path")
-    batch = batch_of(v, num_processes or processes(v))
-    check_arguments(recipe, batch, report)
-    rows = first_rows(recipe, max(ROWS, min(batch.prompts, MOST_ROWS)), report)
-    check_parts(recipe, rows, _rewards(recipe, report), report)
-    if rows and len(rows) < min(batch.prompts, MOST_ROWS):  # these are all that there are
-        report.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
-    report.figures["batch"] = {
-        "prompts": batch.prompts,
-        "completions": batch.completions,
-        "step": batch.completions_per_step,
-    }
-    if not elsewhere:
-        check_machine(v, report)
-        check_server(v, report)
-        check_disk(v, report)
-    return report
 
 
 def check_start(recipe: Recipe, train_dataset: Any, rewards: list[Any]) -> None:
@@ -90,17 +100,15 @@ def check_start(recipe: Recipe, train_dataset: Any, rewards: list[Any]) -> None:
 
 def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], report: Report) -> None:
     """Rows, prompts and rewards: what is wrong goes into `report`, and what was seen."""
-    faults = len(report.problems)
-    if rows:
-        check_rows(rows, rewards, report)
-    if not rows or len(report.problems) > faults:
-        return
     v = recipe.flat
-    there = not any(problem.key == "model_name_or_path" for problem in report.problems)
+    asked = check_prompts(rows, report) if rows else []
+    there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in report.problems)
     tokenizer = load_tokenizer(v, report) if there else None
-    prompts = look_at_prompts([row["prompt"] for row in rows[:ROWS]], tokenizer, v, report) if tokenizer else None
+    prompts = look_at_prompts(asked[:ROWS], tokenizer, v, report) if asked and tokenizer else None
     report.figures["prompts"] = prompts
-    report.figures["rewards"] = try_rewards(rewards, rows[0], bool(prompts and prompts["prefilled"]), report)
+    if asked and check_reward_columns(rows, rewards, report):
+        opened = bool(prompts and prompts["prefilled"])
+        report.figures["rewards"] = try_rewards(rewards, rows[0], opened, report)
 
 
 def check_arguments(recipe: Recipe, batch: Batch, report: Report) -> None:

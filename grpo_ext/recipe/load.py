@@ -145,13 +145,15 @@ def _checked(
     places = {key: place for key, (_, place) in settings.items()}
     problems += check_values(flat_values(values, schema, unsound), rules, places, num_processes)
     recipe = Recipe(Path(path) if path is not None else None, values, schema, places)
-    if not problems and "task" in schema:
+    whole = not unsound
+    if whole and "task" in schema:
         try:
             _ = recipe.task
         except ValueError as error:  # tasks check their own fields
             problems.append(Problem(str(error), place=str(path) if path is not None else None))
+            whole = False
     if problems:
-        raise RecipeError(problems)
+        raise RecipeError(problems, recipe if whole else None)
     return recipe
 
 

@@ -33,6 +33,7 @@ class Plan:
         evaluations: how often the held-out rows are evaluated.
         eval_completions: completions of one evaluation; `None` where it is not known.
         max_completion_length: longest completion, in tokens; `None`: unbounded.
+        refill_rounds: further generations that a step may take with `group_filter: refill`; the other figures leave them out.
     """
 
     batch: Batch
@@ -51,6 +52,7 @@ class Plan:
     evaluations: int
     eval_completions: int | None
     max_completion_length: int | None
+    refill_rounds: int = 0
 
     @property
     def prompts(self) -> int:
@@ -109,6 +111,7 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         evaluations=_evaluations(v, steps, steps_per_epoch, micro),
         eval_completions=_eval_completions(v, batch, eval_rows),
         max_completion_length=v["max_completion_length"],
+        refill_rounds=v["group_filter_max_rounds"] if v["group_filter"] == "refill" else 0,
     )
 
 
@@ -173,8 +176,9 @@ def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int 
 def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | None:
     if eval_rows is None or str(v["eval_strategy"]) == "no":
         return None
-    one_each = v["eval_temperature"] is not None
-    return eval_rows * (1 if one_each else v["num_generations_eval"] or batch.num_generations)
+    if v["eval_temperature"] is not None:
+        return eval_rows * (v["eval_num_samples"] or 1)
+    return eval_rows * (v["num_generations_eval"] or batch.num_generations)
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_ext.near import did_you_mean
 
@@ -27,10 +28,16 @@ class Problem:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be run. `problems` lists all that was found."""
+    """A recipe that cannot be run.
 
-    def __init__(self, problems: Iterable[Problem]):
+    Attributes:
+        problems: all that was found.
+        recipe: the recipe, where each of its values is sound by itself, so that its parts can be looked at; else `None`.
+    """
+
+    def __init__(self, problems: Iterable[Problem], recipe: Any = None):
         self.problems = list(problems)
+        self.recipe = recipe
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 

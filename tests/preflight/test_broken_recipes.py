@@ -90,6 +90,16 @@ BROKEN = {
     "data_of_another_task": ({"dataset_name": "other.jsonl"}, "dataset_name", "nums and target"),
     "no_such_data": ({"dataset_name": "nowhere.jsonl"}, "dataset_name", "no file at"),
     "empty_data": ({"dataset_name": "empty.jsonl"}, "dataset_name", "no row"),
+    "no_held_out_rows": (
+        {"dataset_name": "right.jsonl", "eval_strategy": "steps"},
+        "eval_strategy",
+        "set eval_dataset_name",
+    ),
+    "no_such_held_out_rows": (
+        {"eval_dataset_name": "nowhere.jsonl", "eval_strategy": "steps"},
+        "eval_dataset_name",
+        "no file at",
+    ),
     "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "no folder"),
     "no_tokenizer": ({"model_name_or_path": "."}, "model_name_or_path", "tokenizer"),
     "no_room_for_a_completion": (
@@ -205,6 +215,14 @@ def test_json_has_it_all(folder, tiny_folder, capsys):
     assert report["batch"] == {"prompts": 2, "completions": 8, "step": 8}
     assert main(["check", "--config", str(path), "--json", "--loss_type", "x"]) == 1
     assert json.loads(capsys.readouterr().out)["problems"][0]["key"] == "loss_type"
+
+
+def test_what_depends_on_nothing_wrong_is_looked_at_all_the_same(folder, tiny_folder):
+    """A batch that does not fit, a reward that does not exist, no server: all are told at once."""
+    changes = {"per_device_train_batch_size": 6, "reward_funcs": ["raises.py:raises"], "report_to": "wandbb"}
+    report = check_recipe(written(folder, tiny_folder, changes))
+    assert [problem.key for problem in report.problems] == ["num_generations", "reward_funcs", "report_to"]
+    assert report.figures["prompts"]["rows"] == 40 and "batch" not in report.figures
 
 
 def test_elsewhere_leaves_this_machine_out(folder, tiny_folder):
