@@ -72,5 +72,6 @@ def run_training(
 def save_recipe(recipe: Any, folder: Path) -> None:
     """Write `recipe.yaml`: the recipe as it runs, with preset and command line, to be read in the report and run again."""
     values = {key: value for part in recipe.values.values() for key, value in part.items()}
+    values.pop("resume_from_checkpoint", None)
     plain = json.loads(json.dumps(values, default=str))
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(plain, allow_unicode=True, sort_keys=False))

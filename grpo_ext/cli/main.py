@@ -14,7 +14,7 @@ from importlib import import_module
 from grpo_ext import __version__
 from grpo_ext.rewards.guard import RewardFailure
 
-SUBCOMMANDS = ("check", "plan", "train", "sft", "eval", "demo", "rewards", "explain")
+SUBCOMMANDS = ("check", "plan", "train", "sft", "eval", "report", "demo", "rewards", "explain")
 
 EXAMPLES = """\
 examples:
@@ -24,6 +24,7 @@ examples:
   grpo-ext train --config recipes/countdown/tiny.yaml      train as a recipe says
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
+  grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
   grpo-ext rewards list                                    what can judge a completion
 """
 EXIT_CODES = """\

@@ -21,11 +21,12 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     before, after = (json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after"))
     console.print(figures_table(before, after))
     console.print(completions_table(folder, recipe.task.outcome_reward))
-    plot_run(folder / "grpo" / "trainer_state.json", folder / "curves.png", recipe.task.outcome_reward)
+    plot_run(folder / "grpo", folder / "curves.png")
     spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
     console.print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
     console.print(
-        f"curves: {folder / 'curves.png'}; figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}"
+        f"curves: {folder / 'curves.png'}; figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}\n"
+        f"every completion, in a browser: grpo-ext report {folder}"
     )
 
 

@@ -1,73 +1,81 @@
-"""Curves of a run as a picture, from the `trainer_state.json` that every run leaves."""
+"""Curves as a picture, for a README or a paper: the same panels as on the report's page."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-LINE, RAW = {"linewidth": 1.8}, {"linewidth": 0.8, "alpha": 0.3}
+from grpo_ext.observe.panels import Panel, Series, panels
+from grpo_ext.observe.read_run import RunData, read_run
+
+LINE, RAW, BAND = {"linewidth": 1.8}, {"linewidth": 0.8, "alpha": 0.3}, {"alpha": 0.15, "linewidth": 0}
+DASHES = ("-", "--", ":", "-.")
+FEW = 25  # values that are drawn as dots, with error bars where there are any
 
 
-def plot_run(state_path: Path, out: Path, outcome_reward: str, smoothing: float = 0.8) -> None:
-    """Draw rewards, held-out accuracy, completion length, entropy, groups without signal and gradient norm.
+def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int | None = None) -> None:
+    """Draw the runs' panels, overlaid.
 
     Args:
-        state_path: `trainer_state.json` of a finished run or of a checkpoint.
-        out: the PNG to write.
-        outcome_reward: whose held-out mean is the accuracy.
+        out: the file to write; its ending says the format (png, pdf, svg).
         smoothing: weight of the past in the smoothed lines; the raw ones stay behind them.
+        most: draw only so many panels, those that matter most; `None`: all.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    history = json.loads(state_path.read_text(encoding="utf-8"))["log_history"]
-    figure, axes = plt.subplots(2, 3, figsize=(13, 6.5), layout="constrained")
-    rewards = sorted(
-        {key for entry in history for key in entry if key.startswith("rewards/") and key.endswith("/mean")}
-    )
-    panels: list[tuple[str, list[tuple[str, str]]]] = [
-        ("reward per function", [(key.split("/")[1], key) for key in rewards]),
-        (f"held-out {outcome_reward}, greedy", [(outcome_reward, f"eval_{outcome_reward}")]),
-        ("completion length, tokens", [("mean", "completions/mean_length"), ("longest", "completions/max_length")]),
-        ("entropy, nats a token", [("entropy", "entropy")]),
-        ("share of groups without signal", [("all rewards equal", "frac_reward_zero_std")]),
-        ("gradient norm", [("gradient norm", "grad_norm")]),
-    ]
-    for axis, (title, lines) in zip(axes.flat, panels, strict=True):
-        for label, key in lines:
-            steps, values = series(history, key)
-            draw(axis, steps, values, label, smoothing, errors=series(history, f"{key}_se")[1])
+    found = [panels(run) for run in runs]
+    titles = list(dict.fromkeys(panel.title for some in found for panel in some))[:most]
+    rows = -(-len(titles) // 3) or 1
+    figure, axes = plt.subplots(rows, 3, figsize=(13, 3.25 * rows), layout="constrained", squeeze=False)
+    for axis, title in zip(axes.flat, titles, strict=False):
+        for number, (run, some) in enumerate(zip(runs, found, strict=True)):
+            panel = next((panel for panel in some if panel.title == title), Panel(title, ""))
+            for at, series in enumerate(panel.series):
+                several = len(runs) > 1
+                label = f"{run.name}, {series.label}" if several and len(panel.series) > 1 else series.label
+                color, dash = (number, at) if several else (at, 0)
+                draw(axis, series, run.name if label == series.label and several else label, smoothing, color, dash)
         axis.set_title(title, fontsize=11)
         axis.set_xlabel("step")
         axis.grid(alpha=0.25)
-        if len(lines) > 1:
-            axis.legend(fontsize=9, frameon=False)
+        if len(axis.get_legend_handles_labels()[1]) > 1:
+            axis.legend(fontsize=8, frameon=False)
+    for axis in list(axes.flat)[len(titles) :]:
+        axis.set_visible(False)
     figure.savefig(out, dpi=110)
     plt.close(figure)
 
 
-def series(history: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one metric, where it was logged."""
-    points = [(entry["step"], entry[key]) for entry in history if entry.get(key) is not None]
-    return [step for step, _ in points], [value for _, value in points]
+def plot_run(folder: Path, out: Path) -> None:
+    """Draw the six panels of one run that matter most."""
+    plot_runs([read_run(folder, max_samples=0)], out, most=6)
+
+
+def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, dash: int) -> None:
+    """Few points as dots with error bars, many as a smoothed line with the raw one behind it; the spread as a band."""
+    look = {"color": f"C{color % 10}", "linestyle": DASHES[dash % len(DASHES)]}
+    steps, values = series.steps, [float("nan") if value is None else value for value in series.values]
+    spread = series.spread and [value or 0.0 for value in series.spread]
+    if len(values) <= FEW:
+        errors = [value or 0.0 for value in series.errors] if series.errors else None
+        axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, label=label, **LINE, **look)
+    else:
+        axis.plot(steps, values, color=look["color"], **RAW)
+        values, spread = smooth(values, smoothing), spread and smooth(spread, smoothing)
+        axis.plot(steps, values, label=label, **LINE, **look)
+    if spread:
+        low, high = ([v + sign * s for v, s in zip(values, spread, strict=True)] for sign in (-1, 1))
+        axis.fill_between(steps, low, high, color=look["color"], **BAND)
 
 
 def smooth(values: list[float], weight: float) -> list[float]:
-    """Exponential moving average, corrected for its start: the first value is itself."""
+    """Exponential moving average, corrected for its start: the first value is itself. What is not a number stays so."""
     smoothed, total, norm = [], 0.0, 0.0
     for value in values:
-        total, norm = weight * total + value, weight * norm + 1
-        smoothed.append(total / norm)
+        if value == value:
+            total, norm = weight * total + value, weight * norm + 1
+        smoothed.append(total / norm if value == value else value)
     return smoothed
-
-
-def draw(axis: Any, steps: list[int], values: list[float], label: str, smoothing: float, errors: list[float]) -> None:
-    """Few points as dots with error bars where there are any, many as a smoothed line with the raw one behind it."""
-    if len(values) <= 25:
-        axis.errorbar(steps, values, yerr=errors or None, marker="o", markersize=4, capsize=2, label=label, **LINE)
-        return
-    (line,) = axis.plot(steps, smooth(values, smoothing), label=label, **LINE)
-    axis.plot(steps, values, color=line.get_color(), **RAW)

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from conftest import REPO
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.observe.jsonl import JsonLines, encoded, parts, read
@@ -41,6 +41,7 @@ def without_odd_numbers(value):
     return [without_odd_numbers(part) for part in value] if isinstance(value, list) else value
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1, max_size=5).filter(lambda key: key != "not_finite"), VALUES, max_size=4))
 def test_a_line_is_one_line_of_strict_json_and_gives_the_row_back(row):
     line = encoded(row)

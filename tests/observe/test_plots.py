@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+from statistics import fmean, pstdev
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.observe.plots import plot_run, series, smooth
+from grpo_ext.observe.panels import MOST_POINTS, by_metric, more_panels, panels, series
+from grpo_ext.observe.plots import plot_run, plot_runs, smooth
+from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.spread import StepFigures
 
 
-def test_series_takes_steps_where_the_metric_was_logged():
-    history = [{"step": 1, "a": 2.0}, {"step": 1, "b": 1.0}, {"step": 3, "a": None}, {"step": 4, "a": 5.0}]
-    assert series(history, "a") == ([1, 4], [2.0, 5.0])
+def test_a_column_has_the_steps_where_the_metric_was_logged_and_gaps_where_it_was_not_finite():
+    rows = [{"step": 1, "a": 2.0}, {"step": 1, "b": 1.0}, {"step": 3, "a": None, "not_finite": {"a": "nan"}}]
+    assert by_metric([*rows, {"step": 4, "a": 5.0}])["a"] == ([1, 3, 4], [2.0, None, 5.0])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30), st.floats(0, 0.99))
 def test_smoothing_is_a_weighted_mean_of_the_past(values, weight):
     for t, found in enumerate(smooth(values, weight)):
@@ -25,9 +31,76 @@ def test_smoothing_is_a_weighted_mean_of_the_past(values, weight):
         )
 
 
-def test_a_picture_is_drawn_also_where_metrics_are_missing(tmp_path):
-    state = tmp_path / "trainer_state.json"
+def test_smoothing_leaves_gaps_out():
+    found = smooth([1.0, math.nan, 1.0], 0.5)
+    assert found[0] == found[2] == 1.0 and math.isnan(found[1])
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(1, 5),
+        st.lists(st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0, 1.5])), min_size=2, max_size=4),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_figures_of_a_step_are_means_over_its_groups(groups):
+    groups = sorted(groups, key=lambda group: group[0])
+    figures = StepFigures("a")
+    for number, (step, scores) in enumerate(groups):
+        for score in scores:
+            figures.add({"step": step, "mode": "train", "group": number, "reward": score, "rewards": {"a": score}})
+            figures.add({"step": step, "mode": "eval", "group": number, "reward": 9.0, "rewards": {"a": 9.0}})
+    figures.end()
+    assert figures.steps == sorted({step for step, _ in groups})
+    for at, step in enumerate(figures.steps):
+        own = [scores for s, scores in groups if s == step]
+        known = [[v for v in scores if v is not None] for scores in own]
+        known = [scores for scores in known if scores]
+        assert figures.mean["a"][at] == (pytest.approx(fmean(map(fmean, known))) if known else None)
+        assert figures.spread["a"][at] == (pytest.approx(fmean(map(pstdev, known))) if known else None)
+        right = sum(all(v is not None and v >= 1 for v in scores) for scores in own) / len(own)
+        wrong = sum(all(v is None or v < 1 for v in scores) for scores in own) / len(own)
+        assert figures.share["all right"][at] == pytest.approx(right)
+        assert figures.share["all wrong"][at] == pytest.approx(wrong)
+        assert figures.share["mixed"][at] == pytest.approx(1 - right - wrong)
+
+
+def test_long_curves_are_thinned_and_keep_their_mean(tmp_path):
+    steps = list(range(1, 10_001))
+    curve = series("x", (steps, [float(step) for step in steps]))
+    assert len(curve.values) == len(curve.steps) == MOST_POINTS and curve.steps[-1] == 10_000
+    assert fmean(curve.values) == pytest.approx(fmean(steps))
+
+
+def test_every_number_that_was_logged_is_in_some_panel(tmp_path):
+    logged = {
+        "reward": 1.0,
+        "rewards/r/mean": 0.5,
+        "entropy": 1.0,
+        "kl": 0.1,
+        "odd/one": 3.0,
+        "eval_r": 0.5,
+        "eval_r_se": 0.1,
+    }
+    run = RunData("a", tmp_path, [{"step": 1, **logged}])
+    first, rest = panels(run), more_panels(run)
+    assert {panel.title for panel in rest} == {"odd/one"}
+    held_out = next(panel for panel in first if panel.title == "Held-out rewards")
+    assert [(curve.label, curve.values, curve.errors) for curve in held_out.series] == [("r", [0.5], [0.1])]
+    assert len(first) == 5
+
+
+def test_pictures_are_drawn_also_where_metrics_are_missing(tmp_path):
     logs = [{"step": s, "rewards/r/mean": 0.1 * s, "entropy": 1.0, "loss": 0.0} for s in range(1, 41)]
-    state.write_text(json.dumps({"log_history": [*logs, {"step": 20, "eval_r": 0.5, "eval_r_se": 0.1}]}))
-    plot_run(state, tmp_path / "curves.png", "r")
+    state = {"log_history": [*logs, {"step": 20, "eval_r": 0.5, "eval_r_se": 0.1}]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    plot_run(tmp_path, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    runs = [RunData(name, tmp_path, logs) for name in ("a", "b")]
+    plot_runs([*runs, RunData("nothing", tmp_path, [])], tmp_path / "both.svg")
+    assert "</svg>" in (tmp_path / "both.svg").read_text()

@@ -1,0 +1,87 @@
+"""`grpo-ext report`: a run's curves and completions as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  grpo-ext report runs/countdown-tiny                     writes runs/countdown-tiny/report.html
+  grpo-ext report runs/a runs/b --output compare.html     several runs, overlaid and compared
+  grpo-ext report runs/a --png curves.png                 the curves as a picture, too (or .pdf, .svg)
+  grpo-ext report runs/a --watch                          renews the page while the run goes on; Ctrl-C ends it
+  grpo-ext report runs/a --parquet                        metrics.parquet and samples.parquet beside the logs
+
+RUN is a run's output_dir, or a demo's folder. The page needs no network and no server: open it in a browser.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "report",
+        help="curves and completions of runs as one HTML file",
+        description="Write one self-contained HTML file: curves, completions and what each reward said of them, before and "
+        "after, recipe, alarms.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the page (default: report.html in the run; of several, here)"
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write the curves as a picture, too")
+    parser.add_argument("--parquet", action="store_true", help="write the logs as parquet, too")
+    parser.add_argument(
+        "--max_completions",
+        type=whole,
+        default=50_000,
+        metavar="N",
+        help="completions in the page, about; of more, a share of the prompts is taken (default 50000)",
+    )
+    parser.add_argument(
+        "--watch",
+        type=positive,
+        nargs="?",
+        const=10.0,
+        metavar="SECONDS",
+        help="look for new lines every so many seconds (default 10) and renew the page",
+    )
+    parser.set_defaults(run=run)
+
+
+def whole(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise ValueError(text)
+    return number
+
+
+def positive(text: str) -> float:
+    if not (number := float(text)) > 0:
+        raise ValueError(text)
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.observe.parquet import export_parquet
+    from grpo_ext.observe.report.write import watch, write_report
+
+    page = args.output or (args.runs[0] if len(args.runs) == 1 else Path()) / "report.html"
+
+    def write() -> None:
+        runs = write_report(args.runs, page, args.png, args.max_completions, args.watch)
+        shown, total = sum(len(run.samples) for run in runs), sum(run.total_samples for run in runs)
+        of = f" of {total}" if shown < total else ""
+        print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, {shown}{of} completions", flush=True)
+
+    if args.watch:
+        try:
+            watch(args.runs, args.watch, write)
+        except KeyboardInterrupt:
+            return 0
+    write()
+    if args.png:
+        print(args.png)
+    for path in [file for run in args.runs for file in export_parquet(run)] if args.parquet else []:
+        print(path)
+    return 0

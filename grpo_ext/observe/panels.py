@@ -1,0 +1,194 @@
+"""Which curves a run has: the panels of the report's page and of its pictures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_ext.observe.read_run import RunData
+
+MOST_POINTS = 2000  # of a curve; neighbours of longer ones are averaged
+
+
+@dataclass
+class Series:
+    """One curve: values by step, with standard errors or with the spread of the groups where there are any."""
+
+    label: str
+    steps: list[int]
+    values: list[float | None]
+    errors: list[float | None] | None = None
+    spread: list[float | None] | None = None
+
+
+@dataclass
+class Panel:
+    """Curves that are drawn together, and a sentence that says how to read them."""
+
+    title: str
+    note: str
+    series: list[Series] = field(default_factory=list)
+
+
+# title, note, and the curves as label and metric; the first of several metrics that was logged is taken
+PANELS: tuple[tuple[str, str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+    (
+        "Completion length, tokens",
+        "A steady climb to the limit means that the model learns to be cut off.",
+        (
+            ("mean", ("completions/mean_length",)),
+            ("longest", ("completions/max_length",)),
+        ),
+    ),
+    (
+        "Share cut off at the limit",
+        "Completions that ran into max_completion_length.",
+        (("cut off", ("completions/clipped_ratio",)),),
+    ),
+    ("Entropy, nats a token", "Near zero the model has stopped exploring.", (("entropy", ("entropy",)),)),
+    ("KL to the reference", "How far the policy has moved; logged where beta is above 0.", (("KL", ("kl",)),)),
+    (
+        "Clipped tokens",
+        "Share of tokens whose probability ratio ran into the clip range.",
+        (
+            ("too low", ("clip_ratio/low_mean",)),
+            ("too high", ("clip_ratio/high_mean", "cispo_clip_ratio")),
+            ("either", ("clip_ratio/region_mean",)),
+        ),
+    ),
+    (
+        "Sampler and trainer, difference of log-probs",
+        "Between the log-prob a token was sampled with and the one it is trained with: next to 0 if all is well.",
+        (
+            ("mean", ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")),
+            ("largest", ("sampling/logp_difference/max", "sampling/sampling_logp_difference/max")),
+        ),
+    ),
+    ("Gradient norm", "Before clipping. A sudden rise comes before a collapse.", (("gradient norm", ("grad_norm",)),)),
+    ("Loss", "Of little meaning by itself in GRPO.", (("loss", ("loss",)),)),
+    ("Learning rate", "As scheduled.", (("learning rate", ("learning_rate",)),)),
+)
+SECONDS = ("seconds/", "time/")
+NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
+NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std")
+
+
+def panels(run: RunData) -> list[Panel]:
+    """The panels of a run that have a curve, those that matter most first, and everything else that was logged last."""
+    columns = by_metric(run.metrics)
+    found = [total_reward(run, columns), reward_parts(run, columns), held_out(columns), groups(run, columns)]
+    for title, note, lines in PANELS:
+        chosen = [(label, next((key for key in keys if key in columns), None)) for label, keys in lines]
+        found.append(Panel(title, note, [series(label, columns[key]) for label, key in chosen if key]))
+    found.append(seconds(columns))
+    found = [panel for panel in found if panel.series]
+    return found
+
+
+def more_panels(run: RunData) -> list[Panel]:
+    """A panel for each metric that is in none of `panels`."""
+    columns = by_metric(run.metrics)
+    shown = {key for _, _, lines in PANELS for _, keys in lines for key in keys}
+    shown |= {"reward", "reward_std", "frac_reward_zero_std", "step_time"}
+    rest = [
+        key
+        for key in columns
+        if key not in shown
+        and key not in NOT_DRAWN
+        and not key.endswith(NOT_DRAWN_ENDINGS)
+        and not key.startswith((*SECONDS, "eval_", "train_", "rewards/"))
+    ]
+    return [Panel(key, "", [series(key, columns[key])]) for key in sorted(rest)]
+
+
+Column = tuple[list[int], list[float | None]]
+
+
+def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
+    """Steps and values of every metric that is a number, in order."""
+    columns: dict[str, Column] = {}
+    for row in rows:
+        for key in {**row, **row.get("not_finite", {})}:
+            value = row.get(key)
+            gap = value is None and key in row.get("not_finite", {})
+            if gap or (isinstance(value, int | float) and not isinstance(value, bool)):
+                steps, values = columns.setdefault(key, ([], []))
+                steps.append(row["step"])
+                values.append(None if gap or not math.isfinite(value) else value)
+    return columns
+
+
+def series(
+    label: str, column: Column, errors: Column | None = None, spread: list[float | None] | None = None
+) -> Series:
+    steps, values = column
+    by_step = dict(zip(*errors, strict=True)) if errors else None
+    bars = [by_step.get(step) for step in steps] if by_step else None
+    size = -(-len(steps) // MOST_POINTS)
+    if size > 1:
+        steps = steps[size - 1 :: size] + ([steps[-1]] if len(steps) % size else [])
+        values, bars, spread = (thinned(part, size) for part in (values, bars, spread))
+    return Series(label, list(steps), list(values), bars, spread)
+
+
+def thinned(values: list[float | None] | None, size: int) -> list[float | None] | None:
+    """Means of so many neighbours each."""
+    if values is None:
+        return None
+    cut = [[v for v in values[i : i + size] if v is not None] for i in range(0, len(values), size)]
+    return [sum(part) / len(part) if part else None for part in cut]
+
+
+def total_reward(run: RunData, columns: dict[str, Column]) -> Panel:
+    note = "Weighted sum. The band is the mean spread (one standard deviation) within a group: without it nothing is learnt."
+    figures = run.figures
+    if figures and figures.steps:
+        curve = series("reward", (figures.steps, figures.mean["reward"]), spread=figures.spread["reward"])
+        return Panel("Reward", note, [curve])
+    found = [series("reward", columns["reward"])] if "reward" in columns else []
+    return Panel("Reward", "Weighted sum, mean of each step.", found)
+
+
+def reward_parts(run: RunData, columns: dict[str, Column]) -> Panel:
+    note = "Each reward before its weight; bands as above."
+    figures = run.figures
+    if figures and figures.steps:
+        names = [name for name in figures.mean if name != "reward"]
+        parts = [series(n, (figures.steps, figures.mean[n]), spread=figures.spread[n]) for n in names]
+        return Panel("Reward by function", note, parts)
+    keys = [key for key in columns if key.startswith("rewards/") and key.endswith("/mean")]
+    return Panel(
+        "Reward by function", "Each reward before its weight.", [series(k.split("/")[1], columns[k]) for k in keys]
+    )
+
+
+def held_out(columns: dict[str, Column]) -> Panel:
+    skipped = (*NOT_DRAWN_ENDINGS, "_length", "num_tokens", "_loss", "entropy", "frac_reward_zero_std", "reward_std")
+    keys = [
+        key
+        for key in columns
+        if key.startswith("eval_")
+        and not key.endswith(skipped)
+        and "completions/" not in key
+        and "clip_ratio" not in key
+    ]
+    curves = [series(key.removeprefix("eval_"), columns[key], columns.get(f"{key}_se")) for key in keys]
+    return Panel("Held-out rewards", "Mean over all held-out prompts; bars are one standard error.", curves)
+
+
+def groups(run: RunData, columns: dict[str, Column]) -> Panel:
+    curves = []
+    if run.figures and run.figures.steps:
+        curves = [series(kind, (run.figures.steps, shares)) for kind, shares in run.figures.share.items()]
+    if "frac_reward_zero_std" in columns:
+        curves.append(series("no signal", columns["frac_reward_zero_std"]))
+    note = "Share of the groups. Only groups whose rewards differ teach; “no signal” is the share whose rewards are all equal."
+    return Panel("Groups all right, mixed, all wrong", note, curves)
+
+
+def seconds(columns: dict[str, Column]) -> Panel:
+    curves = [series(key.partition("/")[2], columns[key]) for key in columns if key.startswith(SECONDS)]
+    if "step_time" in columns:
+        curves.insert(0, series("a step", columns["step_time"]))
+    return Panel("Seconds", "Where the time of a step goes, as far as it was logged.", curves)

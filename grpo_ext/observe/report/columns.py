@@ -1,0 +1,71 @@
+"""Completions as the page keeps them: an index of short columns, read at once; texts in chunks, read when they are shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.report.explain import Mark, explain
+
+CHUNK = 250  # completions whose texts are unpacked together
+
+
+def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
+    """The index, and the prompts that its column `prompt` counts.
+
+    Every column has an entry a completion. `dataset` counts `datasets`; `cut` is 1 where the completion ran into the limit.
+    """
+    prompts: dict[str, int] = {}
+    datasets: dict[tuple[str, str], int] = {}
+    shown: list[Any] = []
+    index: dict[str, Any] = {
+        key: [] for key in ("step", "dataset", "prompt", "group", "reward", "advantage", "length", "cut")
+    }
+    rewards: dict[str, list[float | None]] = {reward["name"]: [] for reward in run.rewards}
+    for row in run.samples:
+        number = prompts.setdefault(row["prompt_id"], len(prompts))
+        if number == len(shown):
+            shown.append([row["prompt_id"], messages(row["prompt"])])
+        index["step"].append(row["step"])
+        index["dataset"].append(datasets.setdefault((row["mode"], row["dataset"]), len(datasets)))
+        index["prompt"].append(number)
+        index["group"].append(row["group"])
+        index["reward"].append(rounded(row["reward"]))
+        index["advantage"].append(rounded(row["advantage"]))
+        index["length"].append(row["length"])
+        index["cut"].append(int(row["finish_reason"] == "length"))
+        for name, values in rewards.items():
+            values.append(rounded(row["rewards"].get(name)))
+    return {**index, "rewards": rewards, "datasets": [list(key) for key in datasets]}, shown
+
+
+def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
+    """Of each completion its text, what the rewards said, and the marks on it."""
+    found = []
+    for row in rows:
+        said, marks = explain(row, rewards)
+        found.append([row["text"], said, in_utf16(row["text"], marks)])
+    return found
+
+
+def messages(prompt: Any) -> list[list[str]]:
+    """A prompt as roles and texts; plain text has no role."""
+    if not isinstance(prompt, list):
+        return [["", str(prompt)]]
+    return [
+        [str(m.get("role", "")), str(m.get("content", ""))] if isinstance(m, dict) else ["", str(m)] for m in prompt
+    ]
+
+
+def in_utf16(text: str, marks: list[Mark]) -> list[Mark]:
+    """Marks counted as a browser counts characters, in which those beyond U+FFFF are two."""
+    if text.isascii() or not marks or max(text) <= "\uffff":
+        return marks
+    wide = [0]
+    for character in text:
+        wide.append(wide[-1] + (2 if character > "\uffff" else 1))
+    return [(wide[start], wide[end], kind, words) for start, end, kind, words in marks]
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,83 @@
+"use strict";
+// One completion: its prompt, its text with marks, what each reward said, and the same prompt at other steps.
+
+const detail = { samples: null, at: -1 };
+
+async function showCompletion(samples, i) {
+  detail.samples = samples;
+  detail.at = i;
+  const { index } = samples;
+  const [[text, said, marks], [id, messages]] = await Promise.all([samples.entry(i), samples.prompt(i)]);
+  if (detail.samples !== samples || detail.at !== i) return; // another was chosen meanwhile
+  const facts = [`step ${index.step[i]}`, samples.dataset(i), `group ${index.group[i]}`, `prompt ${id}`,
+    `${index.length[i]} tokens`, index.cut[i] ? "cut off at the limit" : "ended by itself"];
+  document.getElementById("detail").replaceChildren(
+    el("p", { class: "quiet" }, facts.join(" · ")),
+    el("h3", {}, "Prompt"), ...messages.map(messageOf),
+    el("h3", {}, "Completion"), el("div", { class: "completion", dir: "auto" }, ...marked(text, marks)),
+    el("h3", {}, "Rewards"), rewardTable(samples, i, said),
+    el("h3", {}, "The same prompt at other steps"), sameprompt(samples, i),
+  );
+}
+
+function messageOf([role, content]) {
+  return el("div", { class: "message", dir: "auto" }, role ? el("small", {}, role) : null, content);
+}
+
+// The text in pieces, those that a reward spoke of as marks with its words as their title.
+function marked(text, marks) {
+  const cuts = [...new Set([0, text.length, ...marks.flatMap(([start, end]) => [start, end])])].sort((a, b) => a - b);
+  const pieces = [];
+  for (let k = 0; k + 1 < cuts.length; k++) {
+    const over = marks.filter(([start, end]) => start <= cuts[k] && end >= cuts[k + 1]);
+    const piece = text.slice(cuts[k], cuts[k + 1]);
+    const faulty = over.some(([, , kind]) => kind === "fault");
+    const words = over.map(([, , , said]) => said).join("\n");
+    pieces.push(over.length ? el("mark", { class: faulty ? "fault" : null, title: words }, piece) : piece);
+  }
+  return pieces.length ? pieces : [el("span", { class: "quiet" }, "(nothing)")];
+}
+
+function rewardTable(samples, i, said) {
+  const { index, run } = samples;
+  const rows = run.rewards.map(({ name, weight }) => {
+    const value = index.rewards[name]?.[i];
+    const words = value === null || value === undefined ? "not scored" : said[name] ?? "";
+    return el("tr", {}, el("td", {}, name), el("td", { class: "n" }, figure(value)),
+      el("td", { class: "n quiet" }, weight === undefined ? "" : `× ${figure(weight)}`), el("td", { class: "said" }, words));
+  });
+  const total = el("tr", {}, el("td", {}, el("b", {}, "together")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
+    el("td"), el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${figure(index.advantage[i])}`));
+  return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows, total)));
+}
+
+// A button for each completion of this prompt, in the order of the steps; training and evaluation alike.
+function sameprompt(samples, i) {
+  const others = samples.byPrompt.get(samples.index.prompt[i]);
+  return el("div", { class: "steps" }, others.map((other) => {
+    const label = `${samples.index.step[other]}${samples.mode(other) === "eval" ? "e" : ""}: ${figure(samples.index.reward[other], 2)}`;
+    const title = `${samples.dataset(other)}, step ${samples.index.step[other]}`;
+    return el("button", { type: "button", title, "aria-pressed": String(other === i), on: { click: () => jump(other) } }, label);
+  }));
+}
+
+// Show a completion that need not be in the list as it is filtered now.
+function jump(i) {
+  const at = browser.shown.indexOf(i);
+  if (at >= 0) return select(at);
+  browser.selected = -1;
+  drawRows();
+  return showCompletion(detail.samples, i);
+}
+
+// The same prompt at the next step that has it, or at the previous one.
+function jumpInPrompt(direction) {
+  if (detail.at < 0) return;
+  const { index } = detail.samples;
+  const others = detail.samples.byPrompt.get(index.prompt[detail.at]);
+  const here = index.step[detail.at];
+  const steps = [...new Set(others.map((i) => index.step[i]))].filter((step) => (step - here) * direction > 0);
+  if (!steps.length) return;
+  const step = direction > 0 ? Math.min(...steps) : Math.max(...steps);
+  jump(others.find((i) => index.step[i] === step));
+}

@@ -1,0 +1,110 @@
+"""The page: parts in `data/`, data compressed beside them, and a policy that lets nothing else run and nothing out.
+
+What a model wrote is untrusted. It lies in the page as base64 of gzip, in which no tag can be spelt; the page's scripts show it
+as text nodes only; and the Content-Security-Policy names the scripts by their hashes, so that nothing else would run.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from grpo_ext.observe.jsonl import finite
+from grpo_ext.observe.panels import more_panels, panels
+from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.report.columns import CHUNK, sample_columns, sample_texts
+
+SCRIPTS = ("store.js", "charts.js", "completions.js", "detail.js", "pairs.js", "main.js")
+
+
+def build_page(runs: list[RunData], renew_seconds: float | None = None) -> str:
+    """The report as HTML.
+
+    Args:
+        runs: overlaid in the curves, each with its own completions.
+        renew_seconds: the page loads itself again after so many seconds; `None`: never.
+    """
+    blocks = dict(data_blocks(runs, renew_seconds))
+    script = "\n".join(part(name) for name in SCRIPTS)
+    scripts = f"{source_hash(script)} {source_hash(plotly_script())}"
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    data = "\n".join(f'<script type="text/plain" id="{name}">{block}</script>' for name, block in blocks.items())
+    fill = {
+        "POLICY": html.escape(policy, quote=True).replace("&#x27;", "'"),
+        "TITLE": html.escape(", ".join(run.name for run in runs)),
+        "STYLE": part("page.css"),
+        "DATA": data,
+        "SCRIPT": f"<script>{script}</script>",
+    }
+    before, *rest = part("page.html").split("{{")
+    return before + "".join(fill[piece.partition("}}")[0]] + piece.partition("}}")[2] for piece in rest)
+
+
+def data_blocks(runs: list[RunData], renew_seconds: float | None) -> Iterator[tuple[str, str]]:
+    """Id and content of each block: `plotly`, `runs`, and for the i-th run `index-i`, `prompts-i`, `texts-i-0`, ..."""
+    yield "plotly", packed_plotly()
+    yield "runs", packed({"renew": renew_seconds, "made": time.time(), "runs": [about(run) for run in runs]})
+    for i, run in enumerate(runs):
+        index, prompts = sample_columns(run)
+        yield f"index-{i}", packed(index)
+        yield f"prompts-{i}", packed(prompts)
+        for j in range(0, len(run.samples), CHUNK):
+            yield f"texts-{i}-{j // CHUNK}", packed(sample_texts(run.samples[j : j + CHUNK], run.rewards))
+
+
+def about(run: RunData) -> dict[str, Any]:
+    """Everything of a run but its completions."""
+    return {
+        "name": run.name,
+        "folder": str(run.folder),
+        "panels": [asdict(panel) for panel in panels(run)],
+        "more": [asdict(panel) for panel in more_panels(run)],
+        "recipe": run.recipe,
+        "about": run.about,
+        "alarms": run.alarms,
+        "rewards": run.rewards,
+        "outcome": run.outcome,
+        "samples": len(run.samples),
+        "totalSamples": run.total_samples,
+        "chunk": CHUNK,
+    }
+
+
+def packed(value: Any) -> str:
+    """JSON as gzip as base64. Lone surrogates become their JSON escapes."""
+    text = json.dumps(finite(value, "", {}), ensure_ascii=False, separators=(",", ":"))
+    squeezed = gzip.compress(text.encode("utf-8", "backslashreplace"), compresslevel=6, mtime=0)
+    return base64.b64encode(squeezed).decode("ascii")
+
+
+def part(name: str) -> str:
+    """A file of the page."""
+    return resources.files("grpo_ext.observe.report").joinpath("data", name).read_text(encoding="utf-8")
+
+
+def source_hash(script: str) -> str:
+    """A script as the policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+@cache
+def plotly_script() -> str:
+    """plotly.js as its Python package brings it."""
+    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+
+
+@cache
+def packed_plotly() -> str:
+    return packed(plotly_script())

@@ -1,0 +1,54 @@
+"""The report's files: page, pictures of the curves, tables for other programs; once, or again and again as a run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from grpo_ext.files import write_atomically
+from grpo_ext.observe.jsonl import parts
+from grpo_ext.observe.plots import plot_runs
+from grpo_ext.observe.read_run import RunData, distinct, find_folder, read_run, short_name
+from grpo_ext.observe.report.page import build_page
+from grpo_ext.observe.run_log import METRICS, SAMPLES
+
+
+def read_runs(paths: list[Path], max_samples: int) -> list[RunData]:
+    """The runs, with names that differ, and as many completions of each as leave room for the others'."""
+    names = distinct([short_name(find_folder(path)) for path in paths])
+    return [read_run(path, name, max_samples // len(paths)) for path, name in zip(paths, names, strict=True)]
+
+
+def write_report(
+    paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000, renew: float | None = None
+) -> list[RunData]:
+    """Write the page, and the picture where one is wanted.
+
+    Args:
+        paths: of the runs.
+        picture: a file whose ending says the format.
+        max_samples: about how many completions to put into the page.
+        renew: seconds after which the open page loads itself again.
+    """
+    runs = read_runs(paths, max_samples)
+    write_atomically(page, build_page(runs, renew))
+    if picture is not None:
+        plot_runs(runs, picture)
+    return runs
+
+
+def watch(paths: list[Path], seconds: float, write: Callable[[], None]) -> None:
+    """Call `write` now, and again whenever a log has grown, until it is interrupted."""
+    seen: list[tuple[str, int]] | None = None
+    while True:
+        now = [(str(part), part.stat().st_size) for path in paths for part in log_files(path)]
+        if now != seen:
+            seen = now
+            write()
+        time.sleep(seconds)
+
+
+def log_files(path: Path) -> list[Path]:
+    folder = find_folder(path)
+    return [part for name in (METRICS, SAMPLES) for part in parts(folder / name)]

@@ -1,0 +1,239 @@
+"""The report's page: everything is in it, nothing gets out of it, and what a model wrote stays text."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import REPO
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_ext.cli.main import main
+from grpo_ext.observe.jsonl import JsonLines
+from grpo_ext.observe.read_run import read_run
+from grpo_ext.observe.report.columns import in_utf16
+from grpo_ext.observe.report.explain import explain
+from grpo_ext.observe.report.page import build_page, packed
+
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>{{SCRIPT}}\ud800 \u2028 <!-- "
+LINES = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]
+
+
+def sample(step, text, mode="train", group=0, prompt="Use 3, 4 to make 7.", **more):
+    prompt_id = hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest()[:12]
+    return {
+        "step": step, "mode": mode, "dataset": mode, "prompt_id": prompt_id,
+        "group": group, "prompt": [{"role": "user", "content": prompt}], "text": text, "rewards": {"countdown": 0.0},
+        "reward": 0.0, "advantage": None if mode == "eval" else 0.0, "finish_reason": "stop", "length": 3,
+        "columns": {"nums": [3, 4], "target": 7}, **more,
+    }  # fmt: skip
+
+
+def write_run(folder: Path, rows, metrics=({"step": 1, "reward": 0.5},)) -> Path:
+    JsonLines(folder / "samples.jsonl").append(rows)
+    JsonLines(folder / "metrics.jsonl").append(list(metrics))
+    return folder
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with their attributes, and the content of each script by its id."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self._script = [], [], None
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._script = dict(attrs) if tag == "script" else None
+
+    def handle_data(self, data):
+        if self._script is not None:
+            self.scripts.append((self._script, data))
+            self._script = None
+
+    def block(self, name):
+        content = next(data for attrs, data in self.scripts if attrs.get("id") == name)
+        return json.loads(gzip.decompress(base64.b64decode(content, validate=True)))
+
+
+def unpacked(text):
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters(exclude_categories=[])))
+def test_data_comes_back_as_it_was_and_cannot_spell_a_tag(text):
+    found = packed([text])
+    assert re.fullmatch(r"[A-Za-z0-9+/=]*", found)
+    assert unpacked(found) == [text]
+
+
+def test_hostile_text_stays_data(tmp_path):
+    rows = [sample(1, HOSTILE, prompt=HOSTILE), sample(2, HOSTILE, prompt=HOSTILE)]
+    metrics = [{"step": 1, HOSTILE: 1.0, "alarm": HOSTILE, "message": HOSTILE}]
+    folder = write_run(tmp_path / "run<b>", rows, metrics)
+    (folder / "recipe.yaml").write_text(json.dumps({"system_prompt": HOSTILE[:40]}))
+    page = Page(build_page([read_run(folder)]))
+    executed = [(attrs, data) for attrs, data in page.scripts if attrs.get("type") != "text/plain"]
+    assert len(executed) == 1 and not any(attrs for attrs, _ in executed)
+    assert all("document.title='owned'" not in data for _, data in executed)
+    assert not any(name.startswith("on") or (name in ("src", "href") and not str(value).startswith("#"))
+                   for _, attrs in page.tags for name, value in attrs.items())  # fmt: skip
+    assert page.block("texts-0-0")[0][0] == HOSTILE
+    assert page.block("prompts-0")[0][1] == [["user", HOSTILE]]
+    assert page.block("runs")["runs"][0]["alarms"][0]["alarm"] == HOSTILE
+
+
+def test_the_policy_lets_our_script_and_plotly_run_and_no_other_and_nothing_out(tmp_path):
+    page = Page(build_page([read_run(write_run(tmp_path, [sample(1, "x")]))]))
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'" and rules["img-src"] == "data: blob:"
+    assert not {"connect-src", "frame-src", "worker-src", "font-src", "media-src", "object-src"} & set(rules)
+    scripts = [data for attrs, data in page.scripts if attrs.get("type") != "text/plain"] + [page.block("plotly")]
+    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts}
+    assert set(rules["script-src"].split()) == hashes and len(hashes) == 2
+
+
+def test_own_scripts_never_read_text_as_html():
+    for path in (REPO / "grpo_ext" / "observe" / "report" / "data").glob("*.js"):
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "fetch(",
+        ):
+            assert way not in path.read_text(encoding="utf-8"), f"{path.name} uses {way}"
+
+
+def test_the_page_holds_every_completion_with_its_figures(tmp_path):
+    texts = [f"<answer>3 + {i}</answer>" for i in range(600)]
+    rows = [
+        sample(i // 2 + 1, text, group=i % 2, reward=i / 7, rewards={"countdown": float(i == 4)})
+        for i, text in enumerate(texts)
+    ]
+    page = Page(build_page([read_run(write_run(tmp_path, rows))]))
+    index = page.block("index-0")
+    assert index["step"] == [row["step"] for row in rows]
+    assert index["rewards"]["countdown"][4] == 1.0 and index["reward"][7] == 1.0
+    chunks = [page.block(f"texts-0-{i}") for i in range(3)]
+    assert [entry[0] for chunk in chunks for entry in chunk] == texts
+    assert (
+        "its value is 3, not 7" not in chunks[0][4][1]["countdown"]
+        and "the answer is right" in chunks[0][4][1]["countdown"]
+    )
+
+
+def test_of_many_completions_a_share_of_the_prompts_is_kept_in_all_steps(tmp_path):
+    rows = [sample(step, f"{step}", prompt=f"prompt {i}") for step in range(1, 21) for i in range(100)]
+    run = read_run(write_run(tmp_path, rows), max_samples=500)
+    assert 300 <= len(run.samples) <= 500 and run.total_samples == 2000
+    counts = {}
+    for row in run.samples:
+        counts[row["prompt_id"]] = counts.get(row["prompt_id"], 0) + 1
+    assert set(counts.values()) == {20}
+    assert run.figures.steps == list(range(1, 21))
+
+
+def test_verse_faults_are_marked_on_their_characters():
+    text = "<think>想</think>\n<answer>应有仙人吹笛啼</answer>"
+    rewards = [{"name": "poem_format", "options": {}}, {"name": "poem_yun", "options": {}}]
+    said, marks = explain(sample(1, text, columns={"lines": LINES}), rewards)
+    assert "faults in the last line: 1" in said["poem_format"] and "the last line is in it" in said["poem_yun"]
+    faults = [(text[start:end], words) for start, end, kind, words in marks if kind == "fault"]
+    assert len(faults) == 1
+    character, words = faults[0]
+    assert character in "应有仙人吹笛啼" and character in words
+    _, marks = explain(sample(1, "应是仙人放鹤归", columns={"lines": LINES}), rewards)
+    assert marks == [(6, 7, "fault", "The last character does not rhyme.")]
+
+
+def test_a_line_spaced_out_is_marked_where_it_stands():
+    text = "好：一 棹 烟 波 去 未 归"
+    _, marks = explain(sample(1, text, columns={"lines": LINES}), [{"name": "poem_yun", "options": {}}])
+    assert [(text[start:end]) for start, end, *_ in marks] == ["归"] and marks[0][0] == len(text) - 1
+
+
+@pytest.mark.parametrize("columns", [{}, {"nums": "x", "target": None}, {"nums": [3, 4]}, None])
+def test_columns_of_another_shape_are_no_error(columns):
+    assert explain(sample(1, "<answer>3 + 4</answer>", columns=columns), [{"name": "countdown"}]) in [
+        ({}, []),
+        (
+            {
+                "countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but x are to be used, each once."
+            },
+            [],
+        ),
+    ]
+
+
+def test_marks_are_counted_as_browsers_count():
+    text = "𝟙a<answer>𠮷b</answer>"
+    _, marks = explain(sample(1, text), [{"name": "countdown", "options": {}}])
+    ((start, end, *_),) = in_utf16(text, marks)
+    assert text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == "𠮷b"
+
+
+def test_the_command_writes_page_picture_and_tables_of_several_runs(tmp_path, capsys):
+    import pyarrow.parquet as pq
+
+    for name in ("a", "b"):
+        rows = [sample(step, "x", rewards={"countdown": None if step == 1 else 1.0}) for step in (1, 2)]
+        metrics = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None, "not_finite": {"reward": "nan"}, "kl": 1}]
+        write_run(tmp_path / name / "grpo", rows, metrics)
+    out = tmp_path / "compare.html"
+    words = [
+        "report",
+        str(tmp_path / "a"),
+        str(tmp_path / "b"),
+        "--output",
+        str(out),
+        "--png",
+        str(tmp_path / "c.png"),
+        "--parquet",
+    ]
+    assert main(words) == 0
+    assert "4 completions" in capsys.readouterr().out
+    page = Page(out.read_text(encoding="utf-8"))
+    assert [run["name"] for run in page.block("runs")["runs"]] == ["a", "b"]
+    assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
+    samples = pq.read_table(tmp_path / "a" / "grpo" / "samples.parquet").to_pylist()
+    assert [row["rewards/countdown"] for row in samples] == [None, 1.0] and json.loads(samples[0]["prompt"])[0][
+        "role"
+    ] == "user"
+    metrics = pq.read_table(tmp_path / "a" / "grpo" / "metrics.parquet").to_pylist()
+    assert [row["kl"] for row in metrics] == [None, 1.0]
+
+
+def test_a_folder_without_a_run_is_told(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_watch_renews_the_page_when_lines_come(tmp_path):
+    folder = write_run(tmp_path, [sample(1, "first")])
+    command = [sys.executable, "-m", "grpo_ext", "report", str(folder), "--watch", "0.2"]
+    process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True)
+    try:
+        assert "1 completions" in process.stdout.readline()
+        JsonLines(folder / "samples.jsonl").append([sample(2, "second")])
+        assert "2 completions" in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate()
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    assert page.block("runs")["renew"] == 0.2 and page.block("texts-0-0")[1][0] == "second"
