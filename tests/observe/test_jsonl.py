@@ -100,15 +100,16 @@ def test_a_reader_beside_the_writer_sees_whole_lines_only(tmp_path):
     path = tmp_path / "samples.jsonl"
     code = (
         "import sys; from pathlib import Path; from grpo_ext.observe.jsonl import JsonLines\n"
-        "log = JsonLines(Path(sys.argv[1]), 0.5); step = 0\n"
-        "while True:\n"
-        "    step += 1; log.append([{'step': step, 'row': i, 'text': '字' * 2000} for i in range(20)])"
+        "import time; log = JsonLines(Path(sys.argv[1]), 0.5)\n"
+        "for step in range(1, 200):\n"
+        "    log.append([{'step': step, 'row': i, 'text': '字' * 2000} for i in range(20)]); time.sleep(0.005)\n"
+        "time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(path)], env={**os.environ, "PYTHONPATH": str(REPO)})
     try:
         seen = 0
-        deadline = time.time() + 20
-        while len(parts(path)) < 3 and time.time() < deadline:
+        deadline = time.time() + 100
+        while (len(parts(path)) < 3 or not seen) and time.time() < deadline:
             rows = list(read(path)) if path.exists() else []
             seen = max(seen, len(rows))
             assert all(len(row["text"]) == 2000 for row in rows)
