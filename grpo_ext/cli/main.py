@@ -14,7 +14,7 @@ from importlib import import_module
 from grpo_ext import __version__
 from grpo_ext.rewards.guard import RewardFailure
 
-SUBCOMMANDS = ("check", "plan", "train", "sft", "eval", "report", "demo", "rewards", "explain")
+SUBCOMMANDS = ("check", "plan", "probe", "train", "sft", "eval", "report", "demo", "rewards", "explain")
 
 EXAMPLES = """\
 examples:
@@ -23,6 +23,7 @@ examples:
   grpo-ext plan --config recipes/countdown/tiny.yaml       what its batch means, how many steps there will be
   grpo-ext train --config recipes/countdown/tiny.yaml      train as a recipe says
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
+  grpo-ext probe --config RECIPE                           how many groups will have signal
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
   grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
   grpo-ext rewards list                                    what can judge a completion

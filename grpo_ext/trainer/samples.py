@@ -7,11 +7,11 @@ process. A row is what docs/report.md describes. TRL keeps completions, too, but
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 
+from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.rewards.reward import plain_text
 
 if TYPE_CHECKING:
@@ -101,12 +101,6 @@ class HandsOutSamples:
 def columns_read(reward_funcs: list[Any]) -> list[str]:
     """The data set's columns that the rewards say they read."""
     return sorted({column for reward in reward_funcs for column in getattr(reward, "columns", ())})
-
-
-def prompt_id(prompt: Any) -> str:
-    """The same for the same prompt, in every step and run; 12 hexadecimal digits."""
-    text = json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str)
-    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def text_of(completion: Any) -> str:

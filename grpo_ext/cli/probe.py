@@ -1,0 +1,140 @@
+"""`grpo-ext probe`: before training, how many groups will have signal, and what group size fits the model and the prompts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_ext.curriculum.pass_rates import PassCount
+    from grpo_ext.curriculum.probe import Estimate, Expectation
+
+EXAMPLES = """\
+examples:
+  grpo-ext probe --config recipes/countdown/tiny.yaml
+  grpo-ext probe --config RECIPE --num_prompts 512 --samples 32 --output rates.jsonl
+
+The pass rates are written as one JSON object a prompt. Every key of a recipe can be set as --key value.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "probe",
+        help="estimate how many groups will have signal, before training",
+        description="Sample training prompts as training would, and say what to expect of each num_generations.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
+    parser.add_argument("--model", metavar="MODEL", help="folder or hub id (default: the recipe's model_name_or_path)")
+    parser.add_argument("--num_prompts", type=positive, default=256, metavar="N", help="prompts (default 256)")
+    parser.add_argument("--samples", type=several, default=16, metavar="K", help="completions a prompt (default 16)")
+    parser.add_argument(
+        "--batch_size", type=positive, default=64, metavar="B", help="completions decoded at once (default 64)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="where the pass rates go (default: pass_rates.jsonl in the recipe's output_dir)",
+    )
+    parser.set_defaults(run=run, takes_overrides=True)
+
+
+def positive(text: str) -> int:
+    return _at_least(text, 1)
+
+
+def several(text: str) -> int:
+    return _at_least(text, 2)
+
+
+def _at_least(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed, got {text!r}")
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.curriculum.pass_rates import write_pass_rates
+    from grpo_ext.evaluation.probe import probe_recipe
+    from grpo_ext.recipe.load import load_recipe
+
+    recipe = load_recipe(args.config, args.overrides)
+    model_name = args.model or recipe.model.model_name_or_path
+    name, counts, length = probe_recipe(recipe, model_name, args.num_prompts, args.samples, args.batch_size)
+    print_probe(name, counts, length, recipe.training.num_generations)
+    output = Path(args.output or Path(recipe.training.output_dir) / "pass_rates.jsonl")
+    write_pass_rates(output, counts)
+    print(f"Pass rates written to {output}.")
+    return 0
+
+
+def print_probe(name: str, counts: list[PassCount], length: float, num_generations: int) -> None:
+    """The findings as two tables and three sentences.
+
+    Args:
+        name: of the outcome reward.
+        length: mean of a completion, in tokens.
+        num_generations: of the recipe.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from grpo_ext.curriculum.probe import SIZES, expect, rule_of_thumb, solved_shares, suggest
+
+    console = Console()
+    fewest = int(min(count.samples for count in counts))
+    table = Table(title=f"{len(counts)} prompts, {fewest} samples each, by {name}")
+    for title in ("solved", "share of prompts", "95 % interval"):
+        table.add_column(title, justify="right")
+    for kind, share in solved_shares(counts).items():
+        table.add_row(kind, *in_percent(share))
+    console.print(table)
+
+    found = {size: expect(counts, size) for size in sorted({*SIZES, num_generations})}
+    table = Table(title="groups with signal, by group size")
+    for title in ("num_generations", "with signal", "95 % interval", "completions a useful group", "tokens"):
+        table.add_column(title, justify="right")
+    for size, expected in found.items():
+        mark = "*" if expected.extrapolated else ""
+        here = " (recipe)" if size == num_generations else ""
+        table.add_row(f"{size}{here}", *in_percent(expected.with_signal, mark), *costs(expected, length))
+    console.print(table)
+    if any(expected.extrapolated for expected in found.values()):
+        console.print(
+            f"* more than the {fewest} samples: extrapolated by a Beta distribution fitted to the pass rates"
+        )
+
+    size, reason = suggest([found[size] for size in SIZES])
+    console.print(f"Suggested num_generations: {size} ({reason}).")
+    thumb = rule_of_thumb(counts)
+    console.print(
+        f"Rule of thumb, 1 / pass rate: {thumb:.1f}."
+        if thumb < float("inf")
+        else "Rule of thumb, 1 / pass rate: no limit."
+    )
+    waste = 1 - found[num_generations].with_signal.value
+    console.print(
+        f"The recipe as it is, with num_generations {num_generations}: {waste:.0%} of what is generated teaches nothing"
+        + (". group_filter: refill generates others in its place." if waste >= 0.3 else ".")
+    )
+
+
+def in_percent(share: Estimate, mark: str = "") -> tuple[str, str]:
+    """A share and its interval."""
+    return f"{share.value:.1%}{mark}", f"{share.low:.1%} to {share.high:.1%}"
+
+
+def costs(expected: Expectation, length: float) -> tuple[str, str]:
+    """Completions and tokens for one group with signal."""
+    completions = expected.completions_per_useful_group
+    if completions == float("inf"):
+        return "no limit", "no limit"
+    return f"{completions:.1f}", f"{completions * length:,.0f}"

@@ -1,0 +1,162 @@
+"""What a few samples of each prompt say about groups of other sizes.
+
+A group of G completions of a prompt with pass rate p has signal with chance 1 - p^G - (1-p)^G. Of n samples of which k are
+right,
+
+    1 - [C(k, G) + C(n - k, G)] / C(n, G)
+
+is an unbiased estimate of it for every G up to n: the share of G samples drawn from the n that are not all alike (as pass@k
+is estimated, Chen et al. 2021, arXiv 2107.03374, equation 1). For larger G there is no unbiased estimate. Pass rates are then
+taken to follow a Beta distribution, fitted to the counts by maximum likelihood, and the result is marked as extrapolated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from grpo_ext.curriculum.pass_rates import PassCount
+
+SIZES = (2, 4, 8, 16, 32, 64)
+Z = 1.96  # of a 95 % interval
+_RESAMPLES = 400
+_GAIN = 1.1  # a group size is large enough where twice of it finds less than a tenth more
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A share, and the interval that holds it in 95 of 100 probes."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What to expect of one group size.
+
+    Args:
+        num_generations: G.
+        with_signal: share of groups with signal.
+        extrapolated: whether G is above the samples a prompt.
+    """
+
+    num_generations: int
+    with_signal: Estimate
+    extrapolated: bool
+
+    @property
+    def completions_per_useful_group(self) -> float:
+        """Completions to generate for one group with signal; infinite where there is none."""
+        return self.num_generations / self.with_signal.value if self.with_signal.value > 0 else math.inf
+
+
+def chance_of_signal(right: int, samples: int, num_generations: int) -> float:
+    """Unbiased estimate that a group is mixed, from one prompt's samples.
+
+    Args:
+        right: k.
+        samples: n, at least `num_generations`.
+        num_generations: G.
+
+    Raises:
+        ValueError: if there are fewer samples than a group holds.
+    """
+    if num_generations > samples:
+        raise ValueError(f"{samples} samples say nothing unbiased of groups of {num_generations}.")
+    alike = math.comb(right, num_generations) + math.comb(samples - right, num_generations)
+    return 1 - alike / math.comb(samples, num_generations)
+
+
+def wilson(right: float, samples: float) -> Estimate:
+    """A share with Wilson's score interval (1927), 95 %."""
+    if samples == 0:
+        return Estimate(math.nan, 0.0, 1.0)
+    p, z2 = right / samples, Z**2 / samples
+    middle = (p + z2 / 2) / (1 + z2)
+    half = Z / (1 + z2) * math.sqrt(p * (1 - p) / samples + z2 / samples / 4)
+    return Estimate(p, min(p, max(0.0, middle - half)), max(p, min(1.0, middle + half)))
+
+
+def solved_shares(counts: Sequence[PassCount]) -> dict[str, Estimate]:
+    """Shares of the prompts that were solved never, sometimes and always."""
+    never = sum(count.right == 0 for count in counts)
+    always = sum(count.right == count.samples for count in counts)
+    parts = {"never": never, "sometimes": len(counts) - never - always, "always": always}
+    return {name: wilson(part, len(counts)) for name, part in parts.items()}
+
+
+def expect(counts: Sequence[PassCount], num_generations: int, seed: int = 0) -> Expectation:
+    """The share of groups with signal, over prompts like those of the probe.
+
+    The interval is a bootstrap over prompts (percentiles), since it is prompts that were drawn.
+    """
+    fewest = int(min(count.samples for count in counts))
+    rng = np.random.default_rng(seed)
+    drawn = rng.multinomial(len(counts), [1 / len(counts)] * len(counts), size=_RESAMPLES)  # (R, P)
+    extrapolated = num_generations > fewest
+    if extrapolated:
+        values = _fitted_shares(counts, np.vstack([np.ones_like(drawn[:1]), drawn]), num_generations)
+        value, resampled = values[0], values[1:]
+    else:
+        each = np.array([chance_of_signal(int(c.right), int(c.samples), num_generations) for c in counts])
+        value, resampled = each.mean(), drawn @ each / len(counts)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return Expectation(num_generations, Estimate(float(value), float(low), float(high)), extrapolated)
+
+
+def _fitted_shares(counts: Sequence[PassCount], weights: np.ndarray, num_generations: int) -> np.ndarray:
+    """(R,), the share under the Beta distribution that fits best, for each weighting (R, P) of the prompts."""
+    means = torch.sigmoid(torch.linspace(-8, 8, 129, dtype=torch.float64))
+    sums = torch.logspace(-2, 3, 61, dtype=torch.float64)
+    a = (means.unsqueeze(1) * sums).flatten().unsqueeze(1)  # (grid, 1)
+    b = ((1 - means).unsqueeze(1) * sums).flatten().unsqueeze(1)
+    kinds = sorted({(count.right, count.samples) for count in counts})
+    right, samples = (torch.tensor(column, dtype=torch.float64) for column in zip(*kinds, strict=True))  # (kinds,)
+    likelihood = _log_beta(a + right, b + samples - right) - _log_beta(a, b)  # (grid, kinds)
+    of_kind = torch.zeros(len(counts), len(kinds), dtype=torch.float64)
+    for i, count in enumerate(counts):
+        of_kind[i, kinds.index((count.right, count.samples))] = 1
+    best = (likelihood @ (torch.from_numpy(weights).double() @ of_kind).T).argmax(0)  # (R,)
+    a, b = a[best, 0], b[best, 0]
+    alike = (_log_beta(a + num_generations, b) - _log_beta(a, b)).exp()
+    alike += (_log_beta(a, b + num_generations) - _log_beta(a, b)).exp()
+    return (1 - alike).numpy()
+
+
+def _log_beta(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+
+
+def suggest(expectations: Sequence[Expectation]) -> tuple[int, str]:
+    """A group size with the reason for it: the smallest whose double finds less than a tenth more groups with signal.
+
+    Args:
+        expectations: of rising sizes, each twice the one before.
+    """
+    for now, twice in pairwise(expectations):
+        a, b = now.with_signal.value, twice.with_signal.value
+        if a > 0 and b < _GAIN * a:
+            return now.num_generations, (
+                f"{a:.0%} of groups of {now.num_generations} have signal; twice as many completions a prompt would make it "
+                f"{b:.0%}"
+            )
+    last = expectations[-1]
+    if last.with_signal.value == 0:
+        return last.num_generations, "no prompt was solved sometimes: easier prompts, or a better start, come first"
+    return last.num_generations, (
+        f"even groups of {last.num_generations} find more signal than smaller ones: {last.with_signal.value:.0%}; "
+        "easier prompts would do more"
+    )
+
+
+def rule_of_thumb(counts: Sequence[PassCount]) -> float:
+    """1 / pass rate: so many completions hold one that is right, on average; infinite where none is."""
+    right, samples = sum(count.right for count in counts), sum(count.samples for count in counts)
+    return samples / right if right else math.inf
