@@ -90,7 +90,7 @@ class _SamplingLogProb(torch.autograd.Function):
         found: list[KeptSet] = []
         log_z, logps, entropy = (torch.zeros(num, device=hidden.device) for _ in range(3))
         for rows in _tiles(num, weight.size(0)):
-            logits = projection(_project(hidden[rows], weight, bias, dtype)).div_(params.temperature)
+            logits = projection(project(hidden[rows], weight, bias, dtype)).div_(params.temperature)
             kept = kept_tokens(logits, params) if given is None else _mask(given, rows, hidden.device)
             kept.scatter_(-1, targets[rows].unsqueeze(-1), True)
             if given is None:
@@ -118,7 +118,7 @@ class _SamplingLogProb(torch.autograd.Function):
             for x, need in zip((hidden, weight, bias), needs, strict=True)
         ]
         for rows in _tiles(hidden.size(0), weight.size(0)):
-            logits = projection(_project(hidden[rows], weight, bias, dtype))
+            logits = projection(project(hidden[rows], weight, bias, dtype))
             kept = _mask(given, rows, hidden.device)
             kept.scatter_(-1, targets[rows].unsqueeze(-1), True)
             log_p = (logits / params.temperature).sub_(log_z[rows].unsqueeze(-1))
@@ -134,7 +134,7 @@ class _SamplingLogProb(torch.autograd.Function):
             if grads[0] is not None:
                 grads[0][rows] = (grad @ weight.to(dtype)).float()
             if grads[1] is not None:
-                _add_product(grads[1], grad.t(), hidden[rows].to(dtype))
+                add_product(grads[1], grad.t(), hidden[rows].to(dtype))
             if grads[2] is not None:
                 grads[2] += grad.sum(0, dtype=torch.float32)
         typed = [g if g is None else g.to(x.dtype) for g, x in zip(grads, (hidden, weight, bias), strict=True)]
@@ -146,16 +146,14 @@ def _tiles(num_positions: int, vocab_size: int) -> list[slice]:
     return [slice(start, min(start + step, num_positions)) for start in range(0, num_positions, step)]
 
 
-def _project(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor:
+def project(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
     """Logits of a tile (n, V): rounded to the model's type, as the sampler's were, then float32."""
     return torch.nn.functional.linear(
         hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     ).float()
 
 
-def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+def add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """`total += a @ b` in float32."""
     if a.dtype == torch.float32:
         total.addmm_(a, b)

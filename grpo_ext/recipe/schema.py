@@ -117,8 +117,8 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
             entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over those that ran.
         shared_prefix (`bool`, defaults to `True`): run the prompt of a group once rather than once a completion, where the
             model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
-        compact_head (`bool`, defaults to `True`): compute logits at the completions' positions only, in tiles no wider than
-            the vocabulary. On a GPU TRL does so already.
+        compact_head (`bool`, defaults to `True`): on a CPU, compute logits at the completions' positions only, in tiles that
+            fit its cache. On a GPU TRL does as well already.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
             training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
             0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
@@ -175,7 +175,7 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
     )
     shared_prefix: bool = field(default=True, metadata={"help": "Run the prompt of a group once; exact."})
     compact_head: bool = field(
-        default=True, metadata={"help": "Logits at the completions' positions only, in tiles sized to the vocabulary."}
+        default=True, metadata={"help": "On a CPU, logits at the completions' positions only, tile by tile."}
     )
     eval_temperature: float | None = field(
         default=None,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import trl.trainer.utils as trl_utils
 
+from grpo_ext.objective.full_softmax import full_log_probs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
@@ -206,16 +207,20 @@ def standing_in(head: FusedHead | TruncatedHead) -> Iterator[None]:
 
 
 class FusedHead:
-    """TRL's function, at another temperature or with tiles no wider than the vocabulary."""
+    """Scores over the whole vocabulary: by TRL's function, at another temperature, or where that is slow by ours."""
 
     original: Any
 
     def __init__(self, temperature: float, compact: bool):
         self.temperature, self.compact = temperature, compact
 
-    def apply(self, hidden, weight, bias, targets, temperature, chunk_size, *rest):
-        chunk_size = min(chunk_size, weight.size(0)) if self.compact else chunk_size
-        return self.original.apply(hidden, weight, bias, targets, self.temperature, chunk_size, *rest)
+    def apply(self, hidden, weight, bias, targets, temperature, chunk_size, softcap=None, scale=1.0, outputs=()):
+        if not self.compact or hidden.device.type != "cpu":
+            return self.original.apply(
+                hidden, weight, bias, targets, self.temperature, chunk_size, softcap, scale, outputs
+            )
+        logps, entropy = full_log_probs(hidden, weight, bias, targets, self.temperature, Projection(scale, softcap))
+        return logps, entropy if "entropy" in outputs else None, None, None, None
 
 
 class TruncatedHead:
