@@ -14,7 +14,7 @@ from importlib import import_module
 from grpo_ext import __version__
 from grpo_ext.rewards.guard import RewardFailure
 
-SUBCOMMANDS = ("check", "plan", "probe", "train", "sft", "eval", "report", "demo", "rewards", "explain")
+SUBCOMMANDS = ("check", "plan", "probe", "train", "sft", "eval", "report", "demo", "rewards", "explain", "completion")
 
 EXAMPLES = """\
 examples:

@@ -23,8 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "probe",
         help="estimate how many groups will have signal, before training",
-        description="Sample training prompts as training would, and say what to expect of each num_generations.",
-        epilog=EXAMPLES,
+        description=f"Sample training prompts as training would, and say what to expect of each num_generations.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -22,8 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "report",
         help="curves and completions of runs as one HTML file",
         description="Write one self-contained HTML file: curves, completions and what each reward said of them, before and "
-        "after, recipe, alarms.",
-        epilog=EXAMPLES,
+        f"after, recipe, alarms.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
