@@ -25,7 +25,7 @@ COMPLETION_FIELDS = {
     "sampler_logps": 0.0,
     "importance_sampling_ratio": 1.0,
 }
-ROW_FIELDS = ("advantages", "importance_sampling_ratio", "counted", "signal", "kept_tokens")
+ROW_FIELDS = ("advantages", "importance_sampling_ratio", "counted", "signal", "kept_tokens", "sampling_temperature")
 STEP_FIELDS = ("num_items_in_batch", "step_counts")  # the same for all rows
 
 Batch = dict[str, Any]

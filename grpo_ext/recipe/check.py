@@ -135,6 +135,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.precision,
     contradictions.sampler,
     contradictions.scorable,
+    contradictions.temperature,
     contradictions.evaluation,
     contradictions.length_of_the_run,
     contradictions.completions_hub,

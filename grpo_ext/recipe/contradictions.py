@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, resolve_sampling
+from grpo_ext.objective.schedule import FIELDS, resolve_schedule
+from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
 
 Values = Mapping[str, Any]
@@ -119,6 +121,19 @@ def scorable(v: Values, _: int) -> Iterator[Problem]:
         named = [key for key in (*(given or {}), *fields) if str(error).startswith((f"{key}:", f"{key} "))]
         in_kwargs = bool(given) and any(key in given for key in named)
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
+
+
+def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
+    """A temperature that moves, and what it needs."""
+    batch = batch_of(v, num_processes)
+    if v["temperature_schedule"] == "constant" and v["temperature_end"] is None:
+        return
+    try:
+        fields = {key: v[key] for key in FIELDS}
+        resolve_schedule(fields, batch.gradient_accumulation_steps, batch.slices, batch.num_iterations)
+    except ValueError as error:
+        named = str(error).split()[0].removesuffix(":")
+        yield Problem(str(error), named if "drop it from" not in str(error) else "generation_kwargs")
 
 
 def evaluation(v: Values, _: int) -> Iterator[Problem]:

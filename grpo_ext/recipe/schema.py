@@ -15,6 +15,7 @@ from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe import groups
+from grpo_ext.objective.schedule import SCHEDULES
 
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -35,6 +36,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "std_estimator": ("sample", "population"),
     "advantage_normalizer": ("all", "useful"),
     "kl_estimator": ("k1", "k2", "k3"),
+    "temperature_schedule": SCHEDULES,
     "preset": tuple(PRESETS),
     **groups.CHOICES,
 }
@@ -49,6 +51,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "max_completion_length": (1, None),
     "learning_rate": (0, None),
     "temperature": (1e-6, None),
+    "temperature_end": (1e-6, None),
     "top_p": (1e-9, 1),
     "top_k": (0, None),
     "min_p": (0, 1),
@@ -119,6 +122,10 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
             model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
         compact_head (`bool`, defaults to `True`): on a CPU, compute logits at the completions' positions only, in tiles that
             fit its cache. On a GPU TRL does as well already.
+        temperature_schedule (`str`, defaults to `"constant"`): how `temperature` moves to `temperature_end` over the run's
+            steps: `"constant"`, `"linear"` or `"cosine"`. Completions are scored at the temperature that they were sampled
+            with, also where they are trained on later.
+        temperature_end (`float`, *optional*): the temperature of the last step; a schedule other than `"constant"` needs it.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
             training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
             0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
@@ -177,6 +184,11 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
     compact_head: bool = field(
         default=True, metadata={"help": "On a CPU, logits at the completions' positions only, tile by tile."}
     )
+    temperature_schedule: str = field(
+        default="constant",
+        metadata={"help": "How temperature moves to temperature_end over the run: constant, linear or cosine."},
+    )
+    temperature_end: float | None = field(default=None, metadata={"help": "Temperature of the last step."})
     eval_temperature: float | None = field(
         default=None,
         metadata={"help": "Temperature of evaluation: 0 greedy, None TRL's own evaluation (samples as in training)."},

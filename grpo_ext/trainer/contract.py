@@ -13,6 +13,7 @@ import trl
 import trl.trainer.utils
 from packaging.version import Version
 from transformers import GenerationMixin
+from trl.generation.vllm_generation import VLLMGeneration
 
 SUPPORTED = "1.16"
 
@@ -66,6 +67,8 @@ ATTRIBUTES = (
     "self._step = ",
     "self._buffered_inputs = ",
     "self.temperature = ",
+    "self.generation_config = ",
+    "self.generation_kwargs = ",
     "self.loss_type = ",
     "self.beta = ",
     "self.mask_truncated_completions = ",
@@ -106,6 +109,8 @@ def check_contract() -> None:
         moved.append("add_fused_lm_head no longer scores through _ChunkedLogProbFunction.apply")
     if "compact = _use_triton(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
         moved.append("add_fused_lm_head no longer asks _use_triton whether to score labelled positions only")
+    if "temperature = self.temperature" not in inspect.getsource(VLLMGeneration.generate):
+        moved.append("VLLMGeneration.generate no longer reads its temperature at each call")
     if not hasattr(GenerationMixin, "_get_logits_processor"):
         moved.append("transformers' GenerationMixin has no _get_logits_processor")
     generation = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)

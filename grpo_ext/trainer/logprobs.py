@@ -19,9 +19,10 @@ from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
 from grpo_ext.objective.watch import Recorder, watching
+from grpo_ext.trainer.temperature import ScheduledTemperature
 
 
-class SamplingLogProbs:
+class SamplingLogProbs(ScheduledTemperature):
     """Mixin before `GRPOTrainer`: log-probs, entropy and KL are those of the sampling policy.
 
     Reads the option `logprob_policy`: "sampling"; "model", the policy without temperature and truncation; or "trl", which
@@ -34,9 +35,10 @@ class SamplingLogProbs:
         self._scored: tuple[torch.Tensor | None, ...] = (None, None, None)
         super().__init__(*args, **kwargs)
         self.logprob_policy = getattr(self.args, "logprob_policy", "sampling")
-        self.sampling = SamplingParams() if self.logprob_policy != "sampling" else resolve_for(self)
         exact = getattr(self.args, "loss_normalization", "step") == "step"
         self.compact_head = exact and getattr(self.args, "compact_head", True)
+        given = {"model": SamplingParams(), "trl": SamplingParams(self.temperature)}
+        self.sampling = given.get(self.logprob_policy) or resolve_for(self)
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
         self._kept_rows = self._sampler_logps = None
@@ -115,10 +117,9 @@ class SamplingLogProbs:
         """What scores instead of TRL's function; `None` where nothing is to be different."""
         if self.sampling.truncated:
             return TruncatedHead(self.sampling, attention_mask, logits_to_keep, batch_size, self._kept_rows)
-        temperature = self.temperature if self.logprob_policy == "trl" else self.sampling.temperature
-        if temperature == self.temperature and not self.compact_head:
+        if self.sampling.temperature == self.temperature and not self.compact_head:
             return None
-        return FusedHead(temperature, self.compact_head)
+        return FusedHead(self.sampling.temperature, self.compact_head)
 
 
 def loss_mask(inputs: dict[str, Any]) -> torch.Tensor:

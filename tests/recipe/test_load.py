@@ -132,6 +132,15 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
         ("fp16: true\nbf16: true\n", "keep one"),
         ("temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n", "drop it from generation_kwargs"),
+        (
+            "temperature_schedule: linear\n",
+            "recipe.yaml:2: temperature_schedule: linear needs a temperature to end at",
+        ),
+        ("temperature_end: 0.6\n", "recipe.yaml:2: temperature_end does nothing with a constant temperature"),
+        (
+            "temperature_schedule: cosine\ntemperature_end: 0.6\ngradient_accumulation_steps: 4\nsteps_per_generation: 6\n",
+            "write steps_per_generation: 4",
+        ),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
         ("use_vllm: true\nvllm_max_model_length: 512\n", "leaves no prompt"),
         ("use_transformers_continuous_batching: true\n", "bfloat16 for good"),

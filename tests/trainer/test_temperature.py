@@ -1,0 +1,150 @@
+"""Sampling and scoring follow a temperature that moves, together, on real generations."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOTrainer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.objective.watch import Recorder, watching
+from grpo_ext.trainer.objective import ExactObjective
+from grpo_ext.trainer.temperature import sample_at
+
+LINEAR = {"temperature": 1.4, "temperature_schedule": "linear", "temperature_end": 0.5}
+
+
+def digits(completions, **kwargs):
+    return [sum(ch.isdigit() for ch in text) / (1 + len(text)) for text in completions]
+
+
+class Seen(GRPOExtTrainer):
+    """Keeps, for each loss, the step, the temperature and how far scores are from what the sampler drew with."""
+
+    def __init__(self, *args, **kwargs):
+        self.seen = []
+        super().__init__(*args, **kwargs)
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        mask = inputs["completion_mask"].bool()
+        apart = (self._scored[0].detach() - inputs["sampler_logps"])[mask].abs().max()
+        self.seen.append((self.state.global_step, inputs["sampling_temperature"][0], float(apart)))
+        return loss
+
+
+def make(folder, out, trainer_class=Seen, **settings):
+    args = GRPOExtConfig(
+        **{
+            "output_dir": str(out),
+            "max_steps": 8,
+            "per_device_train_batch_size": 4,
+            "num_generations": 4,
+            "max_completion_length": 12,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": "none",
+            "use_cpu": True,
+            "bf16": False,
+            "disable_tqdm": True,
+            "loss_type": "grpo",
+            **settings,
+        }
+    )
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.model.norm.weight.data.mul_(6)  # an untrained model is too even for temperature to matter
+    return trainer_class(
+        model=model,
+        reward_funcs=[digits],
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 65)]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "beta": 0.1},
+        {"gradient_accumulation_steps": 2, "num_iterations": 2, "top_k": 8, "top_p": 0.9, "beta": 0.1},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "logprob_policy": "trl"},
+    ],
+    ids=["two_steps_a_generation", "truncated_two_iterations", "trl"],
+)
+def test_completions_are_scored_at_the_temperature_they_were_sampled_with(tiny_folder, tmp_path, settings):
+    trainer = make(tiny_folder, tmp_path, learning_rate=0.0, **LINEAR, **settings)
+    if settings.get("logprob_policy") == "trl":
+        trainer._generate_single_turn = lambda *args: recorded(trainer, *args)
+    trainer.train()
+    wanted = [1.4 - 0.9 * step / 7 for step in (0, 0, 2, 2, 4, 4, 6, 6)]  # each generation serves two steps
+    for step, temperature, apart in trainer.seen:
+        assert temperature == pytest.approx(wanted[step])
+        assert apart < 1e-4
+    assert len(trainer.seen) == 16
+    logged = [entry["sampling/temperature"] for entry in trainer.state.log_history if "sampling/temperature" in entry]
+    assert logged == pytest.approx(wanted[::2])
+
+
+def recorded(trainer, *args):
+    """A generation, its sampler's log-probs recorded: `logprob_policy: trl` does not watch."""
+    recorder = Recorder(trainer.sampling)
+    with watching(trainer.model, recorder):
+        ids, _ = type(trainer)._generate_single_turn(trainer, *args)
+    trainer._sampler_logps = recorder.rows(ids)[1]
+    return ids, None
+
+
+def test_at_the_temperature_of_now_they_would_be_scored_wrong(tiny_folder, tmp_path):
+    """The control: a later step's temperature is far off."""
+    trainer = make(
+        tiny_folder, tmp_path, learning_rate=0.0, **LINEAR, gradient_accumulation_steps=2, steps_per_generation=4
+    )
+    at_sampling = trainer._score_at
+    trainer._score_at = lambda _: at_sampling(trainer.temperature_schedule.at(trainer.state.global_step, 8))
+    trainer.train()
+    assert max(apart for step, _, apart in trainer.seen if step % 2 == 0) < 1e-4
+    assert max(apart for step, _, apart in trainer.seen if step % 2 == 1) > 0.1
+
+
+def test_a_resumed_run_finds_its_temperature_again(tiny_folder, tmp_path):
+    settings = {**LINEAR, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-3}
+    whole = make(tiny_folder, tmp_path, **settings)
+    whole.train()
+    resumed = make(tiny_folder, tmp_path, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert [seen for seen in whole.seen if seen[0] >= 3] == resumed.seen
+    weights = dict(resumed.model.named_parameters())
+    assert all(torch.equal(p, weights[name]) for name, p in whole.model.named_parameters())
+
+
+class OtherEngine(ExactObjective, GRPOTrainer):
+    """Draws as vLLM is used: another engine, which reads its own temperature at each call."""
+
+    def _generate_single_turn(self, *args, **kwargs):
+        own, recorder = SamplingParams(self.vllm_generation.temperature), None
+        self.use_vllm = False
+        sample_at(self, own.temperature)
+        recorder = Recorder(own)
+        with watching(self.model, recorder):
+            ids, _ = GRPOTrainer._generate_single_turn(self, *args, **kwargs)
+        self.use_vllm = True
+        return ids, [row.tolist() for row in recorder.rows(ids)[1]]
+
+
+def test_another_engine_follows_too(tiny_folder, tmp_path):
+    trainer = make(tiny_folder, tmp_path, OtherEngine, learning_rate=0.0, **LINEAR)
+    trainer.vllm_generation, trainer.use_vllm = SimpleNamespace(temperature=None), True
+    trainer.train()
+    for step, logged in enumerate(trainer.state.log_history[:-1]):
+        assert logged["sampling/temperature"] == pytest.approx(1.4 - 0.9 * step / 7)
+        assert logged["sampling/logp_difference/max"] < 1e-4
+
+
+def test_a_schedule_that_cannot_be_followed_is_refused(tiny_folder, tmp_path):
+    with pytest.raises(ValueError, match="mix completions of two temperatures"):
+        make(tiny_folder, tmp_path, **LINEAR, gradient_accumulation_steps=2, steps_per_generation=3)
