@@ -33,6 +33,10 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
     check_start(recipe, train_dataset, rewards)
+    if args.eval_outcome_reward is None and any(
+        r.__name__ == recipe.task.outcome_reward for r in rewards if callable(r)
+    ):
+        args.eval_outcome_reward = recipe.task.outcome_reward
     args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(
         recipe.model.model_name_or_path,

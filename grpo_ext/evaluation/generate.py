@@ -29,6 +29,9 @@ class Decoding:
         num_samples: completions per prompt.
         seed: of the sampler. The same seed and batch size give the same completions.
         fast: read each distinct prompt once, and decode no row on that has ended.
+
+    Raises:
+        ValueError: for several samples at temperature 0.
     """
 
     max_new_tokens: int
@@ -39,6 +42,14 @@ class Decoding:
     num_samples: int = 1
     seed: int = 0
     fast: bool = True
+
+    def __post_init__(self):
+        """Refuse what says nothing: the same greedy completion several times."""
+        if self.temperature == 0 and self.num_samples > 1:
+            raise ValueError(
+                f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times: set a "
+                "temperature above 0, or one sample."
+            )
 
     def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
         """The `transformers` config that decodes so, ending at every end-of-sequence id that the model or tokenizer has."""

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_ext.evaluation.generate import Decoding, generate_completions
-from grpo_ext.evaluation.score import Rewards, Sample, pass_at_k, score_completions, summarize
+from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
 from grpo_ext.files import write_atomically
 
 
@@ -41,7 +41,8 @@ def evaluate_model(
 
     Returns:
         The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, "format": 1.0, ..., "length": 28.1},
-        "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6}}`, and the samples behind each part.
+        "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples behind
+        each part.
     """
     prompts = [row["prompt"] for row in rows]
     names = list(rewards)
@@ -56,9 +57,8 @@ def evaluate_model(
         samples[part] = score_completions(rows, completions, rewards)
         summary[part] = summarize(samples[part], names)
     if num_samples and outcome_reward in rewards:
-        summary["sampled"] = {"num_samples": num_samples, "temperature": temperature, **summary["sampled"]}
-        for k in sorted({1, num_samples}):
-            summary["sampled"][f"pass@{k}"] = pass_at_k(samples["sampled"], outcome_reward, k)
+        figures = outcome_figures(samples["sampled"], outcome_reward, num_samples)
+        summary["sampled"] = {"num_samples": num_samples, "temperature": temperature, **summary["sampled"], **figures}
     return summary, samples
 
 

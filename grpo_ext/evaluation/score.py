@@ -62,18 +62,22 @@ def score_completions(
 def mean_and_error(samples: list[Sample], value: Any) -> tuple[float | None, float | None]:
     """Mean of `value(sample)` over all samples, and its standard error.
 
-    Samples of one row are not independent, so the error is that of the mean of the rows' means: s / sqrt(rows), s the
-    sample standard deviation. Samples whose value is `None` are left out.
+    Samples of one row are not independent, so the error is that of the mean of the rows' means (see `over_rows`). Samples
+    whose value is `None` are left out.
     """
     by_row: dict[int, list[float]] = {}
     for sample in samples:
         if (v := value(sample)) is not None:
             by_row.setdefault(sample.row, []).append(v)
-    means = [sum(vs) / len(vs) for vs in by_row.values()]
-    if not means:
+    return over_rows([sum(vs) / len(vs) for vs in by_row.values()])
+
+
+def over_rows(values: list[float]) -> tuple[float | None, float | None]:
+    """Mean of one value a row, and its standard error s / sqrt(rows), s the sample standard deviation."""
+    if not values:
         return None, None
-    n, mean = len(means), sum(means) / len(means)
-    error = math.sqrt(sum((m - mean) ** 2 for m in means) / (n - 1) / n) if n > 1 else None
+    n, mean = len(values), sum(values) / len(values)
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else None
     return mean, error
 
 
@@ -87,8 +91,13 @@ def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None
     return summary
 
 
-def pass_at_k(samples: list[Sample], name: str, k: int) -> float:
-    """Unbiased estimate of pass@k, the chance that one of k completions scores 1 or more on reward `name`.
+def passes(sample: Sample, name: str) -> bool:
+    """Whether a completion passes by reward `name`: a score of 1 or more. One that was not scored does not."""
+    return (sample.rewards[name] or 0) >= 1
+
+
+def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, float | None]:
+    """Unbiased estimate of pass@k, the chance that one of k completions passes by reward `name`, and its standard error.
 
     1 - C(n - c, k) / C(n, k) for n samples of a row of which c pass, averaged over rows (Chen et al. 2021, arXiv
     2107.03374, equation 1).
@@ -98,11 +107,30 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> float:
     """
     by_row: dict[int, list[bool]] = {}
     for sample in samples:
-        by_row.setdefault(sample.row, []).append((sample.rewards[name] or 0) >= 1)
+        by_row.setdefault(sample.row, []).append(passes(sample, name))
     estimates = []
     for passed in by_row.values():
         n, c = len(passed), sum(passed)
         if n < k:
             raise ValueError(f"pass@{k} needs {k} samples a row, got {n}.")
         estimates.append(1 - math.comb(n - c, k) / math.comb(n, k))
-    return sum(estimates) / len(estimates)
+    return over_rows(estimates)
+
+
+def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
+    """What k samples a row say of the reward that decides whether a problem is solved.
+
+    Args:
+        samples: k of each row.
+        name: of the reward.
+        k: samples a row.
+
+    Returns:
+        `pass@1`, and with more than one sample `mean@k`, the mean of the reward itself, and `pass@k`; each with its standard
+        error under `..._se` (`None` with a single row).
+    """
+    figures = {"pass@1": pass_at_k(samples, name, 1)}
+    if k > 1:
+        figures[f"mean@{k}"] = mean_and_error(samples, lambda s: s.rewards[name])
+        figures[f"pass@{k}"] = pass_at_k(samples, name, k)
+    return {key: v for name, pair in figures.items() for key, v in zip((name, f"{name}_se"), pair, strict=True)}

@@ -159,6 +159,12 @@ def evaluation(v: Values, _: int) -> Iterator[Problem]:
             "reward) and greater_is_better: true.",
             "load_best_model_at_end",
         )
+    if temperature == 0 and v["eval_num_samples"] > 1:
+        yield Problem(
+            f"eval_num_samples {v['eval_num_samples']} at eval_temperature 0 is the same completion that often: write "
+            "eval_temperature: 0.6, say, or eval_num_samples: 1.",
+            "eval_num_samples",
+        )
     if temperature is None and v["num_generations_eval"] == 1:
         yield Problem(
             "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead.", "num_generations_eval"
@@ -195,6 +201,9 @@ IDLE: tuple[tuple[str, Callable[[Values], Any], str], ...] = (
     ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
     ("kl_estimator", lambda v: v["beta"], "beta above 0"),
     ("eval_", lambda v: str(v["eval_strategy"]) != "no", "eval_strategy: steps"),
+    ("eval_top_", lambda v: v["eval_temperature"], "eval_temperature above 0"),
+    ("eval_min_p", lambda v: v["eval_temperature"], "eval_temperature above 0"),
+    ("eval_num_samples", lambda v: v["eval_temperature"], "eval_temperature above 0"),
     ("save_steps", lambda v: str(v["save_strategy"]) == "steps", "save_strategy: steps"),
     ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
 )

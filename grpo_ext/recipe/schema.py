@@ -64,6 +64,10 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "lora_dropout": (0, 1),
     "lora_r": (1, None),
     "eval_temperature": (0, None),
+    "eval_top_p": (1e-9, 1),
+    "eval_top_k": (0, None),
+    "eval_min_p": (0, 1),
+    "eval_num_samples": (1, None),
     "reward_max_failure_rate": (0, 1),
     "reward_workers": (0, None),
     "reward_timeout": (1e-3, None),
@@ -130,6 +134,12 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
             training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
             0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
             are averaged over completions, under the name of their data set.
+        eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an `eval_temperature` above 0;
+            by default there is none, whatever training does.
+        eval_num_samples (`int`, defaults to 1): completions a held-out prompt. With k above 1 `mean@k` and `pass@k` are
+            logged beside `pass@1`, each with its standard error; needs an `eval_temperature` above 0.
+        eval_outcome_reward (`str`, *optional*): the reward that pass@k is about; a completion passes with a score of 1 or
+            more. `None`: the task's own, from Python the first reward.
         reward_on_error (`str`, defaults to `"none"`): what happens where a reward function raises, returns the wrong
             number of values, or a value that is not finite. `"none"`: those rows count as not scored by it, and
             `rewards/NAME/failed` counts them. `"raise"`: the run stops at the first.
@@ -192,6 +202,16 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
     eval_temperature: float | None = field(
         default=None,
         metadata={"help": "Temperature of evaluation: 0 greedy, None TRL's own evaluation (samples as in training)."},
+    )
+    eval_top_p: float = field(default=1.0, metadata={"help": "top_p of evaluation at a temperature above 0."})
+    eval_top_k: int = field(default=0, metadata={"help": "top_k of evaluation at a temperature above 0; 0 keeps all."})
+    eval_min_p: float | None = field(default=None, metadata={"help": "min_p of evaluation at a temperature above 0."})
+    eval_num_samples: int = field(
+        default=1,
+        metadata={"help": "Completions a held-out prompt, for mean@k and pass@k; above 1 needs a temperature."},
+    )
+    eval_outcome_reward: str | None = field(
+        default=None, metadata={"help": "The reward that pass@k is about; None: the task's own, or the first."}
     )
     reward_on_error: str = field(
         default="none",

@@ -11,62 +11,78 @@ from torch import nn
 from trl.models import unwrap_model_for_generation
 
 from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
-from grpo_ext.evaluation.score import Sample, mean_and_error, score_completions
+from grpo_ext.evaluation.score import Sample, outcome_figures, score_completions, summarize
 from grpo_ext.trainer.rewards import settle_failures
 
 if TYPE_CHECKING:
     from grpo_ext.trainer.trainer import GRPOExtTrainer
 
 
-def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, temperature: float, prefix: str) -> dict[str, float]:
-    """Decode every held-out prompt once, score it, log the means.
+def decoding_of(args: Any) -> Decoding | None:
+    """How evaluation decodes; `None` where it is left to TRL.
+
+    Raises:
+        ValueError: for values that contradict each other.
+    """
+    given = {
+        name: getattr(args, f"eval_{name}", None) for name in ("temperature", "top_p", "top_k", "min_p", "num_samples")
+    }
+    if given["temperature"] is None:
+        return None
+    return Decoding(args.max_completion_length, **given, seed=args.seed, fast=getattr(args, "fast_generate", True))
+
+
+def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, prefix: str) -> dict[str, float]:
+    """Decode every held-out prompt, score it, log means and pass@k with their standard errors.
 
     The rows are shared out over the ranks. Decoding is the model's own `generate`, also where training samples through
     vLLM. Its random state is its own, so that training is the same with evaluation on and off.
 
     Args:
         eval_dataset: a data set, a mapping of named ones, or `None` for the trainer's own.
-        temperature: of decoding; 0 is greedy.
         prefix: of the metrics' names.
+
+    Returns:
+        Under `{prefix}_` the mean of each reward, `length`, and of the outcome reward `pass@1` and, with k samples a prompt,
+        `mean@k` and `pass@k` (see `outcome_figures`); standard errors under `..._se`. Named data sets add their names to the
+        prefix.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if datasets is None:
         raise ValueError("There is nothing to evaluate on: pass an eval_dataset.")
     if isinstance(datasets, dict):
-        parts = [
-            evaluate_policy(trainer, dataset, temperature, f"{prefix}_{name}") for name, dataset in datasets.items()
-        ]
+        parts = [evaluate_policy(trainer, dataset, f"{prefix}_{name}") for name, dataset in datasets.items()]
         return {key: value for part in parts for key, value in part.items()}
     start = time.perf_counter()
     rows = list(datasets)
-    samples = _decode_and_score(trainer, rows, temperature)
+    samples = _decode_and_score(trainer, rows)
     trainer.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
-    metrics = _means(samples, prefix)
+    metrics = _figures(trainer, samples, prefix)
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(dict(metrics))
     trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, metrics)
     return metrics
 
 
-def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]], temperature: float) -> list[Sample]:
-    """The samples of all rows, the same on every rank."""
+def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]]) -> list[Sample]:
+    """The samples of all rows in their order, the same on every rank."""
     rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
     # Every rank makes the same number of calls, since a sharded model is gathered by all of them together.
     share = -(-len(rows) // ranks)
     mine = [min(i, len(rows) - 1) for i in range(rank * share, (rank + 1) * share)]
-    completions = _decode(trainer, [rows[i]["prompt"] for i in mine], temperature)
+    completions = _decode(trainer, [rows[i]["prompt"] for i in mine])
     extras = {"trainer_state": trainer.state, "log_extra": _ignore, "log_metric": _ignore}
     samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer), extras)
     settle_failures(trainer.reward_funcs, gather_object)
-    samples = [replace(s, row=mine[s.row]) for s in samples]
-    by_row = {sample.row: sample for sample in gather_object(samples)}
-    return [by_row[i] for i in range(len(rows))]
+    own = max(min(share, len(rows) - rank * share), 0)  # what comes after them only fills the last ranks' calls
+    samples = [replace(s, row=mine[s.row]) for s in samples if s.row < own]
+    return gather_object(samples)
 
 
-def _decode(trainer: GRPOExtTrainer, prompts: list[Any], temperature: float) -> list[list[Completion]]:
+def _decode(trainer: GRPOExtTrainer, prompts: list[Any]) -> list[list[Completion]]:
     args = trainer.args
-    fast = getattr(args, "fast_generate", True)
-    decoding = Decoding(args.max_completion_length, temperature, seed=args.seed, fast=fast)
+    # ranks draw different numbers, so that their errors do not add up
+    decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
     with (
         unwrap_model_for_generation(
             trainer.model_wrapped,
@@ -97,12 +113,26 @@ def _callable_rewards(trainer: GRPOExtTrainer) -> dict[str, Any]:
     return {name: reward for name, reward in rewards.items() if not isinstance(reward, nn.Module)}
 
 
-def _means(samples: list[Sample], prefix: str) -> dict[str, float]:
-    metrics: dict[str, float] = {}
-    for name in samples[0].rewards if samples else ():
-        mean, error = mean_and_error(samples, lambda s, name=name: s.rewards[name])
-        if mean is not None:
-            metrics[f"{prefix}_{name}"] = mean
-            metrics[f"{prefix}_{name}_se"] = error or 0.0
-    metrics[f"{prefix}_length"] = mean_and_error(samples, lambda s: s.length)[0] or 0.0
-    return metrics
+def outcome_of(trainer: GRPOExtTrainer) -> str | None:
+    """The reward that pass@k is about: the one that is named, else the first; `None` where it is not among the rewards.
+
+    Raises:
+        ValueError: where `eval_outcome_reward` names none of the rewards.
+    """
+    rewards, name = list(_callable_rewards(trainer)), getattr(trainer.args, "eval_outcome_reward", None)
+    if name is not None and name not in rewards:
+        raise ValueError(
+            f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}."
+        )
+    return name or next(iter(rewards), None)
+
+
+def _figures(trainer: GRPOExtTrainer, samples: list[Sample], prefix: str) -> dict[str, float]:
+    figures: dict[str, float | None] = {}
+    outcome = outcome_of(trainer)
+    if samples:
+        figures = summarize(samples, list(samples[0].rewards))
+    if samples and outcome is not None:
+        figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
+    figures["length"] = figures.get("length") or 0.0
+    return {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}

@@ -16,7 +16,7 @@ from grpo_ext.observe.run_log import RunLog
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.contract import check_contract
-from grpo_ext.trainer.evaluation import evaluate_policy
+from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, outcome_of
 from grpo_ext.trainer.objective import ExactObjective
 from grpo_ext.trainer.refill import FilteredGroups
 from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
@@ -53,7 +53,9 @@ class GRPOExtTrainer(FilteredGroups, HandsOutSamples, ExactObjective, FastRollou
             pool=reward_pool(option(args, "reward_workers"), option(args, "reward_timeout")),
         )
         self._failed_rows: dict[str, int] = {}
+        self.eval_decoding = decoding_of(args)
         super().__init__(model, rewards, args, *rest, **kwargs)
+        outcome_of(self)
         about = {"rewards": describe_rewards(self.reward_funcs, self.reward_func_names, self.reward_weights.tolist())}
         self.add_callback(RunLog(option(args, "log_samples"), option(args, "log_max_mb"), about))
 
@@ -85,13 +87,13 @@ class GRPOExtTrainer(FilteredGroups, HandsOutSamples, ExactObjective, FastRollou
         """Evaluate, by TRL or, where `eval_temperature` is set, by decoding at that temperature without touching training.
 
         Returns:
-            Means over all completions, such as `eval_countdown` and `eval_length`; under `eval_NAME_...` where
-            `eval_dataset` is a mapping of named data sets.
+            Means over all completions, such as `eval_countdown` and `eval_length`, and `eval_pass@1`, `eval_pass@8`, ... of
+            the reward that decides; under `eval_NAME_...` where `eval_dataset` is a mapping of named data sets.
         """
-        if option(self.args, "eval_temperature") is None:
+        if self.eval_decoding is None:
             self._eval_name = metric_key_prefix.removeprefix("eval_")
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        return evaluate_policy(self, eval_dataset, option(self.args, "eval_temperature"), metric_key_prefix)
+        return evaluate_policy(self, eval_dataset, metric_key_prefix)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:
         """Log the metrics of one evaluation, and nothing else.

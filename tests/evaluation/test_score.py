@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_ext.evaluation.generate import Completion
-from grpo_ext.evaluation.score import Sample, mean_and_error, pass_at_k, score_completions, summarize
+from grpo_ext.evaluation.score import Sample, mean_and_error, outcome_figures, pass_at_k, score_completions, summarize
 
 
 def samples(scores):
@@ -26,7 +26,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_pass(scores, k):
     expected = statistics.mean(
         statistics.mean(any(subset) for subset in itertools.combinations(row, k)) for row in scores
     )
-    assert pass_at_k(samples(scores), "r", k) == pytest.approx(expected)
+    assert pass_at_k(samples(scores), "r", k)[0] == pytest.approx(expected)
 
 
 def test_pass_at_k_refuses_too_few_samples():
@@ -78,3 +78,29 @@ def test_rewards_get_what_trl_would_give_them():
 def test_summary_has_means_errors_and_length():
     summary = summarize([Sample(0, "", {"r": 1.0}, 10), Sample(1, "", {"r": 0.0}, 20)], ["r"])
     assert summary == {"r": 0.5, "r_se": pytest.approx(math.sqrt(0.25)), "length": 15}
+
+
+def test_figures_of_an_outcome():
+    """Two rows of four: one solved twice (with 1 and 2), one never, though half a point was given."""
+    figures = outcome_figures(samples([[1.0, 2.0, 0.0, None], [0.5, 0.0, 0.0, 0.0]]), "r", 4)
+    assert figures == {
+        "pass@1": 0.25,
+        "pass@1_se": pytest.approx(0.25),  # of 0.5 and 0
+        "mean@4": pytest.approx((1.0 + 0.125) / 2),
+        "mean@4_se": pytest.approx((1.0 - 0.125) / 2),
+        "pass@4": 0.5,
+        "pass@4_se": pytest.approx(0.5),
+    }
+    assert list(outcome_figures(samples([[1.0], [0.0]]), "r", 1)) == ["pass@1", "pass@1_se"]
+
+
+def test_the_error_of_pass_at_k_is_that_of_fresh_rows():
+    """Its square against the variance of the estimate over 300 draws of 60 rows, 6 samples each."""
+    rng = random.Random(1)
+    draws = []
+    for _ in range(300):
+        rates = [rng.random() ** 2 for _ in range(60)]
+        draws.append(pass_at_k(samples([[float(rng.random() < r) for _ in range(6)] for r in rates]), "r", 3))
+    spread = statistics.stdev(mean for mean, _ in draws)
+    assert statistics.mean(error for _, error in draws) == pytest.approx(spread, rel=0.15)
+    assert statistics.mean(mean for mean, _ in draws) == pytest.approx(1 - 16 / 35, abs=0.01)  # 1 - E[(1 - u^2)^3]

@@ -23,10 +23,9 @@ def brief(completions, **kwargs):
 
 
 def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings):
-    settings = {"loss_type": "dapo", "beta": 0.0, **settings}
+    settings = {"loss_type": "dapo", "beta": 0.0, "max_steps": 5, **settings}
     args = config_class(
         output_dir=str(out),
-        max_steps=5,
         per_device_train_batch_size=8,
         gradient_accumulation_steps=2,
         num_generations=4,
@@ -47,7 +46,9 @@ def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings)
         reward_funcs=[digits, brief],
         args=args,
         train_dataset=Dataset.from_list(rows),
-        eval_dataset=Dataset.from_list(rows[:3]) if eval_dataset else None,
+        eval_dataset={"few": Dataset.from_list(rows[:3]), "one": Dataset.from_list(rows[:1])}
+        if eval_dataset
+        else None,
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
     )
     trainer.train()
@@ -97,10 +98,19 @@ def test_the_preset_trl_switches_all_of_ours_off(tmp_path):
         assert key in OFF or getattr(defaults, key) == value
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_evaluation_leaves_training_bit_identical(tiny_folder, tmp_path, temperature):
-    without = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "off")
-    settings = {"eval_strategy": "steps", "eval_steps": 1, "eval_temperature": temperature}
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"eval_temperature": 0.0},
+        {"eval_temperature": 0.7, "eval_top_p": 0.9, "eval_top_k": 20, "eval_min_p": 0.01, "eval_num_samples": 3},
+    ],
+    ids=["greedy", "sampled"],
+)
+def test_evaluation_leaves_training_bit_identical(tiny_folder, tmp_path, how):
+    training = {"max_steps": 10, "top_k": 30, "beta": 0.04}
+    without = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "off", **training)
+    settings = {"eval_strategy": "steps", "eval_steps": 1, **how, **training}
     evaluated = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "on", eval_dataset=True, **settings)
+    assert len(without[0]) == 11  # ten steps and the summary
     assert without[0] == evaluated[0]
     assert all(torch.equal(without[1][name], evaluated[1][name]) for name in without[1])

@@ -1,0 +1,98 @@
+"""Evaluation within training: its own sampling, pass@k by counting subsets, each data set under its own name."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+
+
+def even(completions, **kwargs):
+    """Passes where the text has an even number of characters."""
+    return [float(len(text) % 2 == 0) for text in completions]
+
+
+def half(completions, **kwargs):
+    return [0.5 for _ in completions]
+
+
+class Keeps(GRPOExtTrainer):
+    """Keeps the samples of the last evaluation of each data set."""
+
+    def hand_out_evaluation(self, samples, rows, name):
+        self.__dict__.setdefault("kept", {})[name] = samples
+        super().hand_out_evaluation(samples, rows, name)
+
+
+def make(folder, out, **settings):
+    rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 9)]
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=9,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **settings,
+    )
+    return Keeps(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=[half, even],
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset={"seen": Dataset.from_list(rows[:5]), "new": Dataset.from_list(rows[5:])},
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+
+
+def test_pass_at_k_is_logged_under_each_data_set(tiny_folder, tmp_path):
+    trainer = make(
+        tiny_folder, tmp_path, eval_temperature=1.0, eval_top_k=20, eval_num_samples=4, eval_outcome_reward="even"
+    )
+    metrics = trainer.evaluate()
+    for name, rows in (("seen", 5), ("new", 3)):
+        samples = trainer.kept[name]
+        assert [s.row for s in samples] == [row for row in range(rows) for _ in range(4)]
+        passed = [[s.rewards["even"] == 1.0 for s in samples if s.row == row] for row in range(rows)]
+        assert 0 < sum(map(sum, passed)) < 4 * rows
+        for k in (1, 4):
+            by_row = [statistics.mean(any(c) for c in itertools.combinations(row, k)) for row in passed]
+            assert metrics[f"eval_{name}_pass@{k}"] == pytest.approx(statistics.mean(by_row))
+            assert metrics[f"eval_{name}_pass@{k}_se"] == pytest.approx(statistics.stdev(by_row) / rows**0.5)
+        assert metrics[f"eval_{name}_mean@4"] == metrics[f"eval_{name}_pass@1"] == metrics[f"eval_{name}_even"]
+        assert metrics[f"eval_{name}_half"] == 0.5
+    assert any(entry.get("eval_new_pass@4") == metrics["eval_new_pass@4"] for entry in trainer.state.log_history)
+
+
+def test_evaluation_samples_as_it_is_told(tiny_folder, tmp_path):
+    """top_k 1 is greedy at any temperature, and training's own top_k says nothing here."""
+    greedy = make(tiny_folder, tmp_path, eval_temperature=0.0, top_k=3)
+    narrow = make(tiny_folder, tmp_path, eval_temperature=1.0, eval_top_k=1, top_k=3)
+    wide = make(tiny_folder, tmp_path, eval_temperature=1.0, top_k=1)
+    texts = []
+    for trainer in (greedy, narrow, wide):
+        trainer.evaluate()
+        texts.append([s.text for s in trainer.kept["seen"]])
+    assert texts[0] == texts[1] != texts[2]
+    assert "eval_seen_pass@1" in greedy.evaluate()  # of the first reward, where none is named
+    assert greedy.evaluate()["eval_seen_pass@1"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"eval_temperature": 0.0, "eval_num_samples": 8}, "the same completion 8 times"),
+        ({"eval_temperature": 0.0, "eval_outcome_reward": "odd"}, "write one of half, even"),
+    ],
+)
+def test_refusals_say_what_to_write(tiny_folder, tmp_path, settings, words):
+    with pytest.raises(ValueError, match=words):
+        make(tiny_folder, tmp_path, **settings)
