@@ -14,8 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe import groups
-from grpo_ext.objective.schedule import SCHEDULES
+from grpo_ext.recipe import groups, sampling
 
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -36,9 +35,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "std_estimator": ("sample", "population"),
     "advantage_normalizer": ("all", "useful"),
     "kl_estimator": ("k1", "k2", "k3"),
-    "temperature_schedule": SCHEDULES,
     "preset": tuple(PRESETS),
     **groups.CHOICES,
+    **sampling.CHOICES,
 }
 
 # Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
@@ -51,7 +50,6 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "max_completion_length": (1, None),
     "learning_rate": (0, None),
     "temperature": (1e-6, None),
-    "temperature_end": (1e-6, None),
     "top_p": (1e-9, 1),
     "top_k": (0, None),
     "min_p": (0, 1),
@@ -63,11 +61,6 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "top_entropy_quantile": (0, 1),
     "lora_dropout": (0, 1),
     "lora_r": (1, None),
-    "eval_temperature": (0, None),
-    "eval_top_p": (1e-9, 1),
-    "eval_top_k": (0, None),
-    "eval_min_p": (0, 1),
-    "eval_num_samples": (1, None),
     "reward_max_failure_rate": (0, 1),
     "reward_workers": (0, None),
     "reward_timeout": (1e-3, None),
@@ -92,16 +85,18 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "vllm_server_timeout": (0, None),
     "vllm_tensor_parallel_size": (1, None),
     **groups.RANGES,
+    **sampling.RANGES,
 }
 
 
 @dataclass
-class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
+class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
-    Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"` and
-    `logprob_policy="trl"`, `fast_generate=False`, and the other added options at their defaults, a run of `GRPOExtTrainer` is
-    bit for bit what `GRPOTrainer` would do. The options about groups are those of `GroupOptions`.
+    Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
+    `fast_generate=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their
+    defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do. The options about groups are those of
+    `GroupOptions`, those about sampling of `SamplingOptions`.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer
@@ -109,7 +104,8 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
             `"micro_batch"`: as TRL does.
         logprob_policy (`str`, defaults to `"sampling"`): the policy that completions are scored under. `"sampling"`: with the
             temperature, top_k, top_p and min_p that they were sampled with; what cannot be scored so is refused. `"model"`:
-            without any, the papers' formula read literally. `"trl"`: with the temperature alone.
+            without any, the papers' formula read literally; the run warns once, and logs how far that is from what was
+            sampled under `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with the temperature alone.
         std_estimator (`str`, defaults to `"sample"`): standard deviation of rewards. `"sample"` divides by n - 1, as TRL
             does, `"population"` by n, as the GRPO paper does.
         advantage_normalizer (`str`, defaults to `"all"`): completions that the policy term is divided by: `"all"`, or
@@ -126,20 +122,6 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
             model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
         compact_head (`bool`, defaults to `True`): on a CPU, compute logits at the completions' positions only, in tiles that
             fit its cache. On a GPU TRL does as well already.
-        temperature_schedule (`str`, defaults to `"constant"`): how `temperature` moves to `temperature_end` over the run's
-            steps: `"constant"`, `"linear"` or `"cosine"`. Completions are scored at the temperature that they were sampled
-            with, also where they are trained on later.
-        temperature_end (`float`, *optional*): the temperature of the last step; a schedule other than `"constant"` needs it.
-        eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
-            training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
-            0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores
-            are averaged over completions, under the name of their data set.
-        eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an `eval_temperature` above 0;
-            by default there is none, whatever training does.
-        eval_num_samples (`int`, defaults to 1): completions a held-out prompt. With k above 1 `mean@k` and `pass@k` are
-            logged beside `pass@1`, each with its standard error; needs an `eval_temperature` above 0.
-        eval_outcome_reward (`str`, *optional*): the reward that pass@k is about; a completion passes with a score of 1 or
-            more. `None`: the task's own, from Python the first reward.
         reward_on_error (`str`, defaults to `"none"`): what happens where a reward function raises, returns the wrong
             number of values, or a value that is not finite. `"none"`: those rows count as not scored by it, and
             `rewards/NAME/failed` counts them. `"raise"`: the run stops at the first.
@@ -193,25 +175,6 @@ class GRPOExtConfig(groups.GroupOptions, GRPOConfig):
     shared_prefix: bool = field(default=True, metadata={"help": "Run the prompt of a group once; exact."})
     compact_head: bool = field(
         default=True, metadata={"help": "On a CPU, logits at the completions' positions only, tile by tile."}
-    )
-    temperature_schedule: str = field(
-        default="constant",
-        metadata={"help": "How temperature moves to temperature_end over the run: constant, linear or cosine."},
-    )
-    temperature_end: float | None = field(default=None, metadata={"help": "Temperature of the last step."})
-    eval_temperature: float | None = field(
-        default=None,
-        metadata={"help": "Temperature of evaluation: 0 greedy, None TRL's own evaluation (samples as in training)."},
-    )
-    eval_top_p: float = field(default=1.0, metadata={"help": "top_p of evaluation at a temperature above 0."})
-    eval_top_k: int = field(default=0, metadata={"help": "top_k of evaluation at a temperature above 0; 0 keeps all."})
-    eval_min_p: float | None = field(default=None, metadata={"help": "min_p of evaluation at a temperature above 0."})
-    eval_num_samples: int = field(
-        default=1,
-        metadata={"help": "Completions a held-out prompt, for mean@k and pass@k; above 1 needs a temperature."},
-    )
-    eval_outcome_reward: str | None = field(
-        default=None, metadata={"help": "The reward that pass@k is about; None: the task's own, or the first."}
     )
     reward_on_error: str = field(
         default="none",

@@ -1,0 +1,100 @@
+"""How much of the signal each importance sampling mode keeps, where two engines differ by rounding noise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_ext import GRPOExtConfig
+from grpo_ext.trainer.objective import ExactObjective
+
+ROWS = 64
+
+
+class NoisySampler(GRPOTrainer):
+    """Another engine: its log-probs are the model's but for noise, a ratio of mean 1 a token."""
+
+    noise: float
+    length: int
+
+    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+        g = torch.Generator().manual_seed(2)
+        ids = torch.randint(5, len(self._tokenizer) - 1, (len(prompt_ids), self.length), generator=g)
+        whole = torch.cat([torch.tensor(prompt_ids), ids], dim=1)
+        with torch.no_grad():
+            logits = self.model(input_ids=whole).logits[:, -self.length - 1 : -1]
+        logps = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+        # log ratio (model over sampler) of mean - noise^2 / 2 and deviation noise, so that the mean ratio is 1
+        log_ratio = self.noise * torch.randn(ids.shape, generator=g) - self.noise**2 / 2
+        return ids.tolist(), (logps - log_ratio).tolist()
+
+
+class Exact(ExactObjective, NoisySampler):
+    pass
+
+
+def weights(folder, out, noise, length, **settings):
+    """The weight that each token's loss is multiplied by, (B, T)."""
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=ROWS,
+        num_generations=8,
+        max_completion_length=length,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        **settings,
+    )
+    trainer = Exact(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=[lambda completions, **kwargs: [float(len(c) % 3) for c in completions]],
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": "Use 1, 2, 3 to make 4."}] * ROWS),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+    trainer.use_vllm, trainer.noise, trainer.length = True, noise, length
+    batch = trainer._generate_and_score_completions([dict(row) for row in trainer.train_dataset])
+    return batch["importance_sampling_ratio"].expand(ROWS, length)
+
+
+# deviation of a token's log ratio, tokens a completion: float32, then bfloat16 at two lengths
+NOISE = [(0.001, 128), (0.05, 128), (0.05, 768)]
+
+
+@pytest.mark.parametrize("noise, length", NOISE)
+def test_the_default_keeps_every_token_at_about_its_weight(tiny_folder, tmp_path, noise, length):
+    kept = weights(tiny_folder, tmp_path, noise, length)
+    assert (kept > 0).float().mean() == 1.0
+    assert (kept > 0.5).float().mean() >= 0.999
+    assert kept.mean() == pytest.approx(1.0, abs=0.005)
+
+
+def test_a_product_over_the_sequence_fades_with_its_length(tiny_folder, tmp_path):
+    """TRL's default: at 768 tokens the typical completion counts a third, and half of the signal comes from a few."""
+    shares, middles = [], []
+    for noise, length in NOISE:
+        kept = weights(tiny_folder, tmp_path, noise, length, vllm_importance_sampling_mode="sequence_mask")
+        shares.append(float(((kept > 0.5) & (kept < 2)).float().mean()))
+        middles.append(float(kept[:, 0].median()))
+    print("sequence_mask: tokens within a factor of 2 of their weight", shares, "median weight", middles)
+    assert shares[0] == 1.0 and shares[1] > 0.6
+    assert shares[2] < 0.5
+    assert middles[2] < 0.6
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+def test_a_mode_that_is_named_is_kept(tiny_folder, tmp_path, mode):
+    """A difference of 1.2 a token, above the cap of 3: what each mode is meant to do with it."""
+    kept = weights(tiny_folder, tmp_path, 1.2, 8, vllm_importance_sampling_mode=mode, seed=1)
+    assert kept.max() <= 3.0
+    assert bool((kept == 0).any()) == mode.endswith("mask")
+    assert bool((kept == kept[:, :1]).all()) == mode.startswith("sequence")
+
+
+def test_the_default_is_ours_and_a_plain_config_keeps_trls(tmp_path):
+    ours, theirs = (cls(str(tmp_path), use_cpu=True, bf16=False) for cls in (GRPOExtConfig, GRPOConfig))
+    assert ours.vllm_importance_sampling_mode == "token_truncate"
+    assert theirs.vllm_importance_sampling_mode == "sequence_mask"
