@@ -17,8 +17,9 @@ import trl.trainer.utils as trl_utils
 from grpo_ext.objective.full_softmax import full_log_probs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
-from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
+from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder, watching
+from grpo_ext.trainer.sampler import is_watched, resolve_for, warn_of_another_policy
 from grpo_ext.trainer.temperature import ScheduledTemperature
 
 
@@ -39,6 +40,8 @@ class SamplingLogProbs(ScheduledTemperature):
         self.compact_head = exact and getattr(self.args, "compact_head", True)
         given = {"model": SamplingParams(), "trl": SamplingParams(self.temperature)}
         self.sampling = given.get(self.logprob_policy) or resolve_for(self)
+        if self.logprob_policy == "model":
+            warn_of_another_policy(self)
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
         self._kept_rows = self._sampler_logps = None
@@ -126,68 +129,6 @@ def loss_mask(inputs: dict[str, Any]) -> torch.Tensor:
     """(B, T), 1 for the tokens that a policy wrote and that count."""
     mask = inputs["completion_mask"]
     return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
-
-
-def is_watched(trainer: Any) -> bool:
-    """Whether every sampled token goes through one call of transformers' `generate`."""
-    return not (
-        trainer.use_vllm
-        or trainer.use_transformers_continuous_batching
-        or trainer.tools
-        or trainer.environment_factories is not None
-        or trainer.rollout_func is not None
-    )
-
-
-def resolve_for(trainer: Any) -> SamplingParams:
-    """How a trainer samples.
-
-    Raises:
-        ValueError: where that cannot be scored exactly, with what to change.
-    """
-    args, watched = trainer.args, is_watched(trainer)
-    given = dict(args.generation_kwargs or {})
-    if args.vllm_structured_outputs_regex and trainer.use_vllm:
-        given["structured_outputs"] = args.vllm_structured_outputs_regex
-    if not trainer.use_vllm and "suppress_tokens" in trainer.generation_kwargs:
-        given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
-    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-    params = resolve_sampling(
-        {name: getattr(args, name) for name in FIELD_DEFAULTS},
-        given,
-        None if trainer.use_vllm or config is None else config.to_dict(),
-        sampler="vllm" if trainer.use_vllm else "hf",
-        watched=watched,
-    )
-    if params.truncated and not watched and trainer.rollout_func is not None:
-        raise ValueError(
-            "rollout_func samples as it likes, so that truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
-            "null, or logprob_policy: model."
-        )
-    old_pass = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0
-    if params.truncated and not watched and args.beta and not (old_pass or _corrects(trainer)):
-        raise ValueError(
-            "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not "
-            "tell them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
-        )
-    if (params.truncated or params.temperature != 1.0) and _corrects(trainer) and trainer.vllm_mode == "server":
-        _refuse_raw_logprobs(trainer)
-    return params
-
-
-def _corrects(trainer: Any) -> bool:
-    return bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
-
-
-def _refuse_raw_logprobs(trainer: Any) -> None:
-    if not trainer.accelerator.is_main_process:
-        return
-    mode = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
-    if mode != "processed_logprobs":
-        raise ValueError(
-            f"The vLLM server returns {mode}, which leave out temperature and truncation. Start it with --logprobs-mode "
-            "processed_logprobs."
-        )
 
 
 @contextmanager

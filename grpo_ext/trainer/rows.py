@@ -45,7 +45,28 @@ class CountedRows(ChunkedScoring):
     def _generate(self, prompts):
         generated = super()._generate(prompts)
         self._prompt_ids, self._completion_ids = generated[0], generated[1]
+        if self.loss_normalization == "step" and self.use_vllm and not self.tools:
+            self._log_truncation()
         return generated
+
+    def _log_truncation(self) -> None:
+        """Put right what TRL logs of completions that ended with a stop string: it counts them as cut off."""
+        ended = ~torch.tensor(self._truncated(), device=self.accelerator.device)
+        lengths = torch.tensor([len(ids) for ids in self._completion_ids], device=self.accelerator.device)
+        ended, lengths = self.accelerator.gather(ended), self.accelerator.gather(lengths)
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics["completions/clipped_ratio"][-1] = 1 - ended.float().mean().item()
+        lengths = lengths[ended].float() if ended.any() else torch.zeros(1)
+        for name, value in (("mean", lengths.mean()), ("min", lengths.amin()), ("max", lengths.amax())):
+            metrics[f"completions/{name}_terminated_length"][-1] = value.item()
+
+    def _truncated(self) -> list[bool]:
+        """Which of this rank's completions were cut off at the limit."""
+        ends = (*self.eos_token_ids, self._tokenizer.pad_token_id)
+        return [
+            len(ids) >= self._room(prompt) and ids[-1] not in ends
+            for prompt, ids in zip(self._prompt_ids, self._completion_ids, strict=True)
+        ]
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         return self.keep_rewards(super()._calculate_rewards(inputs, prompts, completions, completion_ids_list))
@@ -65,12 +86,7 @@ class CountedRows(ChunkedScoring):
     def _mask_rows(self, output: dict[str, Any]) -> dict[str, Any]:
         """Take out truncated completions where asked to, and the stand-ins for empty ones; say which completions count."""
         device = output["completion_mask"].device
-        ends = (*self.eos_token_ids, self._tokenizer.pad_token_id)
-        truncated = [
-            len(ids) >= self._room(prompt) and ids[-1] not in ends
-            for prompt, ids in zip(self._prompt_ids, self._completion_ids, strict=True)
-        ]
-        out = torch.tensor(truncated, device=device) & self.mask_truncated_completions  # (B,)
+        out = torch.tensor(self._truncated(), device=device) & self.mask_truncated_completions  # (B,)
         empty = torch.zeros_like(out)
         empty[self._empty_rows] = True
         live = (~(out | empty)).unsqueeze(1)

@@ -38,15 +38,20 @@ class Exact(ExactObjective, NoisySampler):
 
 def weights(folder, out, noise, length, **settings):
     """The weight that each token's loss is multiplied by, (B, T)."""
+    trainer = make(folder, out, noise, length, **settings)
+    batch = trainer._generate_and_score_completions([dict(row) for row in trainer.train_dataset])
+    return batch["importance_sampling_ratio"].expand(ROWS, length)
+
+
+def make(folder, out, noise, length, **settings):
     args = GRPOExtConfig(
         output_dir=str(out),
         per_device_train_batch_size=ROWS,
         num_generations=8,
-        max_completion_length=length,
         report_to="none",
         use_cpu=True,
         bf16=False,
-        **settings,
+        **{"max_completion_length": length, **settings},
     )
     trainer = Exact(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
@@ -55,9 +60,9 @@ def weights(folder, out, noise, length, **settings):
         train_dataset=Dataset.from_list([{"prompt": "Use 1, 2, 3 to make 4."}] * ROWS),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
     )
+    trainer.model.train()
     trainer.use_vllm, trainer.noise, trainer.length = True, noise, length
-    batch = trainer._generate_and_score_completions([dict(row) for row in trainer.train_dataset])
-    return batch["importance_sampling_ratio"].expand(ROWS, length)
+    return trainer
 
 
 # deviation of a token's log ratio, tokens a completion: float32, then bfloat16 at two lengths
@@ -92,6 +97,28 @@ def test_a_mode_that_is_named_is_kept(tiny_folder, tmp_path, mode):
     assert kept.max() <= 3.0
     assert bool((kept == 0).any()) == mode.endswith("mask")
     assert bool((kept == kept[:, :1]).all()) == mode.startswith("sequence")
+
+
+@pytest.mark.parametrize("limit, cut_off", [(24, 0.0), (12, 1.0)])
+def test_a_completion_that_ended_with_a_stop_string_is_not_called_cut_off(tiny_folder, tmp_path, limit, cut_off):
+    """Twelve tokens without an end token: ended where more were allowed, cut off where not."""
+    trainer = make(tiny_folder, tmp_path, 0.001, 12, max_completion_length=limit, mask_truncated_completions=True)
+    batch = trainer._generate_and_score_completions([dict(row) for row in trainer.train_dataset])
+    logged = trainer._metrics["train"]
+    assert logged["completions/clipped_ratio"] == [cut_off]
+    assert logged["completions/mean_terminated_length"] == [12 * (1 - cut_off)]
+    assert batch["counted"].mean() == 1 - cut_off
+
+
+def test_scoring_another_policy_is_said_once_and_measured(tiny_folder, tmp_path, caplog):
+    trainer = make(tiny_folder, tmp_path, 0.001, 8, logprob_policy="model", temperature=0.5, top_k=9, max_steps=1)
+    [said] = [record.message for record in caplog.records if "logprob_policy: model" in record.message]
+    assert "temperature 0.5, top_k 9" in said and "logprob_policy: sampling" in said
+    caplog.clear()
+    make(tiny_folder, tmp_path, 0.001, 8, logprob_policy="model")  # sampled from the bare model: nothing to say
+    assert not [record for record in caplog.records if "logprob_policy" in record.message]
+    trainer.train()
+    assert trainer.state.log_history[0]["sampling/logp_difference/max"] < 0.1  # the stand-in's noise alone
 
 
 def test_the_default_is_ours_and_a_plain_config_keeps_trls(tmp_path):

@@ -1,0 +1,101 @@
+"""How a trainer samples, and whether what it samples can be scored exactly."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+
+from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
+
+logger = logging.getLogger(__name__)
+
+
+def is_watched(trainer: Any) -> bool:
+    """Whether every sampled token goes through one call of transformers' `generate`."""
+    return not (
+        trainer.use_vllm
+        or trainer.use_transformers_continuous_batching
+        or trainer.tools
+        or trainer.environment_factories is not None
+        or trainer.rollout_func is not None
+    )
+
+
+def resolve_for(trainer: Any) -> SamplingParams:
+    """How a trainer samples.
+
+    Raises:
+        ValueError: where that cannot be scored exactly, with what to change.
+    """
+    args, watched = trainer.args, is_watched(trainer)
+    params = _sampling_of(trainer, watched)
+    if params.truncated and not watched and trainer.rollout_func is not None:
+        raise ValueError(
+            "rollout_func samples as it likes, so that truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
+            "null, or logprob_policy: model."
+        )
+    old_pass = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0
+    if params.truncated and not watched and args.beta and not (old_pass or _corrects(trainer)):
+        raise ValueError(
+            "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not "
+            "tell them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
+        )
+    tempered = params.temperature != 1.0 or trainer.temperature_schedule.moves
+    if (params.truncated or tempered) and _corrects(trainer) and trainer.vllm_mode == "server":
+        _refuse_raw_logprobs(trainer)
+    return params
+
+
+def _sampling_of(trainer: Any, watched: bool) -> SamplingParams:
+    """The sampling parameters from all places that set them."""
+    args = trainer.args
+    given = dict(args.generation_kwargs or {})
+    if args.vllm_structured_outputs_regex and trainer.use_vllm:
+        given["structured_outputs"] = args.vllm_structured_outputs_regex
+    if not trainer.use_vllm and "suppress_tokens" in trainer.generation_kwargs:
+        given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
+    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    return resolve_sampling(
+        {name: getattr(args, name) for name in FIELD_DEFAULTS},
+        given,
+        None if trainer.use_vllm or config is None else config.to_dict(),
+        sampler="vllm" if trainer.use_vllm else "hf",
+        watched=watched,
+    )
+
+
+def warn_of_another_policy(trainer: Any) -> None:
+    """Say what `logprob_policy: model` means where samples are not drawn from the bare model."""
+    try:
+        params = _sampling_of(trainer, is_watched(trainer))
+        how = (
+            f"temperature {params.temperature:g}, top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
+        )
+        bare = params.temperature == 1.0 and not params.truncated and not trainer.temperature_schedule.moves
+    except ValueError as error:
+        how, bare = str(error).split(". ")[0], False
+    if not bare and trainer.accelerator.is_main_process:
+        logger.warning(
+            "logprob_policy: model scores completions without the temperature and truncation that they are sampled with "
+            f"({how}), so that the gradient is that of a policy which did not sample them. sampling/logp_difference and "
+            "sampling/ratio say how far the two are apart; logprob_policy: sampling scores what was sampled."
+        )
+
+
+def _corrects(trainer: Any) -> bool:
+    return bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
+
+
+def _refuse_raw_logprobs(trainer: Any) -> None:
+    """Refuse a vLLM server whose log-probs are not those that it samples with; on every rank, since the main one asks."""
+    mode = None
+    if trainer.accelerator.is_main_process:
+        mode = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
+    mode = broadcast_object_list([mode], from_process=0)[0]
+    if mode != "processed_logprobs":
+        raise ValueError(
+            f"The vLLM server returns {mode}, which leave out temperature and truncation. Start it with --logprobs-mode "
+            "processed_logprobs."
+        )
