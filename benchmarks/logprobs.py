@@ -30,6 +30,7 @@ from trl import GRPOTrainer
 
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.trainer.objective import ExactObjective
+from grpo_ext.trainer.rollout import FastRollout
 
 GRID = [
     {"temperature": t, "top_k": k, "top_p": p, "min_p": m}
@@ -38,7 +39,7 @@ GRID = [
 QUICK = [GRID[i] for i in (0, 13, 25, 39, 50, 64, 77, 95)]
 
 
-class Exact(ExactObjective, GRPOTrainer):
+class Exact(ExactObjective, FastRollout, GRPOTrainer):
     """Ours."""
 
 

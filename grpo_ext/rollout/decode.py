@@ -15,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from grpo_ext.rollout.cache import expand
 from grpo_ext.rollout.draw import draw_tokens
-from grpo_ext.rollout.support import check_call, check_config, check_model, has_dropout
+from grpo_ext.rollout.support import check_call, check_config, check_model, is_noisy, pad_token
 
 ENDED_SHARE = 1 / 8  # of the rows, at which those that have ended are taken out
 
@@ -103,7 +103,7 @@ def decode(
     constant = {name: inputs[name] for name in ("use_cache", "logits_to_keep") if name in inputs}
     # without an end token no row is padded: transformers lets all go on to the end of the last
     ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
-    pad = generation_config.pad_token_id if ends else 0
+    pad = pad_token(generation_config) if ends else 0
     logits = prefill(model, input_ids, inputs)  # (B, V)
     batch = DecodeBatch(input_ids, generation_config.max_length, pad, inputs)
     ended = torch.zeros(len(batch), dtype=torch.bool, device=input_ids.device)
@@ -126,13 +126,13 @@ def decode(
 
 
 def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-    """Read the prompts and fill the cache; each distinct one once, unless dropout makes equal rows differ.
+    """Read the prompts and fill the cache; each distinct one once, unless noise (dropout) makes equal rows differ.
 
     Returns:
         (B, V), logits of the first tokens; the cache of `inputs` then has B rows.
     """
     unique, which = distinct_rows(input_ids, inputs.get("attention_mask"))
-    if len(unique) == len(input_ids) or has_dropout(model):
+    if len(unique) == len(input_ids) or is_noisy(model):
         unique = which = torch.arange(len(input_ids), device=input_ids.device)
     given = {
         name: value[unique] if name in ("attention_mask", "position_ids") and _per_row(value, input_ids) else value

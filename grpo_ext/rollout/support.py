@@ -86,11 +86,28 @@ def _ignores_rows(processor: Any) -> bool:
     )
 
 
-def has_dropout(model: torch.nn.Module) -> bool:
-    """Whether two rows with the same tokens come out differently."""
+def pad_token(config: GenerationConfig) -> int:
+    """What follows a row's end: the pad token, or the first end token, which transformers takes where there is none.
+
+    Raises:
+        NotSupported: if there is neither.
+    """
+    if config.pad_token_id is not None:
+        return config.pad_token_id
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    if ends[0] is None:
+        raise NotSupported("there is no pad token")
+    return ends[0]
+
+
+def is_noisy(model: torch.nn.Module) -> bool:
+    """Whether two rows with the same tokens may come out differently: dropout in training mode, or a router's jitter."""
     for module in model.modules():
-        if module.training and (getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else 0.0):
-            return True
-        if module.training and getattr(module, "attention_dropout", 0.0):
+        if not module.training:
+            continue
+        noise = {name: value for name, value in vars(module).items() if "drop" in name or "jitter" in name}
+        if "Drop" in type(module).__name__:
+            noise["p"] = getattr(module, "p", 0.0)
+        if any(isinstance(value, float) and value > 0 for value in noise.values()):
             return True
     return False

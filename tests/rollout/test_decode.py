@@ -65,6 +65,7 @@ def test_decodes_little_more_than_the_tokens_there_are():
         {"bad_words_ids": [[20], [21, 22]]},
         {"no_repeat_ngram_size": 2},
         {"eos_token_id": None},
+        {"pad_token_id": None},
         {"max_new_tokens": 1},
         {"forced_eos_token_id": 3},
         {"exponential_decay_length_penalty": (4, 1.5)},
@@ -143,9 +144,18 @@ def test_samples_follow_the_distribution(family, sampling):
     assert abs(statistic - freedom) < 5 * (2 * freedom) ** 0.5
 
 
-def test_dropout_makes_each_row_its_own():
+@pytest.mark.parametrize(
+    "family, noise",
+    [
+        ("llama", "attention_dropout"),
+        ("gpt_neox", "hidden_dropout"),
+        ("opt", "dropout"),
+        ("mixtral", "router_jitter_noise"),
+    ],
+)
+def test_noise_makes_each_row_its_own(family, noise):
     """TRL samples in training mode: rows of a group then see different dropout, which shared prompts would not."""
-    model = make_model(attention_dropout=0.3).train()
+    model = make_model(family, **{noise: 0.3}).train()
     with fast_generation(model), batch_sizes(model) as passes:
         model.generate(**make_batch([5, 3]), generation_config=decoding(2, do_sample=True))
     assert passes[0][0] == 8

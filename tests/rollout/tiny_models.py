@@ -30,6 +30,8 @@ FAMILIES = {
     "gemma2": {**GROUPED, **GEMMA, "attn_implementation": "eager"},  # soft caps, every second layer with a window
     "gemma3_text": {**GROUPED, **GEMMA},
     "gpt_neox": COMMON,
+    "opt": {**COMMON, "ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0, "max_position_embeddings": 300},
+    "mixtral": {**GROUPED, "num_local_experts": 4},
     "qwen3_moe": {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
 }
 
