@@ -116,7 +116,7 @@ def loss_names() -> tuple[str, ...]:
 
 
 def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
-    """w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071, eq. 7)."""
+    """w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
     log_ratio = logps - old_logps
     if level == "sequence":
         log_ratio = ((log_ratio * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).unsqueeze(-1)
@@ -142,31 +142,37 @@ def grpo(x: LossInputs) -> torch.Tensor:
 
 @register_loss("bnpo", aggregation="token_mean")
 def bnpo(x: LossInputs) -> torch.Tensor:
-    """`clipped`, mean over the batch's tokens. The batch is the optimizer step, so it equals `dapo`; TRL's is a micro-batch."""
+    """`clipped`, mean over the batch's tokens: TRL's name, with no paper of its own.
+
+    The batch is the optimizer step, so it equals `dapo`; TRL's is a micro-batch.
+    """
     return clipped(x)
 
 
 @register_loss("dr_grpo", aggregation="constant")
 def dr_grpo(x: LossInputs) -> torch.Tensor:
-    """Dr. GRPO (arXiv 2503.20783, section 3.2): `clipped`, every token divided by the same constant."""
+    """Dr. GRPO (arXiv 2503.20783): `clipped`, every token divided by the same constant."""
     return clipped(x)
 
 
 @register_loss("dapo", aggregation="token_mean")
 def dapo(x: LossInputs) -> torch.Tensor:
-    """DAPO (arXiv 2503.14476, eq. 8): `clipped` with eps_high above eps_low (eq. 10), mean over all tokens (eq. 12)."""
+    """DAPO (arXiv 2503.14476): `clipped` with eps_high above eps_low, mean over all tokens of all completions."""
     return clipped(x)
 
 
 @register_loss("cispo", aggregation="token_mean")
 def cispo(x: LossInputs) -> torch.Tensor:
-    """MiniMax-M1 (arXiv 2506.13585, eq. 4): -sg(min(w, eps_high)) A log p; no token loses its gradient."""
+    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p; no token loses its gradient.
+
+    `epsilon_high` is the cap itself, as in TRL and ScaleRL (arXiv 2510.13786); the paper writes 1 + eps_high.
+    """
     return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
 
 
 @register_loss("sapo", aggregation="sequence_mean")
 def sapo(x: LossInputs) -> torch.Tensor:
-    """SAPO (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1)) A, tau by the sign of A."""
+    """SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1)) A, tau by the sign of A."""
     o = x.options
     tau = torch.where(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg)
     return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
@@ -174,16 +180,19 @@ def sapo(x: LossInputs) -> torch.Tensor:
 
 @register_loss("luspo", aggregation="sequence_sum")
 def luspo(x: LossInputs) -> torch.Tensor:
-    """LUSPO (arXiv 2602.05261): `clipped` at the sequence level, times the completion's length."""
+    """LUSPO, Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261).
+
+    `clipped` at the sequence level, times the completion's length.
+    """
     return clipped(x)
 
 
 @register_loss("vespo", aggregation="token_mean")
 def vespo(x: LossInputs) -> torch.Tensor:
-    """VESPO (arXiv 2602.10693): -sg(W^k exp(lambda (1 - W))) A log p, W the product of the sequence's ratios.
+    """VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693).
 
-    k and lambda depend on the sign of A. log W is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate
-    sampler, W includes its ratio.
+    -sg(W^k exp(lambda (1 - W))) A log p, W the product of the sequence's ratios; k and lambda depend on the sign of A. log W
+    is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate sampler, W includes its ratio.
     """
     o, lower = x.options, math.log(1e-8)
     with torch.no_grad():
