@@ -84,10 +84,10 @@ class GroupLog:
             return None
         self.advised = True
         remedies = {"off": "group_filter: refill", "drop": "group_filter: refill", "refill": "more num_generations"}
-        easy = "harder prompts" if right > wrong else "easier prompts or more num_generations"
+        easy = "curriculum: easy_pool" if right > wrong else "curriculum: adaptive"
         return (
             f"{1 - kept / generated:.0%} of the last {generated} groups had no signal ({right / generated:.0%} all right, "
-            f"{wrong / generated:.0%} all wrong) and taught nothing. Set {remedies[self.group_filter]}, or give {easy}. "
+            f"{wrong / generated:.0%} all wrong) and taught nothing. Set {remedies[self.group_filter]}, or {easy}. "
             "`grpo-ext probe` says what to expect of each num_generations."
         )
 

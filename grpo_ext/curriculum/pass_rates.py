@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from grpo_ext.files import write_atomically
+
+# Bins of pass rates, as they are logged.
+HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")
 
 
 @dataclass(frozen=True)
@@ -58,3 +63,79 @@ def read_pass_rates(path: Path) -> dict[str, PassCount]:
             raise ValueError(f"{path}:{number}: {count.right:g} of {count.samples:g} completions cannot be right.")
         found[count.prompt_id] = count
     return found
+
+
+class PassRates:
+    """What a run has seen of each prompt of its data set.
+
+    A prompt's counts are multiplied by `decay` before new ones are added, since the policy that made them is gone.
+
+    Args:
+        prompt_ids: of the data set's rows; rows with one prompt share their counts.
+        decay: 0 remembers the last group alone, 1 everything.
+        start: counts from before, such as a probe's.
+    """
+
+    def __init__(self, prompt_ids: Sequence[str], decay: float = 0.5, start: dict[str, PassCount] | None = None):
+        self.decay = decay
+        self.numbers = {key: number for number, key in enumerate(dict.fromkeys(prompt_ids))}
+        self.of_row = np.array([self.numbers[key] for key in prompt_ids])  # (rows,)
+        self.right, self.samples = np.zeros(len(self.numbers)), np.zeros(len(self.numbers))
+        for count in (start or {}).values():
+            self.observe(count.prompt_id, count.right, count.samples)
+
+    def observe(self, key: str, right: float, samples: float) -> None:
+        """A group of a prompt was scored; one that is not of the data set is passed over."""
+        number = self.numbers.get(key)
+        if number is not None and samples:
+            self.right[number] = self.decay * self.right[number] + right
+            self.samples[number] = self.decay * self.samples[number] + samples
+
+    def means(self) -> np.ndarray:
+        """(rows,), pass rates; one of a prompt that was not seen is 0.5, and few samples draw it there."""
+        return ((self.right + 1) / (self.samples + 2))[self.of_row]
+
+    def chance_of_signal(self, num_generations: int) -> np.ndarray:
+        """(rows,), the mean of 1 - p^G - (1-p)^G over p as likely by the counts: Beta(right + 1, wrong + 1)."""
+        a, b = self.right + 1, self.samples - self.right + 1
+        all_right, all_wrong = np.ones_like(a), np.ones_like(a)
+        for i in range(num_generations):  # E[p^G] = product of (a + i) / (a + b + i)
+            all_right *= (a + i) / (a + b + i)
+            all_wrong *= (b + i) / (a + b + i)
+        return np.clip(1 - all_right - all_wrong, 1e-12, None)[self.of_row]
+
+    def always_solved(self) -> np.ndarray:
+        """(rows,), bool, seen, and right every time that still counts."""
+        return ((self.samples > 0) & (self.right >= self.samples * (1 - 1e-9)))[self.of_row]
+
+    def histogram(self) -> dict[str, float]:
+        """Shares of the prompts seen, by pass rate; empty before any was seen."""
+        seen = self.samples > 0
+        if not seen.any():
+            return {}
+        rates = self.right[seen] / self.samples[seen]
+        bins = np.digitize(rates, [1e-9, 0.25, 0.5, 0.75, 1 - 1e-9])
+        return {name: float((bins == i).mean()) for i, name in enumerate(HISTOGRAM)}
+
+    def counts(self) -> list[PassCount]:
+        """What is known, for `write_pass_rates`."""
+        return [
+            PassCount(key, float(self.right[i]), float(self.samples[i]))
+            for key, i in self.numbers.items()
+            if self.samples[i]
+        ]
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {"right": self.right.tolist(), "samples": self.samples.tolist()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        """Go on from counts of the same data set.
+
+        Raises:
+            ValueError: if they are of another one.
+        """
+        if len(state["right"]) != len(self.numbers):
+            raise ValueError(
+                f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
+            )
+        self.right, self.samples = np.array(state["right"]), np.array(state["samples"])

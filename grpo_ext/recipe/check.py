@@ -16,7 +16,7 @@ import yaml
 from grpo_ext.recipe import contradictions
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.folder import accelerate_config
-from grpo_ext.recipe.groups import group_rules
+from grpo_ext.recipe.groups import curriculum_rules, group_rules
 from grpo_ext.recipe.problems import Problem
 
 
@@ -140,4 +140,5 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.length_of_the_run,
     contradictions.completions_hub,
     group_rules,
+    curriculum_rules,
 )

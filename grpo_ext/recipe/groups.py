@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from grpo_ext.near import did_you_mean
@@ -34,6 +35,14 @@ class GroupOptions:
         max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated in excess may be kept. It
             is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
         pass_threshold (`float`, defaults to 1.0): the reward from which a completion counts as right.
+        curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a permutation an epoch.
+            `"easy_to_hard"`: each epoch by `difficulty_column`, or by falling pass rate. `"adaptive"`: by the chance that a
+            group has signal, 1 - p^G - (1-p)^G. `"easy_pool"`: at random, but seldom what is always solved.
+        pass_rates_file (`str`, *optional*): pass rates to start from, as `grpo-ext probe` writes them.
+        difficulty_column (`str`, *optional*): a column of numbers, larger for harder; for `"easy_to_hard"`.
+        pass_rate_decay (`float`, defaults to 0.5): what a prompt's earlier completions count beside its newest group.
+        curriculum_floor (`float`, defaults to 0.1): share of the draws of `"adaptive"` that are even over all prompts.
+        easy_pool_share (`float`, defaults to 0.1): share of the draws of `"easy_pool"` from what is always solved.
     """
 
     group_filter: str = field(
@@ -51,6 +60,22 @@ class GroupOptions:
         default=1, metadata={"help": "Optimizer steps for which a group generated in excess may be kept."}
     )
     pass_threshold: float = field(default=1.0, metadata={"help": "Reward from which a completion counts as right."})
+    curriculum: str = field(
+        default="none", metadata={"help": "Choice of prompts: 'none', 'easy_to_hard', 'adaptive' or 'easy_pool'."}
+    )
+    pass_rates_file: str | None = field(default=None, metadata={"help": "Pass rates that `grpo-ext probe` wrote."})
+    difficulty_column: str | None = field(
+        default=None, metadata={"help": "Column of numbers, larger for harder, for easy_to_hard."}
+    )
+    pass_rate_decay: float = field(
+        default=0.5, metadata={"help": "What a prompt's earlier completions count beside its newest group."}
+    )
+    curriculum_floor: float = field(
+        default=0.1, metadata={"help": "Share of adaptive draws that are even over all prompts."}
+    )
+    easy_pool_share: float = field(
+        default=0.1, metadata={"help": "Share of easy_pool draws from what is always solved."}
+    )
 
 
 def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
@@ -81,6 +106,29 @@ def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         yield Problem(
             f"group_filter: {v['group_filter']} needs multi_objective_aggregation: sum_then_normalize.", "group_filter"
         )
+
+
+def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What must hold between the options about the choice of prompts."""
+    kind = v["curriculum"]
+    if kind == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]):
+        yield Problem(
+            "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`.", "curriculum"
+        )
+    if kind != "none" and v["dataset_streaming"]:
+        yield Problem(f"curriculum: {kind} chooses among all rows: take dataset_streaming out.", "curriculum")
+    if v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file():
+        yield Problem(f"pass_rates_file: no file at {v['pass_rates_file']}.", "pass_rates_file")
+    readers = {
+        "pass_rates_file": ("easy_to_hard", "adaptive", "easy_pool"),
+        "difficulty_column": ("easy_to_hard",),
+        "pass_rate_decay": ("adaptive", "easy_pool"),
+        "curriculum_floor": ("adaptive",),
+        "easy_pool_share": ("easy_pool",),
+    }
+    for key, kinds in readers.items():
+        if key in v and kind not in kinds:
+            yield Problem(f"{key} does nothing with curriculum: {kind}.", key)
 
 
 def _reward_names(v: Mapping[str, Any]) -> list[str]:

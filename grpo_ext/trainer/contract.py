@@ -28,6 +28,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         "logits_to_keep",
         "batch_size",
     ),
+    "_get_train_sampler": ("self", "dataset"),
     "_compute_loss": ("self", "model", "inputs"),
     "_prepare_inputs": ("self", "generation_batch"),
     "_generate": ("self", "prompts"),

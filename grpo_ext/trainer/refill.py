@@ -45,6 +45,8 @@ class FilteredGroups:
     `max_staleness` and `pass_threshold`.
     """
 
+    _needs_prompts = False
+
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         given = self.args
@@ -77,9 +79,10 @@ class FilteredGroups:
         if self.group_filter == "refill":
             output = self._refilled(inputs)
         else:
+            prompts = self._whole_prompts(inputs) if self._needs_prompts else []
             output = super()._generate_and_score_completions(inputs)
             stats = self._judge()
-            self.group_log.generated(stats)
+            self._observe(prompts, stats)
             if self.group_filter == "drop":
                 output = self._dropped(output, stats)
         for name, value in self.group_log.figures().items():
@@ -102,6 +105,10 @@ class FilteredGroups:
     def _judge(self) -> GroupStats:
         """Of all groups of the last generation."""
         return self.group_rule.judge(self._rewards[:, self.outcome_reward])
+
+    def _observe(self, prompts: list[Row], stats: GroupStats) -> None:
+        """Groups were generated: their prompts, where `_needs_prompts` says so, and what they are worth; on all ranks."""
+        self.group_log.generated(stats)
 
     def _weighted(self) -> torch.Tensor:
         """(B of all ranks,), the rewards of the last generation, weighted and summed."""
@@ -186,7 +193,7 @@ class FilteredGroups:
         if not is_table(table):
             raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
         stats = self._judge()
-        self.group_log.generated(stats)
+        self._observe(prompts, stats)
         if self.accelerator.num_processes > 1:
             table = join_rows(gather_object([moved(table, "cpu")]))
         rewards = self._weighted().to(table["advantages"].device)

@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.cli.main import main
@@ -26,6 +26,7 @@ from grpo_ext.curriculum.probe import (
 )
 
 
+@settings(deadline=None)
 @given(n=st.integers(2, 16), size=st.integers(2, 16), p=st.floats(0, 1))
 def test_the_chance_of_signal_is_unbiased(n, size, p):
     if size > n:

@@ -1,0 +1,113 @@
+"""The order of prompts: TRL's where nothing is asked for, and by what is known of them where it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trl.trainer.utils import RepeatSampler
+
+from grpo_ext.curriculum.pass_rates import PassCount, PassRates
+from grpo_ext.curriculum.sampler import Curriculum, PromptSampler
+
+NAMES = [f"prompt {i}" for i in range(12)]
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 30), prompts=st.integers(1, 6), seed=st.integers(0, 9), shuffle=st.booleans())
+def test_without_a_curriculum_the_order_is_that_of_trl_in_every_epoch(rows, prompts, seed, shuffle):
+    theirs = RepeatSampler(range(rows), 2, prompts, 3, shuffle, seed)
+    ours = PromptSampler(rows, prompts, 2, 3, seed, shuffle)
+    assert len(ours) == len(theirs)
+    for epoch in range(3):
+        ours.set_epoch(epoch)
+        wanted = list(theirs)
+        assert list(ours) == wanted
+    fresh = PromptSampler(rows, prompts, 2, 3, seed, shuffle)  # as after a resume
+    fresh.set_epoch(2)
+    assert list(fresh) == wanted
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=5), st.integers(2, 16))
+def test_the_chance_of_signal_is_that_of_a_beta(counts, size):
+    rates = PassRates([str(i) for i in range(len(counts))])
+    for i, (right, wrong) in enumerate(counts):
+        rates.observe(str(i), right, right + wrong)
+    p = (np.arange(20_000) + 0.5) / 20_000
+    for (right, wrong), chance in zip(counts, rates.chance_of_signal(size), strict=True):
+        density = p**right * (1 - p) ** wrong
+        wanted = (density * (1 - p**size - (1 - p) ** size)).sum() / density.sum()
+        assert chance == pytest.approx(wanted, abs=1e-5)
+
+
+def test_counts_decay_and_rows_with_one_prompt_share_them():
+    rates = PassRates(["a", "b", "a"], decay=0.5, start={"a": PassCount("a", 4, 8)})
+    rates.observe("a", 4, 4)
+    rates.observe("elsewhere", 4, 4)
+    assert rates.counts() == [PassCount("a", 6, 8)]
+    assert rates.means().tolist() == [0.7, 0.5, 0.7]
+    for _ in range(80):
+        rates.observe("a", 4, 4)
+    assert rates.always_solved().tolist() == [True, False, True]
+    other = PassRates(["a", "b", "a"])
+    other.load_state_dict(rates.state_dict())
+    assert other.counts() == rates.counts()
+    with pytest.raises(ValueError, match="pass rates of 2 prompts do not fit a data set of 3"):
+        PassRates(["a", "b", "c"]).load_state_dict(rates.state_dict())
+    assert rates.histogram()["always"] == 1  # of the one that was seen
+
+
+def known(kind, **kwargs):
+    """Prompts 0 to 3 always solved, 4 to 7 in half, 8 to 11 never."""
+    rates = PassRates(NAMES)
+    for i, name in enumerate(NAMES):
+        rates.observe(name, (16, 8, 0)[i // 4], 16)
+    return Curriculum(kind, 8, rates, **{"difficulty": -rates.means(), **kwargs})
+
+
+def shares(kind, **kwargs):
+    drawn = Counter()
+    sampler = PromptSampler(12, 1, 1, 1, 5, curriculum=known(kind, **kwargs))
+    for epoch in range(200):
+        sampler.set_epoch(epoch)
+        drawn.update(index // 4 for index in sampler)
+    return [drawn[kind] / drawn.total() for kind in range(3)]
+
+
+def test_adaptive_draws_what_has_signal_and_lets_nothing_starve():
+    chance = known("adaptive").rates.chance_of_signal(8)
+    wanted = [0.7 * chance[i] / chance.sum() * 4 + 0.3 / 3 for i in (0, 4, 8)]
+    assert shares("adaptive", floor=0.3) == pytest.approx(wanted, abs=0.03)  # 2,400 draws
+    assert wanted[1] > 0.5 and min(wanted) > 0.1
+
+
+def test_what_is_always_solved_is_drawn_seldom():
+    assert shares("easy_pool", easy_share=0.1) == pytest.approx([0.1, 0.45, 0.45], abs=0.03)
+
+
+def test_easy_to_hard_goes_by_difficulty():
+    order = list(PromptSampler(12, 4, 1, 1, 0, curriculum=known("easy_to_hard")))
+    assert [index // 4 for index in order] == [0] * 4 + [1] * 4 + [2] * 4
+    difficulty = np.array([5, 1, 3, 2, 4, 9, 8, 7, 6, 0, 10, 11])
+    order = list(PromptSampler(12, 4, 1, 1, 0, curriculum=known("easy_to_hard", difficulty=difficulty)))
+    assert difficulty[order].tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("kind", ["adaptive", "easy_pool", "easy_to_hard"])
+def test_an_epoch_begun_again_is_the_same_although_more_is_known(kind):
+    """As a trainer resumes: the epoch's generations are gone through again up to where it was."""
+    whole = PromptSampler(12, 3, 2, 1, 7, curriculum=known(kind))
+    going = iter(whole)
+    first = [next(going) for _ in range(12)]  # two generations
+    whole.curriculum.rates.observe(NAMES[0], 0, 16)
+    state = whole.state_dict()
+    rest = list(going)
+    again = PromptSampler(12, 3, 2, 1, 7, curriculum=known(kind))
+    again.load_state_dict(state)
+    again.set_epoch(0)
+    assert list(again) == first + rest
+    assert again.draw_further(5, 40) == whole.draw_further(5, 40) != whole.draw_further(5, 45)

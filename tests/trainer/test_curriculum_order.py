@@ -1,0 +1,114 @@
+"""The order of prompts in real runs: the same after a resume in a later epoch, and led by what was seen."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+import scripted_groups
+from scripted_groups import DEAD
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.trainer.curriculum import PromptOrder
+
+
+class Ordered(PromptOrder, scripted_groups.Filtered):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def ordered(monkeypatch):
+    monkeypatch.setattr(scripted_groups, "Filtered", Ordered)
+
+
+def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
+    settings = {"curriculum": "adaptive", "group_filter": "refill", "learning_rate": 0.0, "pass_rate_decay": 0.9}
+    settings["pass_threshold"] = 2.0  # the rewards are 0 to 4
+    trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
+    chance = trainer.curriculum.probabilities()
+    seen = trainer.curriculum.rates.samples > 0
+    dead = [n - 1 for n in DEAD if seen[n - 1]]
+    assert len(dead) >= 3
+    live = [i for i in range(24) if seen[i] and i not in dead]
+    assert max(chance[dead]) < sorted(chance[live])[len(live) // 2]
+    assert chance.min() >= 0.1 / 24
+    logged = trainer.state.log_history[-2]
+    assert sum(logged[f"pass_rates/{name}"] for name in ("never", "to_25", "to_50", "to_75", "to_100", "always")) == (
+        pytest.approx(1)
+    )
+    again, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
+    assert again.calls == trainer.calls  # deterministic given the seed
+    other, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, seed=5, **settings)
+    assert other.calls != trainer.calls
+
+
+def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
+    settings = {"curriculum": "adaptive", "learning_rate": 0.0}
+    trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=3, **settings)
+    state = trainer.group_state()
+    other, _ = scripted_groups.train(tiny_folder, tmp_path, steps=1, **settings)
+    other.load_group_state(state)
+    sampler = other._get_train_sampler()
+    assert sampler.drawn == trainer._sampler.drawn and len(sampler.drawn) >= 3
+    assert other.curriculum.rates.counts() == trainer.curriculum.rates.counts()
+
+
+def test_refusals_of_curricula(tiny_folder, tmp_path):
+    with pytest.raises(ValueError, match="a stream shows them one by one"):
+        scripted_groups.train(
+            tiny_folder, tmp_path, curriculum="adaptive", make=lambda rows: rows.to_iterable_dataset()
+        )
+    with pytest.raises(ValueError, match="needs a difficulty_column"):
+        scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard")
+    with pytest.raises(ValueError, match=r"no column 'level'\. There are prompt, number"):
+        scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard", difficulty_column="level")
+
+
+def test_easy_to_hard_by_a_column(tiny_folder, tmp_path):
+    settings = {"curriculum": "easy_to_hard", "difficulty_column": "number", "learning_rate": 0.0}
+    trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=2, numbers=range(24, 0, -1), **settings)
+    assert trainer.calls == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def digits(completions, **kwargs):
+    return [sum(ch.isdigit() for ch in text) / (1 + len(text)) for text in completions]
+
+
+def run(folder, out, resume=None):
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        max_steps=5,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=8,
+        learning_rate=1e-3,
+        report_to="none",
+        save_steps=1,
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        seed=3,
+    )
+    trainer = GRPOExtTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=[digits],
+        args=args,
+        train_dataset=Dataset.from_list([{"prompt": f"Use {a}, 2, 3 to make {a + 4}."} for a in range(1, 5)]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer.model.state_dict()
+
+
+@pytest.mark.slow
+def test_a_resume_in_the_third_epoch_sees_the_prompts_of_the_third_epoch(tiny_folder, tmp_path):
+    whole = run(tiny_folder, tmp_path)  # two steps an epoch
+    for step in (3, 4):
+        resumed = run(tiny_folder, tmp_path, str(tmp_path / f"checkpoint-{step}"))
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
