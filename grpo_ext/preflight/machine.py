@@ -78,7 +78,8 @@ def least_on_disk(v: Values) -> int | None:
 
     `None` where an adapter is trained or the model is not in a folder here, so that its weights cannot be measured.
     """
-    weights = sum(file.stat().st_size for file in Path(v["model_name_or_path"]).expanduser().glob("*.safetensors"))
+    folder = Path(v["model_name_or_path"] or "").expanduser()
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if v["use_peft"] or not weights:
         return None
     kept = 0 if str(v["save_strategy"]) == "no" else v["save_total_limit"] or 1

@@ -179,7 +179,7 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
     problems = []
     for key, (value, place) in settings.items():
         if key not in owners:
-            problems.append(Problem(_unknown_key(key, owners), key, place))
+            problems.append(Problem(_unknown_key(key, owners, "task" in schema), key, place))
             continue
         try:
             values[owners[key]][key] = convert(key, value, hints[key], choices[key])
@@ -188,9 +188,14 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
     return values, problems
 
 
-def _unknown_key(key: str, known: dict[str, str]) -> str:
+def _unknown_key(key: str, known: dict[str, str], grpo: bool) -> str:
     if key in UNUSED:
         return f"{key} does nothing here. Take it out."
+    others = (SFTConfig, SFTRunConfig) if grpo else (GRPOExtConfig, RunConfig)
+    if any(key == f.name for cls in others for f in dataclasses.fields(cls)):
+        return (
+            f"{key} is a key of {'supervised training' if grpo else 'GRPO'}: `grpo-ext {'sft' if grpo else 'train'}`."
+        )
     if instead := instead_of(key):
         return instead
     for name, cls in task_classes().items():

@@ -40,6 +40,8 @@ def read_yaml(path: str | Path) -> Settings:
         values = yaml.safe_load(text)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no recipe at {path}.") from None
+    except IsADirectoryError:
+        raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
     if values is None:  # an empty file, or comments alone

@@ -225,6 +225,12 @@ def test_what_depends_on_nothing_wrong_is_looked_at_all_the_same(folder, tiny_fo
     assert report.figures["prompts"]["rows"] == 40 and "batch" not in report.figures
 
 
+def test_an_empty_recipe_lacks_a_model(folder):
+    (folder / "empty.yaml").touch()
+    report = check_recipe(folder / "empty.yaml")
+    assert "model_name_or_path" in [problem.key for problem in report.problems]
+
+
 def test_elsewhere_leaves_this_machine_out(folder, tiny_folder):
     path = written(folder, tiny_folder, {"use_vllm": True, "vllm_mode": "server"})
     assert not check_recipe(path).sound

@@ -186,6 +186,17 @@ def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
     assert [problem.key for problem in error.value.problems] == ["dataset_test_split", "eval_strategy"]
 
 
+def test_a_recipe_of_the_other_kind_is_told_its_command(tmp_path):
+    assert "is a key of supervised training: `grpo-ext sft`" in faults(tmp_path, "model_name_or_path: m\nmuon: true\n")
+    with pytest.raises(RecipeError, match="num_generations is a key of GRPO: `grpo-ext train`"):
+        load_sft_recipe(None, {**MODEL, "dataset_name": "d", "num_generations": 4})
+
+
+def test_a_folder_is_no_recipe(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is a folder"):
+        load_recipe(tmp_path)
+
+
 def test_the_number_of_processes_counts(tmp_path, monkeypatch):
     path = write(tmp_path, "model_name_or_path: m\nper_device_train_batch_size: 3\nnum_generations: 6\n")
     with pytest.raises(RecipeError):
