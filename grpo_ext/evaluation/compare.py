@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_ext.evaluation.score import Sample
+from grpo_ext.evaluation.score import Sample, passes
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -121,5 +121,5 @@ def compare(
         pairs = {name: paired_difference(before[part], after[part], value) for name, value in values.items()}
         found[part] = {name: vars(difference) for name, difference in pairs.items() if difference is not None}
     if outcome in names:
-        found |= changed_rows(before["greedy"], after["greedy"], lambda s: (s.rewards[outcome] or 0) >= 1)
+        found |= changed_rows(before["greedy"], after["greedy"], lambda s: passes(s, outcome))
     return found

@@ -40,6 +40,11 @@ def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 
+def outcome_of(recipe: Recipe) -> str:
+    """The reward that says whether a row is solved: `eval_outcome_reward`, or the task's own."""
+    return recipe.get("eval_outcome_reward") or recipe.task.outcome_reward
+
+
 def evaluate_on(
     recipe: Recipe, model_name: str, rows: list[dict[str, Any]], rewards: Rewards, **settings: Any
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
@@ -64,7 +69,7 @@ def evaluate_on(
         tokenizer,
         rows,
         rewards,
-        recipe.task.outcome_reward,
+        outcome_of(recipe),
         max_new_tokens=recipe.training.max_completion_length,
         seed=recipe.training.seed,
         fast=recipe.training.fast_generate,
@@ -93,8 +98,7 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
     first, *others = model_names
     comparisons = [
-        {"model": name, "against": first, **compare(samples[first], samples[name], list(rewards), outcome)}
+        {"model": name, "against": first, **compare(samples[first], samples[name], list(rewards), outcome_of(recipe))}
         for name in others
-        for outcome in [recipe.task.outcome_reward]
     ]
     return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}

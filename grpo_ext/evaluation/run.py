@@ -40,7 +40,7 @@ def evaluate_model(
         fast: see `Decoding`.
 
     Returns:
-        The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, "format": 1.0, ..., "length": 28.1},
+        The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
         "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples behind
         each part.
     """
@@ -56,9 +56,10 @@ def evaluate_model(
         completions = generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress=title)
         samples[part] = score_completions(rows, completions, rewards)
         summary[part] = summarize(samples[part], names)
-    if num_samples and outcome_reward in rewards:
-        figures = outcome_figures(samples["sampled"], outcome_reward, num_samples)
-        summary["sampled"] = {"num_samples": num_samples, "temperature": temperature, **summary["sampled"], **figures}
+    if num_samples:
+        summary["sampled"] = {"num_samples": num_samples, "temperature": temperature, **summary["sampled"]}
+    for part in samples if outcome_reward in rewards else ():
+        summary[part] |= outcome_figures(samples[part], outcome_reward, settings[part].num_samples)
     return summary, samples
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from transformers import TrainerState
@@ -13,7 +14,8 @@ from grpo_ext.rewards.guard import guard_rewards
 
 # Columns in which data sets keep what is right, the first that a row has.
 ANSWERS = ("solution", "answer", "last_line", "target", "ground_truth", "label")
-PATIENCE = 2.0  # seconds that a reward may take for a completion
+PATIENCE = 1.0  # seconds that a reward may take for a completion
+BUDGET = 4.0  # seconds that all of them may take
 
 
 def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
@@ -35,35 +37,54 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
 def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, report: Report) -> dict[str, Any]:
     """What each reward gives three made-up completions; one that fails on all of them is a problem.
 
+    A reward that takes too long is a note: this machine may be busy, and training has its own limit (`reward_timeout`).
+
     Returns:
         `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, `None` a row it declined.
     """
     texts = three_completions(row, prefilled)
-    whole = f"<think>\n{texts['in tags']}" if prefilled else None  # what the format rewards would like to see
-    asked = [*texts.values(), *([whole] if whole else [])]
+    whole = [f"<think>\n{texts['in tags']}"] if prefilled else []  # what the format rewards would like to see
     guards = [guard for guard in guard_rewards(rewards, timeout=PATIENCE, max_failure_rate=1.0) if callable(guard)]
+    until = time.monotonic() + BUDGET
     scores: dict[str, list[float | None]] = {}
-    with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the report
-        for guard in guards:
-            name = guard.__name__
-            samples = score_completions([row], [[Completion(text, []) for text in asked]], {name: guard}, _extras())
-            found = [sample.rewards[name] for sample in samples]
-            scores[name] = found[: len(texts)]
-            last_line = guard.last_error.strip().splitlines()[-1] if guard.failed else ""
-            if guard.failed == len(asked):
-                report.problem(f"reward {name!r} fails on every completion: {last_line}", "reward_funcs")
-            elif guard.failed:
-                report.note(f"reward {name!r} fails on some completions: {last_line}", "reward_funcs")
-            if whole and (found[-1] or 0) > (found[-2] or 0):
-                report.problem(
-                    f"the prompt already opens <think>, and reward {name!r} wants to see it in the completion: write "
-                    f'{{name: {name}, prefix: "<think>"}} if it takes a prefix.',
-                    "reward_funcs",
-                )
+    for guard in guards:
+        found = ask(guard, [*texts.values(), *whole], row, until)
+        scores[guard.__name__] = [*found, None, None, None][: len(texts)]
+        tell_failures(guard, len(found), len(texts) + len(whole), report)
+        if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
+            report.problem(
+                f"the prompt already opens <think>, and reward {guard.__name__!r} wants to see it in the completion: write "
+                f'{{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.',
+                "reward_funcs",
+            )
     models = [reward for reward in rewards if isinstance(reward, str)]
     if models:
         report.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
     return {"completions": texts, "scores": scores}
+
+
+def ask(guard: Any, texts: list[str], row: dict[str, Any], until: float) -> list[float | None]:
+    """The scores of the completions, one asked after the other, until the time is up."""
+    found = []
+    with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the report
+        for text in texts:
+            if time.monotonic() > until:
+                break
+            [sample] = score_completions([row], [[Completion(text, [])]], {guard.__name__: guard}, _extras())
+            found.append(sample.rewards[guard.__name__])
+    return found
+
+
+def tell_failures(guard: Any, asked: int, wanted: int, report: Report) -> None:
+    """Say what a reward failed on: a problem where it was all, a note where it was some, or where it was slow."""
+    name = guard.__name__
+    reason = (guard.last_error.strip().splitlines() or [""])[-1]
+    if "it took more than" in reason or asked < wanted:
+        report.note(f"reward {name!r} was not tried to the end: {reason or 'the time was up'}.", "reward_funcs")
+    elif guard.failed == asked:
+        report.problem(f"reward {name!r} fails on every completion: {reason}", "reward_funcs")
+    elif guard.failed:
+        report.note(f"reward {name!r} fails on some completions: {reason}", "reward_funcs")
 
 
 def _extras() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.cli.main import main
@@ -54,6 +54,7 @@ def test_intervals_cover_the_truth_of_a_scripted_policy():
     assert 0.91 <= in_accuracy / trials <= 0.98
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
 def test_the_interval_holds_the_mean_and_lies_within_the_values(values):
     low, high = bootstrap_interval(values, resamples=200)

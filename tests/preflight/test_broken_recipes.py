@@ -136,6 +136,7 @@ def folder(tmp_path, monkeypatch):
         "def short(completions, **kwargs):\n    return []\n"
     )
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpo_ext.preflight.rows.PATIENCE", 60.0)  # a busy machine is no fault of the data
     return tmp_path
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
@@ -83,3 +85,18 @@ def test_a_reward_that_fails_on_some_is_a_note():
     scores = try_rewards([partial], {"prompt": CHAT[0]}, False, report)["scores"]["partial"]
     assert scores[0] is None and scores[1] > 0
     assert not report.problems and "ZeroDivisionError" in report.notes[0].message
+
+
+def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):
+    def hangs(completions, **kwargs):
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr("grpo_ext.preflight.rewards.PATIENCE", 0.2)
+    monkeypatch.setattr("grpo_ext.preflight.rewards.BUDGET", 0.3)
+    report = Report()
+    start = time.perf_counter()
+    found = try_rewards([hangs, build("format")], {"prompt": CHAT[0]}, False, report)
+    assert time.perf_counter() - start < 10
+    assert report.sound and "'hangs' was not tried to the end" in report.notes[0].message
+    assert found["scores"]["hangs"] == [None, None, None]
