@@ -108,7 +108,8 @@ def measure(folder: Path, grid: list[dict[str, Any]], num_tokens: int) -> list[d
     table = []
     for settings in grid:
         with tempfile.TemporaryDirectory() as out:
-            found = differences(make_trainer(folder, out, **settings), num_tokens)
+            rows = 256 if num_tokens > 5000 else 32
+            found = differences(make_trainer(folder, out, rows, **settings), num_tokens)
         row = {**settings, "tokens": len(found["ours"]), **{name: figures(d) for name, d in found.items()}}
         table.append(row)
         words = [f"{k}={v}" for k, v in settings.items() if v is not None]
