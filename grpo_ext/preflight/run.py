@@ -102,6 +102,12 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     """Rows, prompts and rewards: what is wrong goes into `report`, and what was seen."""
     v = recipe.flat
     asked = check_prompts(rows, report) if rows else []
+    difficulty = v["difficulty_column"]
+    if rows and difficulty and difficulty not in rows[0]:
+        report.problem(
+            f"difficulty_column: the data has no column {difficulty!r}. Its columns: {', '.join(rows[0])}.",
+            "difficulty_column",
+        )
     there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in report.problems)
     tokenizer = load_tokenizer(v, report) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, report) if asked and tokenizer else None
