@@ -154,7 +154,11 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         ValueError: naming the file and the line that is no JSON.
     """
     for part in parts(path):
-        with part.open("rb") as file:
+        try:
+            file = part.open("rb")
+        except FileNotFoundError:  # rotated away this moment; its lines are read next time
+            continue
+        with file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break

@@ -13,13 +13,17 @@ MOST_POINTS = 2000  # of a curve; neighbours of longer ones are averaged
 
 @dataclass
 class Series:
-    """One curve: values by step, with standard errors or with the spread of the groups where there are any."""
+    """One curve: values by step, with standard errors or with the spread of the groups where there are any.
+
+    `smoothed` is false where every value means something by itself, as in a schedule.
+    """
 
     label: str
     steps: list[int]
     values: list[float | None]
     errors: list[float | None] | None = None
     spread: list[float | None] | None = None
+    smoothed: bool = True
 
 
 @dataclass
@@ -129,7 +133,7 @@ def series(
     if size > 1:
         steps = steps[size - 1 :: size] + ([steps[-1]] if len(steps) % size else [])
         values, bars, spread = (thinned(part, size) for part in (values, bars, spread))
-    return Series(label, list(steps), list(values), bars, spread)
+    return Series(label, list(steps), list(values), bars, spread, smoothed=label != "learning rate")
 
 
 def thinned(values: list[float | None] | None, size: int) -> list[float | None] | None:

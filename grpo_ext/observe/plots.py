@@ -59,7 +59,9 @@ def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, da
     look = {"color": f"C{color % 10}", "linestyle": DASHES[dash % len(DASHES)]}
     steps, values = series.steps, [float("nan") if value is None else value for value in series.values]
     spread = series.spread and [value or 0.0 for value in series.spread]
-    if len(values) <= FEW:
+    if not series.smoothed:
+        axis.plot(steps, values, label=label, **LINE, **look)
+    elif len(values) <= FEW:
         errors = [value or 0.0 for value in series.errors] if series.errors else None
         axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, label=label, **LINE, **look)
     else:

@@ -71,7 +71,7 @@ class RunLog(TrainerCallback):
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
         """Add lines to `samples.jsonl`; called by the trainer on the main process."""
         if self.samples is not None:
-            self.samples.append(rows)
+            self.samples.append([row for row in rows if self.wants(row["step"], row["group"])])
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for log in (self.metrics, self.samples):

@@ -35,6 +35,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "std_estimator": ("sample", "population"),
     "advantage_normalizer": ("all", "useful"),
     "kl_estimator": ("k1", "k2", "k3"),
+    "health_action": ("none", "warn", "checkpoint", "stop"),
     "preset": tuple(PRESETS),
     **groups.CHOICES,
     **sampling.CHOICES,
@@ -135,6 +136,10 @@ class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, GRPOConfig):
         log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
             `output_dir`; 0 writes none.
         log_max_mb (`float`, defaults to 256.0): size in MiB at which `samples.jsonl` and `metrics.jsonl` go on in a new file.
+        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does: `"warn"`; `"checkpoint"`, also
+            save one; `"stop"`, also end the run; `"none"`: there is no monitor.
+        health_rules (`dict`, *optional*): for single rules of the monitor `false`, a threshold, or
+            `{threshold: ..., action: ...}`; `docs/report.md` lists them with their thresholds.
     """
 
     loss_normalization: str = field(
@@ -191,6 +196,13 @@ class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, GRPOConfig):
         default=1.0, metadata={"help": "Share of the groups whose completions go to samples.jsonl; 0: none."}
     )
     log_max_mb: float = field(default=256.0, metadata={"help": "Size in MiB at which the logs go on in a new file."})
+    health_action: str = field(
+        default="warn",
+        metadata={"help": "What an alarm of the health monitor does: 'warn', 'checkpoint', 'stop', or 'none': no monitor."},
+    )
+    health_rules: dict[str, Any] | None = field(
+        default=None, metadata={"help": "By rule: false, a threshold, or {threshold, action}. See docs/report.md."}
+    )
 
 
 @dataclass

@@ -12,6 +12,8 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from trl import GRPOConfig, GRPOTrainer
 
+from grpo_ext.observe.health import HealthMonitor
+from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import RewardFailure
@@ -54,10 +56,14 @@ class GRPOExtTrainer(PromptOrder, HandsOutSamples, ExactObjective, FastRollout, 
         )
         self._failed_rows: dict[str, int] = {}
         self.eval_decoding = decoding_of(args)
+        monitored = chosen_rules(option(args, "health_rules"), option(args, "health_action"))
         super().__init__(model, rewards, args, *rest, **kwargs)
         outcome_of(self)
         about = {"rewards": describe_rewards(self.reward_funcs, self.reward_func_names, self.reward_weights.tolist())}
-        self.add_callback(RunLog(option(args, "log_samples"), option(args, "log_max_mb"), about))
+        log = RunLog(option(args, "log_samples"), option(args, "log_max_mb"), about)
+        self.add_callback(log)
+        if monitored:
+            self.add_callback(HealthMonitor(monitored, log))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in TRL; where a reward fails too often, the run ends with a checkpoint and `RewardFailure`."""

@@ -79,6 +79,7 @@ function drawPlot(plot, { again = false, paper = false } = {}) {
     hoverlabel: { bgcolor: paper ? "#fff" : colour("--panel"), bordercolor: line, font: { color: colour("--ink") } },
     legend: { orientation: "h", y: -0.16, x: 0, font: { size: 11 } }, xaxis: { ...axis, zeroline: false }, yaxis: axis,
   };
+  if (paper) layout.width = 330; // two on a sheet
   Plotly.react(plot.div, traces, layout, { responsive: true, displayModeBar: false });
 }
 
@@ -90,7 +91,8 @@ function tracesOf(panel, run) {
     const dash = DASHES[(several ? j : 0) % DASHES.length];
     const label = several ? `${charts.runs[run].name}${panel.series.length > 1 ? `, ${series.label}` : ""}` : series.label;
     const few = series.values.length <= 25;
-    const values = few ? series.values : smooth(series.values, charts.smoothing);
+    const plain = few || !series.smoothed;
+    const values = plain ? series.values : smooth(series.values, charts.smoothing);
     const bars = few && series.errors ? { type: "data", array: series.errors, visible: true, thickness: 1.2, width: 3 } : {};
     const main = {
       x: series.steps, y: values, name: escapeForPlotly(label), mode: few ? "lines+markers" : "lines", error_y: bars, showlegend: true,
@@ -99,7 +101,7 @@ function tracesOf(panel, run) {
     };
     const shared = { showlegend: false, hoverinfo: "skip", legendgroup: label, mode: "lines", x: series.steps };
     const raw = { ...shared, y: series.values, line: { color: colour, width: 1 }, opacity: 0.25 };
-    return [...band(series, values, colour, shared), ...(few ? [] : [raw]), main];
+    return [...band(series, values, colour, shared), ...(plain ? [] : [raw]), main];
   });
 }
 

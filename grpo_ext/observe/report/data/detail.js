@@ -55,7 +55,7 @@ function rewardTable(samples, i, said) {
 function sameprompt(samples, i) {
   const others = samples.byPrompt.get(samples.index.prompt[i]);
   return el("div", { class: "steps" }, others.map((other) => {
-    const label = `${samples.index.step[other]}${samples.mode(other) === "eval" ? "e" : ""}: ${figure(samples.index.reward[other], 2)}`;
+    const label = `${samples.index.step[other]}${samples.mode(other) === "eval" ? "e" : ""}: ${figure(samples.index.reward[other])}`;
     const title = `${samples.dataset(other)}, step ${samples.index.step[other]}`;
     return el("button", { type: "button", title, "aria-pressed": String(other === i), on: { click: () => jump(other) } }, label);
   }));

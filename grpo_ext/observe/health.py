@@ -1,0 +1,79 @@
+"""The health monitor: looks at every log of a run, and says so where it goes wrong, while it can still be saved."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers.trainer_callback import TrainerCallback
+
+from grpo_ext.observe.health_rules import ACTIONS, REPETITION, Alarm, Rule, Watch, repeats_itself
+from grpo_ext.observe.run_log import RunLog
+
+logger = logging.getLogger(__name__)
+
+GROUPS_READ = 4  # of each generation, for repetition
+
+
+class HealthMonitor(TrainerCallback):
+    """Alarms go to the log of the process and to `metrics.jsonl`, and do what their rule says.
+
+    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. Only the main
+    process judges; all processes act together.
+
+    Args:
+        rules: from `chosen_rules`.
+        log: where alarms are written down.
+    """
+
+    def __init__(self, rules: list[Rule], log: RunLog):
+        self.rules, self.log = rules, log
+        self.watch = Watch(rules)
+        self._repeating: list[bool] = []
+
+    def wants(self, step: int, group: int) -> bool:
+        return group < GROUPS_READ
+
+    def on_samples(self, rows: list[dict[str, Any]]) -> None:
+        own = [row for row in rows if row["mode"] == "train" and self.wants(row["step"], row["group"])]
+        self._repeating += [repeats_itself(row["text"]) for row in own]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Learn what a resumed run has seen; its old alarms are not raised again."""
+        self.watch = Watch(self.rules)
+        for entry in state.log_history:
+            if is_training_log(entry):
+                self.watch.add(entry)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if not is_training_log(logs or {}):
+            return
+        urgency = [-1]
+        if state.is_world_process_zero:
+            alarms = self.watch.add({**logs, **self._repetition()})
+            for alarm in alarms:
+                self.tell(alarm, state.global_step)
+            urgency = [max((ACTIONS.index(alarm.rule.action) for alarm in alarms), default=-1)]
+        if any(rule.action != "warn" for rule in self.rules):
+            broadcast_object_list(urgency)
+        control.should_save = control.should_save or urgency[0] >= ACTIONS.index("checkpoint")
+        control.should_training_stop = control.should_training_stop or urgency[0] >= ACTIONS.index("stop")
+
+    def tell(self, alarm: Alarm, step: int) -> None:
+        logger.warning("step %d: %s", step, alarm.message)
+        note = {"alarm": alarm.rule.name, "value": alarm.value, "threshold": alarm.rule.threshold}
+        self.log.note(step, {**note, "action": alarm.rule.action, "message": alarm.message})
+
+    def _repetition(self) -> dict[str, float]:
+        """The share of the completions since the last log that repeat themselves."""
+        if not self._repeating:
+            return {}
+        share = sum(self._repeating) / len(self._repeating)
+        self._repeating = []
+        return {REPETITION: share}
+
+
+def is_training_log(logs: dict[str, Any]) -> bool:
+    """Whether it is neither an evaluation's nor the summary at the end."""
+    return bool(logs) and "train_runtime" not in logs and not any(key.startswith("eval_") for key in logs)

@@ -1,0 +1,161 @@
+"""The health monitor: silent on healthy runs, and quick where one goes wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.observe.health_rules import RULES, WINDOW, Watch, chosen_rules, repeats_itself
+from grpo_ext.observe.jsonl import read
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import RecipeError
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def recorded(name):
+    return [json.loads(line) for line in (RECORDED / f"{name}.jsonl").read_text().splitlines()]
+
+
+def alarms(logs, rules=None):
+    """Step and rule of every alarm."""
+    watch = Watch(chosen_rules(rules))
+    return [(step, alarm.rule.name) for step, log in enumerate(logs, 1) for alarm in watch.add(log)]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("healthy-*.jsonl")))
+def test_recorded_healthy_runs_raise_no_alarm(name):
+    logs = recorded(name)
+    assert len(logs) == 80 and {"reward", "entropy", "grad_norm", "completions/clipped_ratio"} <= set(logs[0])
+    assert alarms(logs) == []
+
+
+def test_a_recorded_run_with_too_high_a_learning_rate_is_caught():
+    found = alarms(recorded("collapse"))
+    assert found[0][1] == "reward_collapse" and found[0][0] <= 4 + WINDOW  # the reward begins to fall at step 4
+    assert {"entropy", "no_signal"} <= {name for _, name in found}
+
+
+def healthy(step, rng):
+    """Made-up figures of a run that learns, noisy as small batches are."""
+    progress = 1 - math.exp(-step / 60)
+    return {
+        "loss": rng.gauss(0, 0.05),
+        "reward": 0.3 + 0.5 * progress + rng.gauss(0, 0.04),
+        "kl": 0.02 * progress + abs(rng.gauss(0, 0.004)),
+        "entropy": 0.9 - 0.6 * progress + rng.gauss(0, 0.03),
+        "completions/mean_length": 200 + 150 * progress + rng.gauss(0, 12),
+        "completions/clipped_ratio": max(0, 0.05 + rng.gauss(0, 0.03)),
+        "frac_reward_zero_std": max(0, 0.3 + rng.gauss(0, 0.1)),
+        "clip_ratio/region_mean": abs(rng.gauss(0, 0.02)),
+        "sampling/logp_difference/mean": 0.01 + abs(rng.gauss(0, 0.004)),
+        "grad_norm": 0.3 * math.exp(rng.gauss(0, 0.4)),
+        "samples/repetition": max(0, rng.gauss(0.02, 0.05)),
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_alone_raises_no_alarm(seed):
+    rng = random.Random(seed)
+    assert alarms([healthy(step, rng) for step in range(300)]) == []
+
+
+BROKEN = {
+    "not_finite": lambda log, t: {"grad_norm": math.nan},
+    "reward_collapse": lambda log, t: {"reward": log["reward"] - 0.08 * t},
+    "kl": lambda log, t: {"kl": log["kl"] + 0.3 * t},
+    "entropy": lambda log, t: {"entropy": 0.9 * math.exp(-t)},
+    "truncated": lambda log, t: {"completions/clipped_ratio": min(1, 0.2 * t)},
+    "length": lambda log, t: {"completions/mean_length": log["completions/mean_length"] * 1.35**t},
+    "repetition": lambda log, t: {"samples/repetition": 0.7},
+    "no_signal": lambda log, t: {"frac_reward_zero_std": 1.0},
+    "clipped": lambda log, t: {"clip_ratio/region_mean": 0.6},
+    "logp_difference": lambda log, t: {"sampling/logp_difference/mean": 0.5},
+    "grad_norm": lambda log, t: {"grad_norm": 30.0},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("start", [60, 200])
+def test_each_fault_is_caught_within_ten_steps_of_its_start(rule, start):
+    rng = random.Random(0)
+    logs = [healthy(step, rng) for step in range(start + 20)]
+    for t, log in enumerate(logs[start:], 1):
+        log.update(BROKEN[rule](log, t))
+    found = alarms(logs)
+    assert found and found[0][1] == rule and start < found[0][0] <= start + WINDOW
+    assert [name for _, name in found].count(rule) == 1  # it speaks once
+
+
+def test_a_rule_speaks_again_after_it_was_quiet():
+    rng = random.Random(1)
+    logs = [healthy(step, rng) for step in range(100)]
+    for step in (30, 31, 32, 70, 71, 72):
+        logs[step]["grad_norm"] = 100.0
+    assert [name for _, name in alarms(logs)] == ["grad_norm", "grad_norm"]
+
+
+def test_texts_that_repeat_themselves():
+    assert repeats_itself("so 3 + 4 = 7, no. " * 50) and repeats_itself("好" * 300)
+    assert not repeats_itself("ha" * 20)
+    rng = random.Random(0)
+    assert not repeats_itself(
+        "; ".join(f"{rng.randint(1, 99)} + {rng.randint(1, 99)} = {rng.randint(1, 198)} no" for _ in range(60))
+    )
+
+
+def test_rules_are_set_in_a_recipe():
+    rules = {
+        rule.name: rule
+        for rule in chosen_rules({"kl": False, "length": 4, "grad_norm": {"action": "stop"}}, "checkpoint")
+    }
+    assert "kl" not in rules and rules["length"].threshold == 4 and rules["length"].action == "checkpoint"
+    assert rules["grad_norm"].action == "stop" and rules["grad_norm"].threshold == RULES["grad_norm"].threshold
+    assert chosen_rules(None, "none") == []
+
+
+@pytest.mark.parametrize(
+    "wrong, told",
+    [
+        ("{grad_nrom: 3}", "Did you mean 'grad_norm'"),
+        ("{kl: high}", "false, a number, or"),
+        ("{kl: {treshold: 3}}", "false, a number, or"),
+        ("{kl: {action: halt}}", "warn, checkpoint, stop"),
+    ],
+)
+def test_a_wrong_rule_is_told_with_its_line(tmp_path, wrong, told):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"model_name_or_path: m\nhealth_rules: {wrong}\n")
+    with pytest.raises(RecipeError, match=r"recipe.yaml:2: .*" + told):
+        load_recipe(path)
+
+
+def parrot(completions, **kwargs):
+    return [float(len(c[0]["content"]) % 2) for c in completions]
+
+
+def test_an_alarm_is_written_down_and_does_what_it_is_told(tiny_folder, tmp_path):
+    args = GRPOExtConfig(
+        output_dir=str(tmp_path), max_steps=30, per_device_train_batch_size=4, num_generations=4, max_completion_length=4,
+        learning_rate=0.0, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True, bf16=False, disable_tqdm=True,
+        health_rules={"truncated": {"action": "stop"}, "no_signal": False},
+    )  # fmt: skip
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Use {i}."}]} for i in range(40)])
+    trainer = GRPOExtTrainer(
+        model=AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), reward_funcs=[parrot], args=args,
+        train_dataset=rows, processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
+    )  # fmt: skip
+    trainer.train()
+    assert trainer.state.global_step == WINDOW  # an untrained model runs into a limit of 4 tokens from the first step
+    assert (tmp_path / f"checkpoint-{WINDOW}" / "model.safetensors").exists()
+    noted = [row for row in read(tmp_path / "metrics.jsonl") if "alarm" in row]
+    assert [(row["step"], row["alarm"], row["action"]) for row in noted] == [(WINDOW, "truncated", "stop")]
+    assert "max_completion_length" in noted[0]["message"]
