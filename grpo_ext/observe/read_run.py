@@ -55,7 +55,7 @@ class RunData:
     @property
     def outcome(self) -> str | None:
         """The reward that says whether a problem is solved."""
-        return outcome_reward(self.recipe, [reward["name"] for reward in self.rewards])
+        return outcome_reward(self.recipe, [reward["name"] for reward in self.rewards], self.about)
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
@@ -90,8 +90,10 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     return run
 
 
-def outcome_reward(recipe: Row, names: list[str]) -> str | None:
-    """The task's outcome reward if the run has it, else its first reward."""
+def outcome_reward(recipe: Row, names: list[str], about: Row | None = None) -> str | None:
+    """The reward that the recipe names, else the task's if the run has it, else what the run took, else its first."""
+    if recipe.get("eval_outcome_reward") in names:
+        return recipe["eval_outcome_reward"]
     if task := recipe.get("task"):
         from grpo_ext.tasks import get_task_class
 
@@ -101,7 +103,8 @@ def outcome_reward(recipe: Row, names: list[str]) -> str | None:
             wanted = None
         if wanted in names:
             return wanted
-    return names[0] if names else None
+    taken = (about or {}).get("outcome")
+    return taken if taken in names else names[0] if names else None
 
 
 def is_kept(prompt_id: str, share: float) -> bool:

@@ -58,8 +58,9 @@ class GRPOExtTrainer(PromptOrder, HandsOutSamples, ExactObjective, FastRollout, 
         self.eval_decoding = decoding_of(args)
         monitored = chosen_rules(option(args, "health_rules"), option(args, "health_action"))
         super().__init__(model, rewards, args, *rest, **kwargs)
-        outcome_of(self)
-        about = {"rewards": describe_rewards(self.reward_funcs, self.reward_func_names, self.reward_weights.tolist())}
+        outcome = outcome_of(self)
+        rewards = describe_rewards(self.reward_funcs, self.reward_func_names, self.reward_weights.tolist())
+        about = {"rewards": rewards, "outcome": outcome}
         log = RunLog(option(args, "log_samples"), option(args, "log_max_mb"), about)
         self.add_callback(log)
         if monitored:
