@@ -52,6 +52,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
 def announce(trainer: GRPOExtTrainer) -> None:
     """Say what runs: ranks, how the model lies on them, data, rewards, batch, generation."""
     from grpo_ext.trainer.rollout import how_it_generates
+    from grpo_ext.trainer.scoring import how_it_trains
 
     args, accelerator = trainer.args, trainer.accelerator
     ranks = accelerator.num_processes
@@ -67,7 +68,8 @@ def announce(trainer: GRPOExtTrainer) -> None:
         f"rewards: {rewards}\n"
         f"each generation: {groups} prompts x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
-        f"generation: {how_it_generates(trainer)}"
+        f"generation: {how_it_generates(trainer)}\n"
+        f"training: {how_it_trains(trainer)}"
     )
 
 

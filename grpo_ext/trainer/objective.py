@@ -44,7 +44,6 @@ class ExactObjective(CountedRows):
         for name, default in OPTIONS.items():
             setattr(self, name, getattr(self.args, name, default))
         check_options(self)
-        self.skip_dead_rows = getattr(self.args, "skip_dead_rows", True)
         self._loss = get_loss(self.loss_type)
         align_reference(self)
 
@@ -84,11 +83,16 @@ class ExactObjective(CountedRows):
             return slices
         return arrange(slices, self._can_matter, self.accelerator)
 
+    @property
+    def skips_dead_rows(self) -> bool:
+        """Whether completions with advantage 0 are left out: every loss of TRL's is a multiple of the advantage."""
+        others = self.beta != 0.0 or self._entropy_bonus_enabled or self.loss_type not in TRL_LOSSES
+        return getattr(self.args, "skip_dead_rows", True) and not others
+
     def _can_matter(self, table: dict[str, Any]) -> torch.Tensor:
         """(B,), bool, rows that can change the gradient."""
         matter = loss_mask(table).sum(1) > 0
-        weighed_by_advantage = self.loss_type in TRL_LOSSES and self.beta == 0.0 and not self._entropy_bonus_enabled
-        if weighed_by_advantage and self.skip_dead_rows:
+        if self.skips_dead_rows:
             advantages = table["advantages"]
             matter &= (advantages if advantages.dim() == 1 else advantages.abs().sum(1)) != 0
         return matter

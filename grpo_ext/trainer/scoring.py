@@ -165,6 +165,22 @@ class ChunkedScoring(SamplingLogProbs):
         return super()._get_per_token_logps_and_entropies(model, ids, mask, part.width, None, **kwargs)
 
 
+def how_it_trains(trainer: Any) -> str:
+    """One line on what is done for speed; none of it changes the gradient."""
+    if not trainer.length_batching:
+        return "as TRL, one rectangle a micro-batch"
+    done = ["micro-batches by tokens, completions of like length together"]
+    if trainer.shared_prefix:
+        done.append(
+            "a group's prompt once" + (" (not in the backward pass)" if trainer.args.gradient_checkpointing else "")
+        )
+    if trainer.compact_head and trainer.accelerator.device.type == "cpu":
+        done.append("logits of completions alone")
+    if trainer.skips_dead_rows:
+        done.append("no completion without gradient")
+    return ", ".join(done)
+
+
 def keeps_all(model: Any) -> bool:
     """Whether a model's cache holds the keys and values of every token, in every layer."""
     layers = DynamicCache(config=model.config.get_text_config()).layers
