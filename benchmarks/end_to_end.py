@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import statistics
 import sys
 import tempfile
@@ -19,14 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from countdown_runs import recipe_for, train, warm_start
 from transformers import TrainerCallback
-from trl import GRPOTrainer
-from warm_start import RECIPE, countdown_warm_start
-
-from grpo_ext import GRPOExtTrainer
-from grpo_ext.demo.pipeline import words
-from grpo_ext.recipe.load import load_recipe
-from grpo_ext.setup_run import named_rewards_and_weights, train_rows
 
 ASKED = 2.0
 
@@ -44,20 +37,12 @@ class Clock(TrainerCallback):
         self.seconds.append(time.perf_counter() - self.start)
 
 
-def train(side: str, model: Path, steps: int, seed: int) -> tuple[list[float], float]:
-    """Seconds of each step but the first, and the share of the reward at the end, as a sign that it learns."""
+def timed(side: str, model: Path, steps: int, seed: int) -> tuple[list[float], float]:
+    """Seconds of each step but the first, and the mean reward of the last four, as a sign that it learns."""
+    clock = Clock()
     with tempfile.TemporaryDirectory() as out:
-        more = words(eval_strategy="no", eval_on_start=False, save_strategy="no", disable_tqdm=True, max_steps=steps)
-        recipe = load_recipe(RECIPE, words(model_name_or_path=model, output_dir=out, seed=seed) + more)
-        rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
-        recipe.training.eval_on_start = False
-        clock = Clock()
-        trainer = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
-            str(model), rewards, recipe.training, train_rows(recipe), callbacks=[clock]
-        )
-        trainer.train()
-    rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
-    return clock.seconds[1:], statistics.mean(rewards[-4:])
+        logged = train(side, recipe_for(model, out, seed=seed, max_steps=steps), [clock])
+    return clock.seconds[1:], statistics.mean(row["reward"] for row in logged[-4:])
 
 
 def main() -> None:
@@ -69,12 +54,11 @@ def main() -> None:
     args = parser.parse_args()
     turns, steps = (1, 5) if args.quick else (3, 9)
     with tempfile.TemporaryDirectory() as folder:
-        model = args.model or countdown_warm_start(Path(folder))
-        logging.disable(logging.WARNING)
+        model = args.model or warm_start(Path(folder))
         found: dict[str, list[float]] = {"TRL": [], "ours": []}
         for turn in range(turns):
             for side in ("TRL", "ours") if turn % 2 == 0 else ("ours", "TRL"):
-                seconds, reward = train(side, model, steps, seed=turn)
+                seconds, reward = timed(side, model, steps, seed=turn)
                 found[side] += seconds
                 print(
                     f"{side:5} turn {turn}: {statistics.median(seconds):.2f} s a step, reward {reward:.3f}", flush=True

@@ -1,0 +1,56 @@
+"""Runs of the Countdown demo's model from its warm start, by TRL's trainer or by ours."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from grpo_ext import GRPOExtTrainer
+from grpo_ext.demo.countdown import DEMO
+from grpo_ext.demo.pipeline import checked_launch, words
+from grpo_ext.evaluation.load import evaluate_recipe
+from grpo_ext.recipe.folder import recipe_folder
+from grpo_ext.recipe.load import Recipe, load_recipe
+from grpo_ext.setup_run import named_rewards_and_weights, train_rows
+
+RECIPE = recipe_folder() / DEMO.recipe
+
+
+def warm_start(folder: Path, seed: int = 0) -> Path:
+    """The model where GRPO begins: made in about a minute, once a folder."""
+    done = folder / "warm_start"
+    if not (done / "config.json").exists():
+        DEMO.prepare(load_recipe(RECIPE, words(model_name_or_path=folder / "model")), folder, seed)
+        data = {"model_name_or_path": folder / "model", "dataset_name": folder / "demonstrations.jsonl"}
+        sft = words(**data, output_dir=done, seed=seed)
+        checked_launch("grpo_ext.sft", recipe_folder() / DEMO.sft_recipe, sft, "cpu")
+    logging.disable(logging.WARNING)
+    return done
+
+
+def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
+    """The demo's recipe, without evaluations and checkpoints on the way."""
+    quiet = {"eval_strategy": "no", "eval_on_start": False, "save_strategy": "no", "disable_tqdm": True}
+    return load_recipe(RECIPE, words(model_name_or_path=model, output_dir=out, **quiet, **settings))
+
+
+def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None) -> list[dict[str, float]]:
+    """Train as the recipe says, by "TRL" or by "ours", and save the model; returns what was logged, a row a step."""
+    rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
+    trainer = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
+        recipe.model.model_name_or_path, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
+    )
+    trainer.train()
+    trainer.save_model()
+    return [row for row in trainer.state.log_history if "reward" in row]
+
+
+def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[str, float]:
+    """On the held-out problems: share solved greedily, mean share of sampled attempts, mean length of those in tokens."""
+    summary, _, _ = evaluate_recipe(recipe, str(model), num_samples=num_samples, batch_size=256)
+    greedy, sampled = summary["greedy"], summary["sampled"]
+    return {"greedy": greedy["countdown"], "sampled": sampled["countdown"], "length": sampled["length"]}

@@ -1,0 +1,112 @@
+"""grpo, bnpo and dr_grpo from one warm start: reward and completion length over the steps, and the weight of a token.
+
+    python benchmarks/loss_types.py [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out FILE]
+
+The losses differ in what a completion's tokens are divided by: its own length (grpo), the tokens of the step (bnpo, as dapo) or
+a constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The demo's
+model is trained with each, three seeds; the plot shows what is seen. The table gives the weight of one token in completions of
+several lengths, as the gradient of the aggregation itself. `--check` exits with 1 where that weight is not what the formula says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from countdown_runs import accuracy, recipe_for, train, warm_start
+
+from grpo_ext.objective.aggregate import StepCounts, aggregate
+from grpo_ext.objective.policy import get_loss
+
+LOSSES = ("grpo", "bnpo", "dr_grpo")
+LENGTHS, LONGEST = (8, 24, 40, 56, 72), 72
+
+
+def token_weights() -> dict[str, list[float]]:
+    """The weight of one token in completions of `LENGTHS`, by loss, relative to that of the mean length."""
+    mask = (torch.arange(LONGEST) < torch.tensor(LENGTHS).unsqueeze(1)).float()  # (5, 72)
+    counts = StepCounts(len(LENGTHS), float(mask.sum()))
+    table = {}
+    for name in LOSSES:
+        per_token = torch.zeros_like(mask, requires_grad=True)
+        aggregate(per_token, mask, get_loss(name).aggregation, counts, LONGEST).backward()
+        weights = per_token.grad[:, 0]
+        table[name] = (weights / weights[LENGTHS.index(40)]).tolist()
+    return table
+
+
+def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, object]:
+    """What was logged, and held-out accuracy and length at the end."""
+    with tempfile.TemporaryDirectory() as out:
+        recipe = recipe_for(model, out, seed=seed, max_steps=steps, loss_type=loss_type)
+        logged = train("ours", recipe)
+        found = accuracy(recipe, out)
+    rewards = [row["rewards/countdown/mean"] for row in logged]
+    return {"reward": rewards, "length": [row["completions/mean_length"] for row in logged], "end": found}
+
+
+def plot(found: dict[str, list[dict]], path: Path) -> None:
+    """Reward and length over the steps: the mean of the seeds, and each of them behind it."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for axis, key, label in zip(
+        axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True
+    ):
+        for number, (name, runs) in enumerate(found.items()):
+            curves = torch.tensor([r[key] for r in runs])  # (seeds, steps)
+            smooth = torch.nn.functional.avg_pool1d(curves.unsqueeze(1), 5, 1, 2, count_include_pad=False).squeeze(1)
+            axis.plot(smooth.T, color=f"C{number}", alpha=0.25, linewidth=0.8)
+            axis.plot(smooth.mean(0), color=f"C{number}", label=name)
+        axis.set(xlabel="step", ylabel=label)
+        axis.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one seed, 8 steps")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a token's weight is not the formula's")
+    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--plot", type=Path, help="where to draw the curves")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    args = parser.parse_args()
+    weights = token_weights()
+    print("weight of a token by the length of its completion, 40 tokens being 1")
+    print("length   " + "".join(f"{n:8}" for n in LENGTHS))
+    for name, values in weights.items():
+        print(f"{name:9}" + "".join(f"{value:8.2f}" for value in values))
+    seeds, steps = (1, 8) if args.quick else (3, 80)
+    found: dict[str, list[dict]] = {name: [] for name in LOSSES}
+    with tempfile.TemporaryDirectory() as folder:
+        model = args.model or warm_start(Path(folder))
+        for seed in range(seeds):
+            for name in LOSSES:
+                result = run(name, model, seed, steps)
+                found[name].append(result)
+                print(
+                    f"seed {seed} {name:8} " + " ".join(f"{k} {v:.3f}" for k, v in result["end"].items()), flush=True
+                )
+    for name, runs in found.items():
+        means = {key: statistics.mean(r["end"][key] for r in runs) for key in ("greedy", "sampled", "length")}
+        print(f"{name:8} " + " ".join(f"{key} {value:.3f}" for key, value in means.items()))
+    if args.plot:
+        plot(found, args.plot)
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps({"steps": steps, "token_weights": weights, "runs": found}, indent=1) + "\n")
+    wanted = {"grpo": [40 / n for n in LENGTHS], "bnpo": [1.0] * 5, "dr_grpo": [1.0] * 5}
+    wrong = [
+        name for name in LOSSES if max(abs(a - b) for a, b in zip(weights[name], wanted[name], strict=True)) > 1e-5
+    ]
+    if args.check and wrong:
+        sys.exit(f"weights are not the formula's: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()
