@@ -5,7 +5,7 @@
 The losses differ in what a completion's tokens are divided by: its own length (grpo), the tokens of the step (bnpo, as dapo) or
 a constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The demo's
 model is trained with each, three seeds; the plot shows what is seen. The table gives the weight of one token in completions of
-several lengths, as the gradient of the aggregation itself. `--check` exits with 1 where that weight is not what the formula says.
+several lengths, as the gradient of the aggregation itself. `--check` exits with 1 where that is not what the formula says.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ def run_step(trainer: FixedCompletions, batches: Any) -> float:
         for i, inputs in enumerate(samples):
             trainer.accelerator.gradient_state._set_sync_gradients(i == len(samples) - 1)
             trainer.training_step(model, inputs, num_items)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
@@ -151,8 +153,9 @@ def growth(path: Path, rounds: int) -> dict[str, list[Any]]:
     """Seconds against completion length and group size, as a plot and a table."""
     import matplotlib.pyplot as plt
 
-    lengths = {n: replace(UNEVEN, rows=16, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)}
-    sizes = {g: replace(UNEVEN, rows=64, group=g, completion=(100, 0.6, 256)) for g in (4, 8, 16, 32, 64)}
+    small = replace(UNEVEN, rows=16, vocab=2000, layers=2)
+    lengths = {n: replace(small, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)}
+    sizes = {g: replace(small, rows=64, group=g, completion=(100, 0.6, 256)) for g in (4, 8, 16, 32, 64)}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
     found = {}
     for axis, label, cases in zip(axes, ("longest completion", "num_generations"), (lengths, sizes), strict=True):

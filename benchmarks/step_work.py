@@ -34,6 +34,8 @@ class Case:
         settings: of the trainer.
         lora: whether only an adapter is trained.
         bound: TRL's time over ours that is asked for; `None` where none is.
+        dtype: of the weights.
+        on_gpu: whether it runs on a GPU.
     """
 
     rows: int
@@ -48,6 +50,8 @@ class Case:
     settings: tuple[tuple[str, Any], ...] = ()
     lora: bool = False
     bound: float | None = None
+    dtype: torch.dtype = torch.float32
+    on_gpu: bool = False
 
 
 COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5)
@@ -162,13 +166,13 @@ def make_trainer(
         shuffle_dataset=False,
         report_to="none",
         save_strategy="no",
-        use_cpu=True,
+        use_cpu=not case.on_gpu,
         bf16=False,
         **{"gradient_checkpointing": False, **dict(case.settings)},
     )
     texts = [" ".join(f"w{i}" for i in prompt) for prompt in work.prompts]
     trainer = (Ours if side == "ours" else FixedCompletions)(
-        model=AutoModelForCausalLM.from_pretrained(f"{out}/model", dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(f"{out}/model", dtype=case.dtype),
         reward_funcs=[fixed],
         args=args,
         train_dataset=Dataset.from_dict({"prompt": texts, "number": list(range(len(texts)))}),

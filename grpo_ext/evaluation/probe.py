@@ -50,7 +50,14 @@ def probe_recipe(
     model = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **model_init_kwargs(recipe))
     model = model.to("cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu")
     decoding = Decoding(
-        args.max_completion_length, args.temperature, args.top_p, args.top_k, args.min_p, num_samples, args.seed
+        args.max_completion_length,
+        args.temperature,
+        args.top_p,
+        args.top_k,
+        args.min_p,
+        num_samples,
+        args.seed,
+        fast=args.fast_generate,
     )
     completions = generate_completions(
         model, tokenizer, [row["prompt"] for row in rows], decoding, batch_size=batch_size, progress="probe"
