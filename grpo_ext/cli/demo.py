@@ -11,6 +11,7 @@ EXAMPLES = """\
 examples:
   grpo-ext demo                        Countdown; finished stages are not redone
   grpo-ext demo gsm8k                  word problems in GSM8K's format: format, tags and accuracy
+  grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
   grpo-ext demo --seed 1               another seed, in a folder of its own
   grpo-ext demo --restart              from the beginning
 """

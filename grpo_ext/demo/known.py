@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from grpo_ext.demo.pipeline import Demo
 
-DEMOS = {"countdown": "grpo_ext.demo.countdown", "gsm8k": "grpo_ext.demo.gsm8k"}
+DEMOS = {"countdown": "grpo_ext.demo.countdown", "gsm8k": "grpo_ext.demo.gsm8k", "poem": "grpo_ext.demo.poem"}
 
 
 def get_demo(name: str) -> Demo:

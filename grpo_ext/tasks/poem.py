@@ -33,7 +33,7 @@ USER_PROMPT = (
     "下面这首{form}缺了最后一句：\n{lines}\n"
     "请补写最后一句，共{length}个字：平仄要合乎格律，末字用平声，并与前面的韵脚同属一个韵部；不可照抄前面的诗句。"
 )
-OPTIONAL = ("form", "length", "title", "author", "tones", "rhyme_group")
+OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_group")
 
 
 @dataclass
@@ -46,9 +46,10 @@ class Poem(Task):
         system_prompt: the system message. `None`: one that asks for the form that `chain_of_thought` wants. An empty
             string leaves it out.
         user_prompt: the user message, with {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title},
-            {author}, {tones} and {rhyme_group}. The last two are what a poet looks up about the given lines, and tell
-            nothing of the hidden one: the tones of their characters, 平, 仄, or 中 for either, and the group of 平水韵 that
-            they rhyme in, such as 十五删 (无 where they do not); both as `judge` hears them by default.
+            {author}, {tones}, {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines,
+            and tell nothing of the hidden one: the tones of their characters, 平, 仄, or 中 for either; their tones in the
+            pattern that they fit best; and the group of 平水韵 that they rhyme in, such as 十五删 (无 where they do not).
+            All are as `judge` hears them by default.
 
     Raises:
         ValueError: if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
@@ -96,6 +97,7 @@ class Poem(Task):
 
     def prompt(self, row: Row) -> Messages:
         given = self.columns(row)["lines"]
+        verdict = judge([*given, ""])
         ends = ["，" if number % 2 == 0 else "。" for number in range(len(given))]
         length = LENGTHS[len(given[0])]
         user = self.user_prompt.format(
@@ -105,7 +107,8 @@ class Poem(Task):
             title=row.get("title") or "无题",
             author=row.get("author") or "佚名",
             tones="\n".join(map(line_tones, given)),
-            rhyme_group=judge([*given, ""]).rhyme_group or "无",
+            pattern="\n".join(verdict.pattern[:-1]),
+            rhyme_group=verdict.rhyme_group or "无",
         )
         system = self.system_prompt
         if system is None:

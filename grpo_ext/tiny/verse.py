@@ -1,0 +1,145 @@
+"""Synthetic demonstrations of verse for a warm start: tones and rhymes are known, but used carelessly.
+
+The given lines are characters of the training poems, drawn by chance and put together so that the tones fit and the rhymes
+rhyme; they mean nothing. A demonstration first says which tones it wants and how the poem rhymes, and then writes its line:
+
+    <think>
+    平平仄仄仄平平
+    十一真
+    </think>
+    <answer>
+    南城晓色旧时人
+    </answer>
+
+The line always has the tones that were said. But the demonstrator has favourites: it mostly takes the pattern that begins
+level, whatever the given lines ask for, and mostly ends on one of a few characters, whatever the rhyme. Between the poems
+stand entries of a rhyme book: the name of a group, and some of its characters. A model that imitates this can write in tones
+and knows what rhymes, and what is left for reinforcement learning is worth learning: to listen to the given lines.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
+from grpo_ext.rewards.poem import Verdict, judge
+from grpo_ext.rewards.poem.forms import counted_places, forms, line_pattern
+from grpo_ext.rewards.poem.rhyme_book import level_groups
+from grpo_ext.rewards.poem.tones import EITHER, LEVEL, OBLIQUE, tones_of
+from grpo_ext.tasks.poem import Poem
+from grpo_ext.tiny.demonstrations import Demonstration
+
+# How many characters the demonstrator writes with, how many to end on for each rhyme group, and how many are favourites.
+COMMON, ENDS, FAVOURITES = 200, 8, 6
+
+
+def verse_demonstrations(
+    task: Poem,
+    count: int,
+    *,
+    right_pattern: float = 0.3,
+    rhyme: float = 0.3,
+    five: float = 0.15,
+    entries: float = 0.4,
+    seed: int = 0,
+) -> Iterator[Demonstration]:
+    """Yield `count` demonstrations on made-up quatrains in the prompt of `task`, as `prompt` and `completion` messages.
+
+    Args:
+        right_pattern: share of lines in the pattern that the given lines ask for, whichever that is; all others are in the
+            pattern that begins level, which is right for about half of the poems.
+        rhyme: share of lines that rhyme.
+        five: share of quatrains with five characters a line; the others have seven.
+        entries: share of demonstrations that are entries of the rhyme book, without a poem.
+        seed: of everything random here.
+    """
+    rng = random.Random(seed)
+    poet = Poet(task)
+    for _ in range(count):
+        if rng.random() < entries:
+            group = rng.choice(sorted(poet.ends))
+            prompt = [{"role": "user", "content": group}]
+            text = "".join(rng.sample(poet.ends[group], len(poet.ends[group])))
+        else:
+            length = 5 if rng.random() < five else 7
+            given, verdict = poet.opening(length, rng)
+            prompt = task.prompt({"lines": given})
+            favourite = line_pattern(LEVEL, LEVEL, length)
+            pattern = verdict.pattern[-1] if rng.random() < right_pattern else favourite
+            line = poet.last_line(given, pattern, verdict.rhyme_group, rng.random() < rhyme, rng)
+            text = "\n".join([THINK, pattern, verdict.rhyme_group, THINK_END, ANSWER, line, ANSWER_END])
+        yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
+
+
+class Urn:
+    """Characters to draw from, the commoner ones more often.
+
+    Args:
+        weights: characters and how often each is drawn, relative to the others; at least one.
+    """
+
+    def __init__(self, weights: dict[str, float]) -> None:
+        self.characters = list(weights)
+        self.cumulative = list(accumulate(weights.values()))
+
+    def draw(self, rng: random.Random, used: set[str]) -> str:
+        """A character that is not in `used`, if 20 draws find one; it is in `used` afterwards."""
+        for _ in range(20):
+            (character,) = rng.choices(self.characters, cum_weights=self.cumulative)
+            if character not in used:
+                break
+        used.add(character)
+        return character
+
+
+class Poet:
+    """Writes quatrains that mean nothing, with the characters of a task's training poems."""
+
+    def __init__(self, task: Poem) -> None:
+        counts = Counter(c for row in task.generate("train") for line in row["lines"] for c in line)
+        ranked = dict(counts.most_common())
+        # For the given lines: every character, in each of its readings.
+        self.read = {tone: Urn({c: n for c, n in ranked.items() if tone in tones_of(c)}) for tone in (LEVEL, OBLIQUE)}
+        rhyming = {c: n for c, n in ranked.items() if LEVEL in tones_of(c) and level_groups(c)}
+        self.rhymes = {g: Urn({c: n for c, n in rhyming.items() if g in level_groups(c)}) for g in groups(rhyming)}
+        # For the line to learn from: common characters with one reading, so that what they teach is plain.
+        plain = [c for c in ranked if tones_of(c) in (LEVEL, OBLIQUE)]
+        self.plain = {t: Urn({c: 1.0 for c in plain[:COMMON] if tones_of(c) == t}) for t in (LEVEL, OBLIQUE)}
+        ends = [c for c in plain if tones_of(c) == LEVEL and len(level_groups(c)) == 1]
+        self.favourites = ends[:FAVOURITES]
+        self.ends = {g: [c for c in ends if g in level_groups(c)][:ENDS] for g in groups(ends)}
+
+    def opening(self, length: int, rng: random.Random) -> tuple[list[str], Verdict]:
+        """Three lines in one of the patterns, and what the judge hears in them; each rhyme group comes as often."""
+        while True:
+            form = rng.choice(forms(length, 4))
+            rhyme = self.rhymes[rng.choice(sorted(self.ends))]
+            used: set[str] = set()
+            ends = [(rhyme if n in form.rhyming else self.read[OBLIQUE]).draw(rng, used) for n in range(3)]
+            given = [loosely(line, self.read, end, rng, used) for line, end in zip(form.lines, ends, strict=False)]
+            verdict = judge([*given, ""])
+            if verdict.rhyme_group in self.ends:  # characters with several readings may rhyme otherwise
+                return given, verdict
+
+    def last_line(self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random) -> str:
+        """A line in exactly this pattern, which rhymes or does not, without a character of the given lines."""
+        used = set("".join(given))
+        ends = self.ends[group] if rhyme else [c for c in self.favourites if group not in level_groups(c)]
+        end = rng.choice(ends)
+        used.add(end)
+        return "".join(self.plain[tone].draw(rng, used) for tone in pattern[:-1]) + end
+
+
+def loosely(pattern: str, urns: dict[str, Urn], end: str, rng: random.Random, used: set[str]) -> str:
+    """A line that ends on `end` and fits `pattern`; the places that it leaves free have either tone."""
+    counted = counted_places(len(pattern), strict=False)
+    tones = [tone if place in counted else rng.choice(EITHER) for place, tone in enumerate(pattern[:-1])]
+    return "".join(urns[tone].draw(rng, used) for tone in tones) + end
+
+
+def groups(characters: Iterable[str]) -> list[str]:
+    """All rhyme groups that some of the characters have, sorted."""
+    return sorted({group for character in characters for group in level_groups(character)})
