@@ -17,7 +17,7 @@ from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.recipe import contradictions
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.folder import accelerate_config
-from grpo_ext.recipe.groups import curriculum_rules, group_rules
+from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules
 from grpo_ext.recipe.problems import Problem
 
 
@@ -152,4 +152,5 @@ GRPO_RULES: tuple[Rule, ...] = (
     group_rules,
     curriculum_rules,
     _health,
+    harvest_rules,
 )

@@ -43,6 +43,9 @@ class GroupOptions:
         pass_rate_decay (`float`, defaults to 0.5): what a prompt's earlier completions count beside its newest group.
         curriculum_floor (`float`, defaults to 0.1): share of the draws of `"adaptive"` that are even over all prompts.
         easy_pool_share (`float`, defaults to 0.1): share of the draws of `"easy_pool"` from what is always solved.
+        harvest (`dict`, *optional*): keep good completions as a data set for `grpo-ext sft`, each once: `min_reward` (that of
+            `group_filter_metric`; defaults to `pass_threshold`), `max_per_prompt` (4) and `path` (`harvest.jsonl` in
+            `output_dir`). `{}` takes all three defaults.
     """
 
     group_filter: str = field(
@@ -75,6 +78,9 @@ class GroupOptions:
     )
     easy_pool_share: float = field(
         default=0.1, metadata={"help": "Share of easy_pool draws from what is always solved."}
+    )
+    harvest: dict[str, Any] | None = field(
+        default=None, metadata={"help": "{min_reward, max_per_prompt, path}: keep good completions as a data set."}
     )
 
 
@@ -129,6 +135,21 @@ def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     for key, kinds in readers.items():
         if key in v and kind not in kinds:
             yield Problem(f"{key} does nothing with curriculum: {kind}.", key)
+
+
+def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What a harvest may say."""
+    given = v["harvest"]
+    if given is None:
+        return
+    kinds = {"min_reward": (int, float), "max_per_prompt": (int,), "path": (str,)}
+    for key, value in given.items():
+        if key not in kinds:
+            yield Problem(f"harvest has {', '.join(kinds)}; got {key!r}.{did_you_mean(key, kinds)}", "harvest")
+        elif isinstance(value, bool) or not isinstance(value, kinds[key]):
+            yield Problem(f"harvest: {key} is {'text' if key == 'path' else 'a number'}; got {value!r}.", "harvest")
+        elif key == "max_per_prompt" and value < 1:
+            yield Problem(f"harvest: max_per_prompt must be at least 1, got {value}.", "harvest")
 
 
 def _reward_names(v: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from datasets import Dataset
 
 from grpo_ext.curriculum.groups import GroupStats
+from grpo_ext.curriculum.harvest import Harvest
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from grpo_ext.curriculum.prompts import Row
 from grpo_ext.curriculum.sampler import CURRICULA, Curriculum, PromptSampler
@@ -18,8 +19,8 @@ from grpo_ext.trainer.refill import FilteredGroups
 class PromptOrder(FilteredGroups):
     """Mixin before `GRPOTrainer`: prompts in an order that is resumable, and by what is known of them.
 
-    Reads the options `curriculum`, `pass_rates_file`, `difficulty_column`, `pass_rate_decay`, `curriculum_floor` and
-    `easy_pool_share`.
+    Reads the options `curriculum`, `pass_rates_file`, `difficulty_column`, `pass_rate_decay`, `curriculum_floor`,
+    `easy_pool_share` and `harvest`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -28,6 +29,14 @@ class PromptOrder(FilteredGroups):
         super().__init__(*args, **kwargs)
         self.curriculum = make_curriculum(self)
         self._needs_prompts = self.curriculum.rates is not None
+        harvest = getattr(self.args, "harvest", None)
+        if harvest is not None:
+            if self.tools:
+                raise ValueError(
+                    "harvest keeps one message a completion, and with tools there are several: take it out."
+                )
+            least = {"min_reward": self.group_rule.pass_threshold}
+            self.add_callback(Harvest(self.reward_func_names[self.outcome_reward], **{**least, **harvest}))
         if self.further_prompts is not None and self.curriculum.kind != "none":
             self.further_prompts.draw = self._draw_further
 

@@ -1,0 +1,86 @@
+"""What was solved, kept as a data set for supervised training.
+
+One line a completion, as it comes: `step`, `prompt_id`, `prompt`, `completion` and `reward`; `prompt` and `completion` are what
+TRL's `SFTTrainer` reads. The main process writes. See `grpo_ext.observe.jsonl` for how the file survives crashes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback
+
+from grpo_ext.observe.jsonl import JsonLines
+
+OPTIONS = ("min_reward", "max_per_prompt", "path")
+_ONE_FILE = 2.0**30  # MiB: a data set is not cut into parts
+
+
+class Harvest(TrainerCallback):
+    """Writes good completions, each text of a prompt once.
+
+    Args:
+        metric: the reward that they are judged by.
+        min_reward: least reward of a completion that is kept.
+        max_per_prompt: completions of one prompt at most; the first that come.
+        path: of the file; `None`: `harvest.jsonl` in the run's `output_dir`. Where a run starts anew, an older file is renamed.
+    """
+
+    def __init__(self, metric: str, min_reward: float = 1.0, max_per_prompt: int = 4, path: str | None = None):
+        self.metric, self.min_reward, self.max_per_prompt, self.path = metric, min_reward, max_per_prompt, path
+        self.lines: JsonLines | None = None
+        self.kept: Counter[str] = Counter()  # completions by prompt
+        self.seen: set[tuple[str, str]] = set()  # prompt and text
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Put another run's file aside, or cut this run's back to the step that it resumes from."""
+        if not state.is_world_process_zero:
+            return
+        path = Path(self.path).expanduser() if self.path else Path(args.output_dir) / "harvest.jsonl"
+        if state.global_step == 0 and path.exists():
+            free = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
+            path.rename(next(name for name in free if not name.exists()))
+        self.lines, self.kept, self.seen = JsonLines(path, _ONE_FILE), Counter(), set()
+        self.lines.cut(state.global_step)
+        if path.exists():
+            with path.open(encoding="utf-8") as file:
+                for row in map(json.loads, file):
+                    self._is_new(row["prompt_id"], json.dumps(row["completion"]))
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.lines is not None:
+            self.lines.sync()
+
+    def wants(self, step: int, group: int) -> bool:
+        """Every group may hold a good completion."""
+        return True
+
+    def on_samples(self, rows: list[dict[str, Any]]) -> None:
+        """Keep what is good of the completions of a generation; the trainer calls it on the main process."""
+        if self.lines is None:
+            return
+        found = []
+        for row in rows:
+            reward = row["rewards"].get(self.metric)
+            if row["mode"] != "train" or reward is None or reward < self.min_reward:
+                continue
+            chat = not isinstance(row["prompt"], str)
+            completion = [{"role": "assistant", "content": row["text"]}] if chat else row["text"]
+            if self._is_new(row["prompt_id"], json.dumps(completion)):
+                found.append({
+                    "step": row["step"], "prompt_id": row["prompt_id"], "prompt": row["prompt"], "completion": completion,
+                    "reward": reward,
+                })  # fmt: skip
+        self.lines.append(found)
+
+    def _is_new(self, prompt: str, completion: str) -> bool:
+        """Whether a completion is to be kept; from then on it is known."""
+        if self.kept[prompt] >= self.max_per_prompt or (prompt, completion) in self.seen:
+            return False
+        self.kept[prompt] += 1
+        self.seen.add((prompt, completion))
+        return True
