@@ -27,6 +27,7 @@ FORBIDDEN = {
         "grpo_ext.cli",
     ),
     "batching": ("trl", "transformers", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
+    "curriculum": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli"),
     # what watches every run is hung on by the trainer itself; it looks at nothing that observe finds
