@@ -2,11 +2,14 @@
 
     python benchmarks/logprobs.py [--quick] [--check] [--tokens 20000] [--out FILE]
     python benchmarks/logprobs.py --memory
+    python benchmarks/logprobs.py --recorder [--check]
 
 A tiny model samples through transformers' `generate` at every temperature, top_k, top_p and min_p of the grid. For each: the
 largest difference of a sampled token's log-prob, and the mean importance ratio (trainer over sampler, 1 if exact) with its
 standard error. `--check` exits with 1 if one of our differences is above 1e-4, or a mean ratio is off 1 by more than its error
 and 1e-6. `--memory` prints the peak memory of scoring 1,024 positions, forward and backward, each in a process of its own.
+`--recorder` is what noting the sampler's log-probs and kept tokens costs: the share of a training step, predicted from the
+recorder alone and then seen in training; `--check` exits with 1 above 2 %.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +35,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.objective.warpers import kept_tokens
+from grpo_ext.objective.watch import Recorder
 from grpo_ext.trainer.objective import ExactObjective
 from grpo_ext.trainer.rollout import FastRollout
 
@@ -44,10 +52,18 @@ class Exact(ExactObjective, FastRollout, GRPOTrainer):
 
 
 def make_trainer(
-    folder: Path, out: str, rows: int = 32, length: int = 48, sharpness: float = 6.0, **settings: Any
+    folder: Path,
+    out: str,
+    rows: int = 32,
+    length: int = 48,
+    sharpness: float = 6.0,
+    vocab: int | None = None,
+    **settings: Any,
 ) -> Exact:
     """A trainer that samples `rows` completions a generation; `sharpness` scales the untrained model's logits."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if vocab is not None:
+        model.resize_token_embeddings(vocab, mean_resizing=False)
     model.model.norm.weight.data.mul_(sharpness)
     return Exact(
         model=model,
@@ -148,6 +164,66 @@ def memory() -> None:
         print(f"vocabulary {vocab}: ours {above['ours']:.0f} MiB above neither, TRL {above['TRL']:.0f} MiB ({whole})")
 
 
+def recorder_cost(folder: Path, vocab: int, rows: int = 16, length: int = 64, steps: int = 2) -> dict[str, float]:
+    """Share of a training step that the recorder takes, predicted and seen, for plain and for truncated sampling."""
+    found = {}
+    for name, settings in (("plain", {}), ("truncated", {"top_k": 20, "top_p": 0.9})):
+        with tempfile.TemporaryDirectory() as out:
+            more = {"max_steps": steps, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True, **settings}
+            trainer = make_trainer(folder, out, rows, length, vocab=vocab, **more)
+            with timed_recorder() as seconds:
+                start = time.process_time()
+                trainer.train()
+                step_time = time.process_time() - start
+        scores = torch.randn(rows, vocab)
+        if trainer.sampling.truncated:
+            scores = scores.masked_fill(~kept_tokens(scores, trainer.sampling), -torch.inf)
+        alone, ids = Recorder(trainer.sampling), torch.zeros(rows, 1, dtype=torch.long)
+        start = time.process_time()
+        for _ in range(length):
+            alone(ids, scores)
+        alone.rows([[0] * length] * rows)
+        found[f"{name}, predicted"] = steps * (time.process_time() - start) / step_time
+        found[f"{name}, seen"] = sum(seconds) / step_time
+    return found
+
+
+@contextmanager
+def timed_recorder() -> Iterator[list[float]]:
+    """The processor's seconds of each call to the recorder."""
+    seconds, originals = [], {name: getattr(Recorder, name) for name in ("__call__", "rows")}
+
+    def timed(method):
+        def call(*args):
+            start = time.process_time()
+            result = method(*args)
+            seconds.append(time.process_time() - start)
+            return result
+
+        return call
+
+    for name, method in originals.items():
+        setattr(Recorder, name, timed(method))
+    try:
+        yield seconds
+    finally:
+        for name, method in originals.items():
+            setattr(Recorder, name, method)
+
+
+def recorder(check: bool) -> None:
+    """The table of the recorder's cost for two sizes of vocabulary."""
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        tiny_model(Path(folder))
+        for vocab in (512, 8192):
+            found = recorder_cost(Path(folder), vocab)
+            worst = max(worst, *(share for name, share in found.items() if name.endswith("seen")))
+            print(f"vocabulary {vocab}: " + ", ".join(f"{name} {100 * share:.2f} %" for name, share in found.items()))
+    if check and worst > 0.02:
+        sys.exit(f"the recorder takes {100 * worst:.2f} % of a step")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="eight settings of the grid, 1,000 tokens each")
@@ -155,6 +231,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000, help="at least so many a setting")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     parser.add_argument("--memory", action="store_true", help="the table of peak memory instead")
+    parser.add_argument("--recorder", action="store_true", help="what noting the sampler's log-probs costs instead")
     parser.add_argument("--score_once", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.score_once:
@@ -162,6 +239,8 @@ def main() -> None:
     if args.memory:
         return memory()
     logging.disable(logging.WARNING)
+    if args.recorder:
+        return recorder(args.check)
     with tempfile.TemporaryDirectory() as folder:
         grid, tokens = (QUICK, 1000) if args.quick else (GRID, args.tokens)
         table = measure(tiny_model(Path(folder)), grid, tokens)
