@@ -18,6 +18,8 @@ _EXACT_PROCESSORS = (
     *("SuppressTokens", "SuppressTokensAtBegin", "ForcedBOSToken", "ForcedEOSToken"),
 )
 
+_MASK_BYTES = 2**24
+
 
 class Recorder:
     """Stands last among the sampler's logits processors; keeps the tokens that they leave and the log-prob of the drawn one.
@@ -25,13 +27,15 @@ class Recorder:
     Args:
         params: how sampling was resolved.
         strict: whether to refuse processors that do more than scale and take away.
+        every: log-probs are noted of the first of so many rows, which costs as much less; kept tokens always of all.
     """
 
-    def __init__(self, params: SamplingParams, strict: bool = True):
-        self.params, self.strict = params, strict
+    def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
+        self.params, self.strict, self.every = params, strict, every
         self._rows: torch.Tensor | None = None  # (b,), which rows of the batch are still decoded
         self._scores: torch.Tensor | None = None  # (b, V), of the step whose tokens are not drawn yet
         self._steps: list[torch.Tensor] = []  # the rows of each step
+        self._masks: list[torch.Tensor] = []  # (b, V) of the last steps, not stored yet
         self._kept: list[KeptSet] = []
         self._logps: list[torch.Tensor] = []
 
@@ -64,8 +68,16 @@ class Recorder:
         self._scores = scores
         self._steps.append(self._rows)
         if self.params.truncated:
-            self._kept.append(KeptSet.from_mask(scores > -torch.inf))
+            self._masks.append(scores > -torch.inf)
+            if sum(mask.numel() for mask in self._masks) > _MASK_BYTES:
+                self._store()
         return scores
+
+    def _store(self) -> None:
+        """Store the masks of some steps compactly, all at once, which takes less time than one by one."""
+        if self._masks:
+            self._kept.append(KeptSet.from_mask(torch.cat(self._masks)))
+            self._masks = []
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
         """Some rows have ended, and the sampler goes on without them.
@@ -80,11 +92,14 @@ class Recorder:
     def _drawn(self, tokens: torch.Tensor) -> None:
         """The tokens (b,) that the last scores gave."""
         if self._scores is not None:
-            self._logps.append(_log_prob(self._scores, tokens))
+            noted = self._steps[-1] % self.every == 0  # (b,)
+            logps = torch.full(noted.shape, torch.nan, device=noted.device)
+            logps[noted] = _log_prob(self._scores[noted], tokens[noted])
+            self._logps.append(logps)
             self._scores = None
 
     def rows(self, completion_ids: list[list[int]]) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
-        """What was kept (`None` without truncation) and the sampler's log-probs, a row a completion.
+        """What was kept (`None` without truncation) and the sampler's log-probs (NaN where not noted), a row a completion.
 
         Both are `None` if no step was seen, since something else than `generate` made the completions.
 
@@ -107,12 +122,14 @@ class Recorder:
         seen = (places >= 0).sum(-1)
         if max(lengths) > places.size(1) or any(n > s for n, s in zip(lengths, seen.tolist(), strict=True)):
             raise RuntimeError("A completion has more tokens than the sampler was seen to draw.")
+        self._store()
         kept = KeptSet.cat(self._kept) if self._kept else None
         kept_rows = [kept.select(places[i, :n]) for i, n in enumerate(lengths)] if kept else None
         return kept_rows, [logps[i, :n] for i, n in enumerate(lengths)]
 
 
 def _log_prob(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    scores = scores.float()
     return scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)
 
 

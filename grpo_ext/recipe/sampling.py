@@ -9,6 +9,7 @@ from grpo_ext.objective.schedule import SCHEDULES
 CHOICES: dict[str, tuple[str, ...]] = {"temperature_schedule": SCHEDULES}
 RANGES: dict[str, tuple[float | None, float | None]] = {
     "temperature_end": (1e-6, None),
+    "sampler_check_share": (1e-3, 1),
     "eval_temperature": (0, None),
     "eval_top_p": (1e-9, 1),
     "eval_top_k": (0, None),
@@ -26,6 +27,8 @@ class SamplingOptions:
             steps: `"constant"`, `"linear"` or `"cosine"`. Completions are scored at the temperature that they were sampled
             with, also where they are trained on later.
         temperature_end (`float`, *optional*): the temperature of the last step; a schedule other than `"constant"` needs it.
+        sampler_check_share (`float`, defaults to 0.125): share of the completions whose log-probs are noted as they are
+            drawn by `generate`, to log `sampling/logp_difference` and the importance ratios. vLLM gives them of all.
         vllm_importance_sampling_mode (`str`, defaults to `"token_truncate"`): how a separate sampler's log-probs correct the
             gradient; TRL's field with another default. TRL's own, `"sequence_mask"`, weights a completion by the product of its
             tokens' ratios and drops it above `vllm_importance_sampling_clip_max`: rounding noise of two engines makes that
@@ -49,6 +52,12 @@ class SamplingOptions:
         metadata={"help": "How temperature moves to temperature_end over the run: constant, linear or cosine."},
     )
     temperature_end: float | None = field(default=None, metadata={"help": "Temperature of the last step."})
+    sampler_check_share: float = field(
+        default=0.125,
+        metadata={
+            "help": "Share of completions whose log-probs are noted as drawn, to be compared with the trainer's."
+        },
+    )
     vllm_importance_sampling_mode: str = field(
         default="token_truncate",
         metadata={

@@ -198,7 +198,9 @@ class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, GRPOConfig):
     log_max_mb: float = field(default=256.0, metadata={"help": "Size in MiB at which the logs go on in a new file."})
     health_action: str = field(
         default="warn",
-        metadata={"help": "What an alarm of the health monitor does: 'warn', 'checkpoint', 'stop', or 'none': no monitor."},
+        metadata={
+            "help": "What an alarm of the health monitor does: 'warn', 'checkpoint', 'stop', or 'none': no monitor."
+        },
     )
     health_rules: dict[str, Any] | None = field(
         default=None, metadata={"help": "By rule: false, a threshold, or {threshold, action}. See docs/report.md."}

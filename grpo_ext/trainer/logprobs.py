@@ -38,6 +38,7 @@ class SamplingLogProbs(ScheduledTemperature):
         self.logprob_policy = getattr(self.args, "logprob_policy", "sampling")
         exact = getattr(self.args, "loss_normalization", "step") == "step"
         self.compact_head = exact and getattr(self.args, "compact_head", True)
+        self.note_every = round(1 / getattr(self.args, "sampler_check_share", 1.0)) if exact else 1
         given = {"model": SamplingParams(), "trl": SamplingParams(self.temperature)}
         self.sampling = given.get(self.logprob_policy) or resolve_for(self)
         if self.logprob_policy == "model":
@@ -46,7 +47,7 @@ class SamplingLogProbs(ScheduledTemperature):
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
         self._kept_rows = self._sampler_logps = None
         watch = self.logprob_policy != "trl" and is_watched(self)
-        recorder = Recorder(self.sampling, strict=self.logprob_policy == "sampling") if watch else None
+        recorder = Recorder(self.sampling, self.logprob_policy == "sampling", self.note_every) if watch else None
         with watching(self.accelerator.unwrap_model(self.model_wrapped), recorder) if watch else nullcontext():
             completion_ids, logprobs = super()._generate_single_turn(
                 prompt_ids, images, multimodal_fields, num_generations, has_tool_images
@@ -105,10 +106,11 @@ class SamplingLogProbs(ScheduledTemperature):
         sums = self.accelerator.reduce(ratio.new_tensor(parts), reduction="sum").tolist()
         ends = [difference.abs().amax(), ratio.amax(), -ratio.amin()] if len(ratio) else [0.0, 0.0, -torch.inf]
         largest, highest, lowest = self.accelerator.gather(ratio.new_tensor(ends)).view(-1, 3).amax(0).tolist()
+        num = sums[3] or float("nan")  # the step's average leaves out a micro-batch of which nothing was noted
         figures = {
-            "logp_difference/mean": sums[0] / max(sums[3], 1.0),
+            "logp_difference/mean": sums[0] / num,
             "logp_difference/max": largest,
-            "ratio/mean": sums[1] / max(sums[3], 1.0),
+            "ratio/mean": sums[1] / num,
             "ratio/min": -lowest,
             "ratio/max": highest,
             "ratio/share_masked": sums[2] / sums[4],

@@ -25,6 +25,7 @@ def by_place(completions, **kwargs):
 def make_trainer(folder, out, model=None, ends=1, **settings):
     settings = {"max_completion_length": 24, "learning_rate": 1e-3, "fast_generate": True, **settings}
     args = GRPOExtConfig(
+        sampler_check_share=1.0,
         output_dir=str(out),
         max_steps=2,
         per_device_train_batch_size=16,

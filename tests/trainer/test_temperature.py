@@ -40,6 +40,7 @@ class Seen(GRPOExtTrainer):
 
 def make(folder, out, trainer_class=Seen, **settings):
     args = GRPOExtConfig(
+        sampler_check_share=1.0,
         **{
             "output_dir": str(out),
             "max_steps": 8,
@@ -54,7 +55,7 @@ def make(folder, out, trainer_class=Seen, **settings):
             "disable_tqdm": True,
             "loss_type": "grpo",
             **settings,
-        }
+        },
     )
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.model.norm.weight.data.mul_(6)  # an untrained model is too even for temperature to matter
@@ -148,3 +149,18 @@ def test_another_engine_follows_too(tiny_folder, tmp_path):
 def test_a_schedule_that_cannot_be_followed_is_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="mix completions of two temperatures"):
         make(tiny_folder, tmp_path, **LINEAR, gradient_accumulation_steps=2, steps_per_generation=3)
+
+
+def test_log_probs_are_noted_of_a_share_of_the_rows():
+    g = torch.Generator().manual_seed(0)
+    scores, tokens = torch.randn(3, 6, 11, generator=g), torch.randint(11, (6, 3), generator=g)
+    recorder = Recorder(SamplingParams(), every=4)
+    for step in range(3):
+        recorder(tokens[:, max(step - 1, 0)].unsqueeze(1), scores[step])
+    _, rows = recorder.rows(tokens.tolist())
+    for row, values in enumerate(rows):
+        if row % 4:
+            assert values.isnan().all()
+        else:
+            wanted = [scores[step, row].log_softmax(-1)[tokens[row, step]] for step in range(3)]
+            assert torch.allclose(values, torch.stack(wanted))
