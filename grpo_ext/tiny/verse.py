@@ -125,7 +125,7 @@ class Poet:
                 return given, verdict
 
     def last_line(self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random) -> str:
-        """A line in exactly this pattern, which rhymes or does not, without a character of the given lines."""
+        """A line in exactly this pattern, which rhymes or does not; only its last character may be one of the given lines'."""
         used = set("".join(given))
         ends = self.ends[group] if rhyme else [c for c in self.favourites if group not in level_groups(c)]
         end = rng.choice(ends)
