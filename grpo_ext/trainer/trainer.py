@@ -21,12 +21,13 @@ from grpo_ext.trainer.contract import check_contract
 from grpo_ext.trainer.curriculum import PromptOrder
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, outcome_of
 from grpo_ext.trainer.objective import ExactObjective
+from grpo_ext.trainer.resume import ExactResume
 from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
 from grpo_ext.trainer.rollout import FastRollout
 from grpo_ext.trainer.samples import HandsOutSamples
 
 
-class GRPOExtTrainer(PromptOrder, HandsOutSamples, ExactObjective, FastRollout, GRPOTrainer):
+class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, FastRollout, GRPOTrainer):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:

@@ -1,0 +1,185 @@
+"""A run that goes on from a checkpoint ends with the same weights, bit for bit, wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import REPO
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.trainer.resume import MANIFEST, newest_whole, what_is_wrong
+
+STEPS = 8  # two epochs; a generation is used for four steps, twice over
+# what keeps state from step to step
+SETTINGS = {
+    "half-used generations": {"steps_per_generation": 4, "num_iterations": 2},
+    "truncated sampling, KL to a reference that moves": {
+        "steps_per_generation": 4,
+        "top_k": 9,
+        "beta": 0.1,
+        "sync_ref_model": True,
+        "ref_model_sync_steps": 3,
+    },
+    "refill, adaptive curriculum, temperature schedule": {
+        "group_filter": "refill",
+        "max_staleness": 0,
+        "curriculum": "adaptive",
+        "temperature_schedule": "linear",
+        "temperature_end": 0.7,
+    },
+    "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "easy_pool"},
+    "evaluation on": {"eval_strategy": "steps", "eval_steps": 2, "eval_temperature": 0.8},
+}
+
+
+def letters(completions, **kwargs):
+    """1 or 0 by the text, so that some groups have no signal."""
+    return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
+
+
+def make(folder, out, **settings):
+    rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 17)]
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        max_steps=STEPS,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        num_generations=4,
+        max_completion_length=6,
+        learning_rate=1e-2,
+        logging_steps=3,
+        save_strategy="steps",
+        save_steps=1,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **settings,
+    )
+    return GRPOExtTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=[letters],
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[:3]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    )
+
+
+def weights(trainer):
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+def logged(trainer):
+    """What was logged, but for clocks and what transformers counts from the start of a process."""
+    clocks = ("time", "per_second", "runtime", "loss", "speed")
+    return [{k: v for k, v in entry.items() if not any(c in k for c in clocks)} for entry in trainer.state.log_history]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_weights_are_the_same_wherever_it_was_stopped(tiny_folder, tmp_path, name):
+    whole = make(tiny_folder, tmp_path, **SETTINGS[name])
+    whole.train()
+    wanted = weights(whole)
+    for step in range(1, STEPS):
+        again = make(tiny_folder, tmp_path / "again", **SETTINGS[name])
+        again.train(str(tmp_path / f"checkpoint-{step}"))
+        assert again.state.global_step == STEPS
+        different = [n for n, p in weights(again).items() if not torch.equal(p, wanted[n])]
+        assert not different, (step, different[:3])
+        assert logged(again) == logged(whole), step
+
+
+def test_true_takes_the_newest_that_is_whole_and_tells_the_others(tiny_folder, tmp_path, caplog):
+    trainer = make(tiny_folder, tmp_path, save_total_limit=3)
+    trainer.train()
+    names = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    assert names == ["checkpoint-6", "checkpoint-7", "checkpoint-8"]
+    (tmp_path / "checkpoint-8" / MANIFEST).unlink()
+    damaged = tmp_path / "checkpoint-7" / "model.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert newest_whole(tmp_path) == str(tmp_path / "checkpoint-6")
+    assert "checkpoint-8 is passed over: it was not written to its end" in caplog.text
+    assert "checkpoint-7 is passed over: model.safetensors is damaged" in caplog.text
+    again = make(tiny_folder, tmp_path)
+    again.train(True)
+    assert all(torch.equal(p, weights(trainer)[n]) for n, p in weights(again).items())
+
+
+def test_what_is_wrong_with_a_checkpoint(tiny_folder, tmp_path):
+    make(tiny_folder, tmp_path).train()
+    folder = tmp_path / "checkpoint-8"
+    assert what_is_wrong(folder) is None
+    (folder / "trainer_state.json").unlink()
+    assert what_is_wrong(folder) == "trainer_state.json is missing"
+    (folder / MANIFEST).write_text("{")
+    assert "damaged" in what_is_wrong(folder)
+    assert newest_whole(tmp_path / "nowhere") is None
+
+
+def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
+    make(tiny_folder, tmp_path).train()
+    path = tmp_path / "checkpoint-3" / "grpo_state_0.pt"
+    torch.save({**torch.load(path, weights_only=False), "ranks": 2}, path)
+    with pytest.raises(ValueError, match="was saved by 2 ranks, and now there are 1"):
+        make(tiny_folder, tmp_path).train(str(path.parent))
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+import test_resume
+from transformers import Trainer, TrainerCallback
+
+class Kill(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == {step}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+trainer = test_resume.make({folder!r}, {out!r}, **test_resume.SETTINGS["half-used generations"])
+if {inside}:  # after the weights, before the rest
+    optimizer = Trainer._save_optimizer_and_scheduler
+    def dies(self, output_dir):
+        if self.state.global_step == {step}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer(self, output_dir)
+    Trainer._save_optimizer_and_scheduler = dies
+else:
+    trainer.add_callback(Kill())
+trainer.train(True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [False, True], ids=["in_a_step", "in_a_checkpoint"])
+def test_a_killed_process_loses_nothing(tiny_folder, tmp_path, inside):
+    settings = SETTINGS["half-used generations"]
+    whole = make(tiny_folder, tmp_path / "whole", **settings)
+    whole.train()
+    out = tmp_path / "killed"
+    environment = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}"}
+    for step in (2, 5):
+        code = KILLED.format(
+            tests=str(REPO / "tests" / "trainer"), folder=str(tiny_folder), out=str(out), step=step, inside=inside
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    again = make(tiny_folder, out, **settings)
+    again.train(True)
+    assert all(torch.equal(p, weights(whole)[n]) for n, p in weights(again).items())
+    steps = [json.loads(line)["step"] for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert steps == [json.loads(x)["step"] for x in (tmp_path / "whole" / "samples.jsonl").read_text().splitlines()]
