@@ -197,12 +197,12 @@ def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool =
     """The first step's."""
     with tempfile.TemporaryDirectory() as out:
         trainer_class = Exact if ours else Plain
-        kwargs |= settings_for(loss_type, ours)
+        kwargs = settings_for(loss_type, ours) | kwargs
         return train(folder, out, ga, spg, trainer_class=trainer_class, **kwargs)[1][0][0]
 
 
-def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool]]) -> list[dict[str, torch.Tensor]]:
-    """The first step's gradients on two gloo processes, for (loss_type, ga, spg, ours)."""
+def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]) -> list[dict[str, torch.Tensor]]:
+    """The first step's gradients on two gloo processes, for (loss_type, ga, spg, ours, beta)."""
     with tempfile.TemporaryDirectory() as out:
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
         launch += [
@@ -240,9 +240,9 @@ def measure(
             one = [apart(gradient(folder, loss_type, ga, spg, ours), whole) for ga, spg in cuts]
             row["ours" if ours else "TRL"] = max(one)
             if two_ranks:
-                jobs = [(loss_type, ga, spg, ours) for ga, spg in cuts]
+                jobs = [(loss_type, ga, spg, ours, 0.1) for ga, spg in cuts]
                 two = []
-                for (_, ga, spg, _), found in zip(jobs, on_two_ranks(folder, jobs), strict=True):
+                for (_, ga, spg, _, _), found in zip(jobs, on_two_ranks(folder, jobs), strict=True):
                     same = gradient(folder, loss_type, 1, 1, ours, numbers=first_of_two_ranks(ga, spg))
                     two.append(apart(found, same))
                 row["ours, 2 ranks" if ours else "TRL, 2 ranks"] = max(two)
@@ -277,7 +277,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     keep_order()
     if args.rank_jobs:
-        found = [gradient(args.model, loss, ga, spg, ours, ranks=2) for loss, ga, spg, ours in args.rank_jobs]
+        found = [gradient(args.model, *job, ranks=2, beta=beta) for *job, beta in args.rank_jobs]
         if int(os.environ["RANK"]) == 0:
             torch.save(found, args.out / "gradients.pt")
         return
