@@ -1,0 +1,123 @@
+"""What leaving out groups without signal gains on Countdown, at equal time.
+
+    python benchmarks/zero_signal.py [--quick] [--check] [--model FOLDER] [--seconds S] [--out FILE]
+
+The demo's model after its warm start is trained for the same time by plain TRL, by ours, and by ours with `group_filter:
+refill`, with `curriculum: adaptive`, and with both; three seeds, constant learning rate. Prints greedy accuracy on the held-out
+problems at the end and the time to reach plain TRL's. Time is that of the process's CPU, evaluations left out, so that what
+else runs on the machine does not count. `--check` exits with 1 where refill or both need more than half of plain TRL's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from countdown_runs import recipe_for, train, warm_start
+from transformers import TrainerCallback
+
+from grpo_ext.evaluation.run import evaluate_model
+from grpo_ext.rewards import build
+from grpo_ext.setup_run import eval_rows
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "TRL": ("TRL", {}),
+    "ours": ("ours", {}),
+    "refill": ("ours", {"group_filter": "refill"}),
+    "adaptive": ("ours", {"curriculum": "adaptive"}),
+    "both": ("ours", {"group_filter": "refill", "curriculum": "adaptive"}),
+}
+POINTS = 12  # evaluations of a run
+
+
+class Watch(TrainerCallback):
+    """Ends a run after so many seconds of CPU, and evaluates on the way without counting that."""
+
+    def __init__(self, recipe: Any, seconds: float):
+        self.rows, self.seconds = list(eval_rows(recipe)), seconds
+        self.length = recipe.training.max_completion_length
+        self.found: list[tuple[float, float]] = []  # seconds, accuracy
+        self.away = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.began = time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        now = time.process_time()
+        used = now - self.began - self.away
+        if used < self.seconds * (len(self.found) + 1) / POINTS:
+            return
+        model, tokenizer = kwargs["model"], kwargs["processing_class"]
+        summary, _ = evaluate_model(
+            model,
+            tokenizer,
+            self.rows,
+            {"countdown": build("countdown")},
+            "countdown",
+            max_new_tokens=self.length,
+            num_samples=0,
+            batch_size=256,
+            progress=False,
+        )
+        self.found.append((used, summary["greedy"]["countdown"]))
+        control.should_training_stop = used >= self.seconds
+        self.away += time.process_time() - now
+
+
+def curve(variant: str, model: Path, seconds: float, seed: int) -> dict[str, Any]:
+    """One run: seconds and accuracy, and the share of groups generated that had signal."""
+    side, settings = VARIANTS[variant]
+    with tempfile.TemporaryDirectory() as out:
+        recipe = recipe_for(
+            model, out, seed=seed, max_steps=100_000, lr_scheduler_type="constant_with_warmup", **settings
+        )
+        watch = Watch(recipe, seconds)
+        logged = train(side, recipe, [watch])
+    mixed = [row["groups/mixed"] for row in logged if "groups/mixed" in row]
+    return {"curve": watch.found, "steps": len(logged), "mixed": statistics.mean(mixed) if mixed else None}
+
+
+def seconds_to(found: list[tuple[float, float]], accuracy: float) -> float | None:
+    """When a run first was as good; `None` if it never was."""
+    return next((seconds for seconds, value in found if value >= accuracy), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one seed and a quarter of the time")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where more than half of the time is needed")
+    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--seconds", type=float, help="of each run (default 120; 30 with --quick)")
+    parser.add_argument("--out", type=Path, help="write the curves as JSON")
+    args = parser.parse_args()
+    seconds = args.seconds or (30 if args.quick else 120)
+    seeds = range(1 if args.quick else 3)
+    with tempfile.TemporaryDirectory() as folder:
+        model = args.model or warm_start(Path(folder))
+        runs = {name: [curve(name, model, seconds, seed) for seed in seeds] for name in VARIANTS}
+    finals = [run["curve"][-1][1] for run in runs["TRL"]]
+    shares = {}
+    for name, found in runs.items():
+        ends = [run["curve"][-1][1] for run in found]
+        reached = [seconds_to(run["curve"], final) for run, final in zip(found, finals, strict=True)]
+        late = [seconds if value is None else value for value in reached]
+        shares[name] = statistics.mean(late) / seconds
+        print(
+            f"{name:9} accuracy {statistics.mean(ends):.3f} ({', '.join(f'{end:.3f}' for end in ends)}) after {seconds:g} s, "
+            f"steps {statistics.mean(run['steps'] for run in found):.0f}, TRL's reached in {statistics.mean(late):.0f} s"
+            + (" (not by all)" if None in reached else "")
+        )
+    if args.out:
+        args.out.write_text(json.dumps(runs, indent=1) + "\n")
+    if args.check and max(shares["refill"], shares["both"]) > 0.5:
+        sys.exit(f"of TRL's time, refill needs {shares['refill']:.2f} and both {shares['both']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
