@@ -93,6 +93,11 @@ def take_rows(table: Batch, rows: torch.Tensor, most: int | None = None) -> Batc
     return taken
 
 
+def moved(batch: Batch, device: torch.device | str) -> Batch:
+    """The batch's tensors on another device."""
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
 def equal_prompts(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Which rows have the same prompt.
 

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from grpo_ext.batching.cuts import deal_rows
-from grpo_ext.batching.rows import Batch, equal_prompts, join_rows, take_rows
+from grpo_ext.batching.rows import Batch, equal_prompts, join_rows, moved, take_rows
 
 
 def arrange(slices: list[Batch], can_matter: Callable[[Batch], torch.Tensor], accelerator: Accelerator) -> list[Batch]:
@@ -48,8 +48,3 @@ def dealt_to(accelerator: Accelerator, pieces: list[torch.Tensor], tokens: torch
 def cut(table: Batch, rows: torch.Tensor, live: torch.Tensor) -> Batch:
     """A micro-batch; a row that only stands in, so that the micro-batch is not empty, is cut to one token."""
     return take_rows(table, rows, None if bool(live[rows].any()) else 1)
-
-
-def moved(batch: Batch, device: torch.device | str) -> Batch:
-    """The batch's tensors on another device."""
-    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from grpo_ext.batching.rows import is_table, join_rows, take_rows
+from grpo_ext.batching.rows import is_table, join_rows, moved, take_rows
 from grpo_ext.curriculum.group_log import GroupLog, merge_metrics
 from grpo_ext.curriculum.groups import (
     FILTERS,
@@ -216,11 +216,6 @@ class FilteredGroups:
 
 def count(groups: Groups | None) -> int:
     return 0 if groups is None else len(groups)
-
-
-def moved(table: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
-    """The table's tensors on another device."""
-    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in table.items()}
 
 
 def check_filter(trainer: Any) -> None:

@@ -75,7 +75,8 @@ class ReadPrompts:
         """Tokens that need not run again."""
         return (len(self.prompt_of) - len(self.ids)) * self.end
 
-    def read(self) -> None:
+    def read(self) -> bool:
+        """Run them; whether the model kept their keys and values."""
         self.cache = DynamicCache()
         no_labels = torch.full_like(self.ids, -100)
         self.model(
@@ -85,6 +86,7 @@ class ReadPrompts:
             past_key_values=self.cache,
             fused_lm_head=True,
         )
+        return self.cache.get_seq_length() == self.end
 
     def continued(self, model: Any, rows: torch.Tensor) -> Continued:
         """The model as it goes on after the prompts of some rows."""
@@ -153,7 +155,9 @@ class ChunkedScoring(SamplingLogProbs):
         if prompts.saved <= CALL_TOKENS:
             return None
         with self.accelerator.autocast(), standing_in(FusedHead(self.temperature, compact=True)):
-            prompts.read()
+            if not prompts.read():  # recomputes its layers, or is of a kind that leaves the cache alone
+                self.shared_prefix = False
+                return None
         return prompts
 
     def _score(self, model: Any, rows: Rows, chunk: torch.Tensor, prompts: ReadPrompts | None, **kwargs: Any) -> tuple:

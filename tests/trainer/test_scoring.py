@@ -82,6 +82,14 @@ def test_truncated_sampling_keeps_its_own_tokens_row_by_row():
     assert apart(*grads) < 1e-5
 
 
+def test_a_model_that_keeps_nothing_reads_each_prompt_with_its_completion():
+    bench = Bench(SMALL)
+    bench.trainers["ours"].model.gradient_checkpointing_enable()  # behind the trainer's back
+    found = {side: bench.step(side) for side in ("TRL", "ours")}
+    assert not bench.trainers["ours"].shared_prefix
+    assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
+
+
 def test_a_sliding_window_keeps_the_prompt_with_each_completion():
     shape = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
