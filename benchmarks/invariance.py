@@ -40,6 +40,7 @@ class Config(GRPOConfig):
     std_estimator: str = "sample"
     advantage_normalizer: str = "all"
     kl_estimator: str = "k3"
+    sampler_check_share: float = 1.0
 
 
 def fixed_completion(prompt: list[int], nth: int, vocab: int, eos: int) -> list[int]:

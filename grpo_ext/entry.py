@@ -35,6 +35,7 @@ def run_training(
         The exit code: 0; 1 where a reward failed too often; 2 where the recipe, its data or its rewards cannot be used.
     """
     from grpo_ext.observe.progress import show_progress
+    from grpo_ext.trainer.resume import CheckpointMismatch
 
     check_ranks()
     # transformers warns in every process that it will rename options of its own
@@ -53,10 +54,13 @@ def run_training(
         announce(trainer)
     resume = recipe.training.resume_from_checkpoint
     if resume in ("true", "True"):
-        resume = True  # the newest checkpoint of output_dir
+        resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
     trainer.args.eval_on_start = trainer.args.eval_on_start and not resume  # its start is behind it
     try:
         trainer.train(resume_from_checkpoint=resume)
+    except CheckpointMismatch as error:
+        print(f"Cannot go on: {error}", file=sys.stderr)
+        return 2
     except RewardFailure as error:
         print(f"Stopped after step {trainer.state.global_step}, with a checkpoint.\n{error}", file=sys.stderr)
         return 1

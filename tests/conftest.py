@@ -6,10 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
+from registry_state import registry_as_before
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 REPO = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def rewards_stay_in_their_test():
+    """A reward that a test's plugin registers is in no other test's catalogue."""
+    with registry_as_before():
+        yield
 
 
 @pytest.fixture(scope="session")

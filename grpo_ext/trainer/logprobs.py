@@ -38,7 +38,7 @@ class SamplingLogProbs(ScheduledTemperature):
         self.logprob_policy = getattr(self.args, "logprob_policy", "sampling")
         exact = getattr(self.args, "loss_normalization", "step") == "step"
         self.compact_head = exact and getattr(self.args, "compact_head", True)
-        self.note_every = round(1 / getattr(self.args, "sampler_check_share", 1.0)) if exact else 1
+        self.note_every = round(1 / getattr(self.args, "sampler_check_share", 0.125)) if exact else 1
         given = {"model": SamplingParams(), "trl": SamplingParams(self.temperature)}
         self.sampling = given.get(self.logprob_policy) or resolve_for(self)
         if self.logprob_policy == "model":

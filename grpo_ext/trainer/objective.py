@@ -68,9 +68,9 @@ class ExactObjective(CountedRows):
                 slices.append(dict(super()._prepare_inputs(batch)))
         finally:
             self._step = first
-        counts = sum(local_counts(part) for part in slices)  # (4,)
-        counts = self.accelerator.reduce(counts, reduction="sum").tolist()
-        slices = self._arranged(slices)
+        counts = sum(local_counts(part) for part in slices)  # (5,)
+        *counts, others = self.accelerator.reduce(counts, reduction="sum").tolist()
+        slices = slices if others else self._arranged(slices)
         for part in slices:
             part["step_counts"] = {"all": StepCounts(*counts[:2]), "useful": StepCounts(*counts[2:])}
         return slices
@@ -79,7 +79,7 @@ class ExactObjective(CountedRows):
         """The step's micro-batches with less padding and without rows that cannot change the gradient; as many as before."""
         # entropy quantiles and the balance of experts are taken over a micro-batch, so that it matters which rows it holds
         by_batch = self.top_entropy_quantile < 1.0 or self.aux_loss_enabled
-        if by_batch or not getattr(self.args, "length_batching", True) or not all(is_table(part) for part in slices):
+        if by_batch or not self.may_cut:
             return slices
         return arrange(slices, self._can_matter, self.accelerator)
 
@@ -186,10 +186,11 @@ class ExactObjective(CountedRows):
 
 
 def local_counts(inputs: dict[str, Any]) -> torch.Tensor:
-    """Sequences and tokens of a micro-batch, then both again for groups that carry signal; (4,)."""
+    """Sequences and tokens of a micro-batch, both again for groups with signal, and 1 if it holds more than a table; (5,)."""
     tokens, counted = loss_mask(inputs).sum(-1).float(), inputs["counted"]
     signal = inputs.get("signal", torch.ones_like(counted))
-    return torch.stack([counted.sum(), tokens.sum(), (counted * signal).sum(), (tokens * signal).sum()])
+    other = counted.new_tensor(float(not is_table(inputs)))
+    return torch.stack([counted.sum(), tokens.sum(), (counted * signal).sum(), (tokens * signal).sum(), other])
 
 
 def trl_divisor(trainer: Any, inputs: dict[str, Any]) -> torch.Tensor | float:

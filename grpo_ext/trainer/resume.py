@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
+from grpo_ext.batching.rows import moved
 from grpo_ext.files import write_atomically
 from grpo_ext.trainer.rows import overridden
 
@@ -25,20 +27,37 @@ MANIFEST = "manifest.json"
 logger = logging.getLogger(__name__)
 
 
+class CheckpointMismatch(ValueError):
+    """A checkpoint that this run cannot go on from exactly."""
+
+
 class ExactResume:
     """Mixin before `GRPOTrainer`, outside of what keeps state."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        if sharded and self.ref_model is not None and self.args.sync_ref_model:
+            raise ValueError(
+                "sync_ref_model moves a reference that is saved in no checkpoint while it is sharded: set it to false."
+            )
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in TRL; `True` goes on from the newest whole checkpoint of `output_dir`, or starts where there is none.
 
         Raises:
-            ValueError: if the checkpoint was saved by another number of ranks.
+            CheckpointMismatch: if the checkpoint was saved by another number of ranks.
         """
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = newest_whole(Path(self.args.output_dir))
+            resume_from_checkpoint = self.newest_checkpoint()
         if resume_from_checkpoint:
             self._restore(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint or None, *args, **kwargs)
+
+    def newest_checkpoint(self) -> str | None:
+        """The newest whole checkpoint of `output_dir`, read by one rank for all."""
+        found = newest_whole(Path(self.args.output_dir)) if self.accelerator.is_main_process else None
+        return broadcast_object_list([found])[0]
 
     def _save_checkpoint(self, model, trial):
         run = Path(self._get_output_dir(trial=trial))
@@ -47,8 +66,10 @@ class ExactResume:
             (folder / MANIFEST).unlink(missing_ok=True)
         with overridden(self.args, save_total_limit=None):
             super()._save_checkpoint(model, trial)
-        state = {"ranks": self.accelerator.num_processes, **self.run_state()}
-        torch.save(state, folder / _name(self.accelerator.process_index))
+        if not self.args.save_only_model:  # without the optimizer's state nothing goes on exactly
+            folder.mkdir(parents=True, exist_ok=True)
+            state = {"ranks": self.accelerator.num_processes, **self.run_state()}
+            torch.save(state, folder / _name(self.accelerator.process_index))
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             write_manifest(folder)
@@ -56,12 +77,19 @@ class ExactResume:
             rotate_checkpoints(str(run), self.args.save_total_limit, best_model_checkpoint=best, use_mtime=True)
         self.accelerator.wait_for_everyone()
 
+    def save_failure(self) -> None:
+        """Save a checkpoint in the middle of a step, unless that of the step before it is whole: it is the better one."""
+        folder = Path(self._get_output_dir(trial=None)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        whole = self.accelerator.is_main_process and what_is_wrong(folder) is None
+        if not broadcast_object_list([whole])[0]:
+            self._save_checkpoint(self.model, trial=None)
+
     def run_state(self) -> dict[str, Any]:
         """What this rank knows beside what transformers saves."""
-        moves = self.ref_model is not None and self.args.sync_ref_model
+        moves = self.ref_model is not None and self.args.sync_ref_model and self.accelerator.is_main_process
         return {
             "step": self._step,
-            "generation": self._buffered_inputs,
+            "generation": self._buffered_inputs and [moved(part, "cpu") for part in self._buffered_inputs],
             "groups": self.group_state(),
             "metrics": {name: list(values) for name, values in self._metrics["train"].items()},
             "reference": self.accelerator.unwrap_model(self.ref_model).state_dict() if moves else None,
@@ -71,25 +99,28 @@ class ExactResume:
         path = checkpoint / _name(self.accelerator.process_index)
         if not path.exists():
             if any(checkpoint.glob(_name("*"))):
-                raise ValueError(
+                raise CheckpointMismatch(
                     f"{checkpoint} was saved by fewer ranks than the {self.accelerator.num_processes} of now: start as many."
                 )
             logger.warning(
                 f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew."
             )
             return
-        state = torch.load(path, map_location=self.accelerator.device, weights_only=False)
+        state = torch.load(path, map_location="cpu", weights_only=False)
         if state["ranks"] != self.accelerator.num_processes:
-            raise ValueError(
+            raise CheckpointMismatch(
                 f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {self.accelerator.num_processes}: start "
                 "as many as then."
             )
-        self._step, self._buffered_inputs = state["step"], state["generation"]
+        self._step = state["step"]
+        if state["generation"] is not None:
+            self._buffered_inputs = [moved(part, self.accelerator.device) for part in state["generation"]]
         self.load_group_state(state["groups"])
         for name, values in state["metrics"].items():
             self._metrics["train"][name] = values
-        if state["reference"] is not None:
-            self.accelerator.unwrap_model(self.ref_model).load_state_dict(state["reference"])
+        if self.ref_model is not None and self.args.sync_ref_model:
+            reference = torch.load(checkpoint / _name(0), map_location="cpu", weights_only=False)["reference"]
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(reference)
 
 
 def _name(rank: int | str) -> str:

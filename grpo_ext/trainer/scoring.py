@@ -113,8 +113,13 @@ class ChunkedScoring(SamplingLogProbs):
         super().__init__(*args, **kwargs)
         exact = getattr(self.args, "loss_normalization", "step") == "step"
         # sharded ranks gather each layer together, so that all must call the model equally often
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        self.length_batching = exact and not sharded and getattr(self.args, "length_batching", True)
+        alike = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        # and each chunk of a reentrant checkpoint runs a backward of its own, which data parallel ranks take for the last
+        reentrant = (self.args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
+        alike |= bool(self.args.gradient_checkpointing and reentrant and self.accelerator.num_processes > 1)
+        # learned positions count padding, so that cutting it would move every token
+        self.may_cut = exact and has_rotary_positions(self.model) and getattr(self.args, "length_batching", True)
+        self.length_batching = self.may_cut and not alike
         self.shared_prefix = (
             self.length_batching and getattr(self.args, "shared_prefix", True) and keeps_all(self.model)
         )
@@ -183,6 +188,12 @@ def how_it_trains(trainer: Any) -> str:
     if trainer.skips_dead_rows:
         done.append("no completion without gradient")
     return ", ".join(done)
+
+
+def has_rotary_positions(model: Any) -> bool:
+    """Whether a token sees how far others are rather than where it stands."""
+    config = model.config.get_text_config()
+    return getattr(config, "rope_parameters", None) is not None or hasattr(config, "rope_theta")
 
 
 def keeps_all(model: Any) -> bool:

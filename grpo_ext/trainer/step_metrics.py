@@ -61,10 +61,15 @@ class StepMetrics:
         finally:
             trainer.accelerator = accelerator
         tokens = float(loss_mask(inputs).sum())
-        for name, values in metrics.items():
-            logged = values[before.get(name, 0) :]
-            del values[before.get(name, 0) :]
-            self._noted.setdefault(name, []).extend((value, tokens) for value in logged)
+        # where no row of a micro-batch is live one stands in for them: what the loss says of it means nothing
+        stands_in = trainer.skips_dead_rows and not inputs["advantages"].any()
+        for name in list(metrics):
+            logged = metrics[name][before.get(name, 0) :]
+            del metrics[name][before.get(name, 0) :]
+            if not metrics[name]:
+                del metrics[name]  # TRL would log it as None
+            weight = 0.0 if stands_in and not name.startswith("sampling/") else tokens
+            self._noted.setdefault(name, []).extend((value, weight) for value in logged)
 
     def settle(self, trainer: Any) -> None:
         """Give the trainer one value a name, of all ranks."""
@@ -81,13 +86,13 @@ class StepMetrics:
             value = (
                 lowest[i] if name.endswith("min") else highest[i] if name.endswith("max") else sums[i, 0] / sums[i, 1]
             )
-            if value.isfinite():
+            if sums[i, 1] and value.isfinite():  # not of a step without a token that counts
                 trainer._metrics["train"][name].append(float(value))
 
 
 def _summary(values: list[tuple[float, float]]) -> tuple[float, float, float, float]:
     """Sum weighed by tokens, sum of tokens, smallest and largest; what is not a number is left out."""
-    real = [(value, max(tokens, 1e-9)) for value, tokens in values if not math.isnan(value)]
+    real = [(value, tokens) for value, tokens in values if tokens and not math.isnan(value)]
     numbers = [value for value, _ in real]
     return (
         sum(value * tokens for value, tokens in real),

@@ -72,7 +72,7 @@ class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, 
         try:
             return super().train(*args, **kwargs)
         except RewardFailure:
-            self._save_checkpoint(self.model, trial=None)
+            self.save_failure()
             raise
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):

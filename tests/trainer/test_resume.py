@@ -16,6 +16,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.resume import MANIFEST, newest_whole, what_is_wrong
 
 STEPS = 8  # two epochs; a generation is used for four steps, twice over
@@ -127,6 +128,34 @@ def test_what_is_wrong_with_a_checkpoint(tiny_folder, tmp_path):
     (folder / MANIFEST).write_text("{")
     assert "damaged" in what_is_wrong(folder)
     assert newest_whole(tmp_path / "nowhere") is None
+
+
+def test_a_failing_reward_leaves_the_checkpoint_before_it_alone(tiny_folder, tmp_path):
+    trainer = make(tiny_folder, tmp_path, reward_on_error="raise")
+    calls = []
+
+    def fails(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 2:
+            raise RewardFailure("enough")
+        return plain(*args, **kwargs)
+
+    plain = trainer._calculate_rewards
+    trainer._calculate_rewards = fails
+    with pytest.raises(RewardFailure):
+        trainer.train()
+    folder = tmp_path / f"checkpoint-{trainer.state.global_step}"
+    assert what_is_wrong(folder) is None
+    again = make(tiny_folder, tmp_path)
+    again.train(True)
+    whole = make(tiny_folder, tmp_path / "whole")
+    whole.train()
+    assert all(torch.equal(p, weights(whole)[n]) for n, p in weights(again).items())
+
+
+def test_weights_alone_are_no_state_to_go_on_from(tiny_folder, tmp_path):
+    make(tiny_folder, tmp_path, save_only_model=True).train()
+    assert not list(tmp_path.glob("checkpoint-*/grpo_state_*"))
 
 
 def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):

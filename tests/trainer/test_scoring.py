@@ -90,6 +90,19 @@ def test_a_model_that_keeps_nothing_reads_each_prompt_with_its_completion():
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
 
 
+def test_learned_positions_keep_their_padding():
+    """They count it, so that cutting it would move every token."""
+    config = AutoConfig.for_model(
+        "gpt2", vocab_size=SMALL.vocab, n_embd=32, n_layer=2, n_head=4, n_positions=512, pad_token_id=0, eos_token_id=1
+    )
+    torch.manual_seed(0)
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+    bench = Bench(SMALL, model=AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+    found = {side: bench.step(side) for side in ("TRL", "ours")}
+    assert not bench.trainers["ours"].may_cut
+    assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
+
+
 def test_a_sliding_window_keeps_the_prompt_with_each_completion():
     shape = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
