@@ -16,13 +16,15 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.trainer.objective import TRL_LOSSES, ExactObjective
@@ -162,6 +164,7 @@ def train(
         g = torch.Generator().manual_seed(9)
         for p in trainer.ref_model.parameters():
             p.data.add_(ref_noise * torch.randn(p.shape, generator=g))
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     return trainer, catch.steps
 
@@ -276,6 +279,8 @@ def main() -> None:
     parser.add_argument("--model", help=argparse.SUPPRESS)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore", FutureWarning)
+    transformers_logging.disable_progress_bar()
     keep_order()
     if args.rank_jobs:
         found = [gradient(args.model, *job, ranks=2, beta=beta) for *job, beta in args.rank_jobs]

@@ -32,7 +32,7 @@ def check_machine(v: Values, report: Report) -> None:
             report.problem(error, "accelerate_config")
     check_reporting(v, report)
     if not v["use_cpu"] and not gpu_is_there():
-        report.note("there is no GPU here; on a CPU a recipe says `use_cpu: true` and `bf16: false`.", "use_cpu")
+        report.note("there is no GPU here: `grpo-ext train` would train on the CPU.", "use_cpu")
 
 
 def check_reporting(v: Values, report: Report) -> None:

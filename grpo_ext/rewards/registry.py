@@ -99,7 +99,10 @@ def lookup(name: str) -> Registration:
             if name not in _registered and attribute:  # an entry point to a function that is not decorated
                 register(name)(getattr(found, attribute))
     if name not in _registered:
-        raise ValueError(f"No reward is named {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}.")
+        raise ValueError(
+            f"No reward is named {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}. One of your own: "
+            "`reward_plugins: [FILE.py]` in a recipe, `--plugin FILE.py` after `grpo-ext rewards ...`."
+        )
     return _registered[name]
 
 

@@ -104,10 +104,8 @@ class Reward:
                 raise ValueError(f"Reward {self.name!r} reads the column {name!r}, which is missing. There: {there}.")
         if signature.extras.get("completion_ids") and given.get("completion_ids") is None:
             raise ValueError(f"Reward {self.name!r} reads `completion_ids`, the token ids, which were not passed.")
-        if signature.rest:
-            return {name: value for name, value in given.items() if name not in signature.options}
-        wanted = (*signature.columns, *signature.optional, *signature.extras)
-        return {name: given[name] for name in wanted if name in given}
+        wanted = given if signature.rest else (*signature.columns, *signature.optional, *signature.extras)
+        return {name: given[name] for name in wanted if name in given and name not in self.options}
 
     def __repr__(self) -> str:
         return f"Reward({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"

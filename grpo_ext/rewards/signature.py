@@ -5,8 +5,8 @@ A reward is an ordinary function, and its parameters are its contract:
     def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
                   texts        needed columns   option
 
-A parameter with a default before the `*` is a column that is used where the data set has it. `**columns` takes all
-others.
+A parameter with a default before the `*` is an option where the recipe gives it a value, and else a column that is used
+where the data set has it. `**columns` takes all others.
 """
 
 import inspect
@@ -29,10 +29,10 @@ class Signature:
 
     Args:
         columns: data set columns that it cannot do without.
-        optional: data set columns that it reads where they exist.
+        optional: what is an option where it is given, and else a data set column that it reads where it exists.
         extras: which of `EXTRAS` it names, and whether it cannot do without.
         options: keyword-only parameters with their defaults, `REQUIRED` where there is none.
-        types: the annotations of the options that have one.
+        types: the annotations of the options and the optional that have one.
         rest: whether `**columns` takes everything else.
     """
 
@@ -64,7 +64,7 @@ def read_signature(function: Callable) -> Signature:
             options[name] = parameter.default
         else:
             (columns if parameter.default is REQUIRED else optional).append(name)
-    return Signature(tuple(columns), tuple(optional), extras, options, option_types(function, options), rest)
+    return Signature(tuple(columns), tuple(optional), extras, options, option_types(function, [*options, *optional]), rest)
 
 
 def option_types(function: Callable, options: Iterable[str]) -> dict[str, Any]:
@@ -78,10 +78,11 @@ def option_types(function: Callable, options: Iterable[str]) -> dict[str, Any]:
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
     """The defaults overridden by `given`; `ValueError` for an unknown, missing or ill-typed one."""
+    takes = [*signature.options, *signature.optional]
     for name, value in given.items():
-        if name not in signature.options:
-            hint = did_you_mean(name, [*signature.options, "weight", "label"])
-            known = ", ".join(signature.options) or "none"
+        if name not in takes:
+            hint = did_you_mean(name, [*takes, "weight", "label"])
+            known = ", ".join(takes) or "none"
             raise ValueError(f"Reward {reward!r} has no option {name!r}.{hint} Its options: {known}.")
         if name in signature.types and not fits(value, signature.types[name]):
             wanted = describe_type(signature.types[name])

@@ -95,7 +95,7 @@ def test_supervised_training_reads_what_a_run_harvested(tiny_folder, tmp_path):
     assert found and all(len(text) % 2 == 0 for text in found)
     given = {"model_name_or_path": str(tiny_folder), "dataset_name": str(path), "output_dir": str(tmp_path / "sft")}
     trainer = make_sft_trainer(
-        load_sft_recipe(REPO / "recipes/countdown/tiny-sft.yaml", {**given, **small, "max_steps": 2})
+        load_sft_recipe(REPO / "recipes/countdown/tiny-harvest-sft.yaml", {**given, **small, "max_steps": 2})
     )
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     trainer.train()

@@ -258,3 +258,15 @@ def test_every_recipe_is_sound_and_begins_with_its_command(path):
     head = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert head.startswith("#")
     assert f"--config recipes/{path.parent.name}/{path.name}" in head
+
+
+def test_a_machine_without_accelerator_trains_on_the_cpu_unless_the_recipe_says(monkeypatch):
+    import torch
+
+    given = {"model_name_or_path": "m", "report_to": "none"}
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    training = load_recipe(None, given).training
+    assert (training.use_cpu, training.bf16) == (True, False)
+    assert load_recipe(None, {**given, "bf16": True}).training.bf16
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert not load_recipe(None, {**given, "bf16": False}).training.use_cpu

@@ -48,6 +48,24 @@ def test_author_gets_texts_columns_and_options(recorder):
     assert reward.options == {"scale": 3, "mode": None}
 
 
+def test_a_parameter_with_a_default_is_an_option_where_it_is_given(forget):
+    @register("at_most")
+    def at_most(completions, most: int = 1):
+        "1 where there are no more equal signs than `most`."
+        limits = most if isinstance(most, list) else [most] * len(completions)
+        return [float(text.count("=") <= limit) for text, limit in zip(completions, limits, strict=True)]
+
+    texts = ["=", "==", "==="]
+    assert build("at_most")(completions=texts) == [1, 0, 0]
+    assert build("at_most", most=2)(completions=texts) == [1, 1, 0]
+    assert build("at_most", most=2)(completions=texts, most=[3, 3, 3]) == [1, 1, 0]
+    assert build("at_most")(completions=texts, most=[0, 0, 3]) == [0, 0, 1]
+    with pytest.raises(ValueError, match="most = '2', but it takes int"):
+        build("at_most", most="2")
+    with pytest.raises(ValueError, match="no option 'mots'. Did you mean 'most'"):
+        build("at_most", mots=2)
+
+
 def test_catalogue_line(recorder):
     info = {info.name: info for info in list_rewards()}["recorder"]
     assert info.summary == "Hands back what it was given."
