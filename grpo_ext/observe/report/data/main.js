@@ -56,6 +56,7 @@ function drawOverview(runs, made) {
 function fromTo(series, coloured) {
   const values = series.values.filter((value) => value !== null);
   if (!values.length) return ["–"];
+  if (values.length === 1) return [el("b", {}, figure(values[0]))];
   const count = values.length > 25 ? Math.ceil(values.length / 10) : 1;
   const mean = (some) => some.reduce((a, b) => a + b, 0) / some.length;
   const [first, last] = [mean(values.slice(0, count)), mean(values.slice(-count))];
