@@ -26,12 +26,11 @@ from grpo_ext.recipe.folder import recipe_folder
 SFT = recipe_folder() / "countdown" / "tiny-harvest-sft.yaml"
 
 
-def grpo(model: Path, out: Path, steps: int, seed: int, **settings: Any) -> int:
-    """Train into `out`; returns how many tokens were generated."""
+def grpo(model: Path, out: Path, steps: int, seed: int, **settings: Any) -> list[float]:
+    """Train into `out`; returns how many tokens each step generated."""
     recipe = recipe_for(model, out, seed=seed, max_steps=steps, **settings)
-    logged = train("ours", recipe)
     rows = recipe.training.per_device_train_batch_size
-    return round(sum(row["completions/mean_length"] for row in logged) * rows)
+    return [row["completions/mean_length"] * rows for row in train("ours", recipe)]
 
 
 def one_seed(model: Path, folder: Path, steps: int, seed: int) -> dict[str, Any]:
@@ -39,15 +38,16 @@ def one_seed(model: Path, folder: Path, steps: int, seed: int) -> dict[str, Any]
     alone, first, harvested, second = (folder / f"{name}-{seed}" for name in ("alone", "first", "harvested", "second"))
     tokens = {"alone": grpo(model, alone, steps, seed)}
     tokens["first"] = grpo(model, first, steps // 2, seed, harvest="{}")
+    last = statistics.mean(tokens["first"][-8:])  # completions grow at first
+    left = max(1, round((sum(tokens["alone"]) - sum(tokens["first"])) / last))
     sft = words(model_name_or_path=first, dataset_name=first / "harvest.jsonl", output_dir=harvested, seed=seed)
     checked_launch("grpo_ext.sft", SFT, sft, "cpu")
-    per_step = tokens["first"] / (steps // 2)
-    left = max(1, round((tokens["alone"] - tokens["first"]) / per_step))
     tokens["second"] = grpo(harvested, second, left, seed + 100)
     ends = {"alone": alone, "first": first, "harvested": harvested, "second": second}
     found = {name: accuracy(recipe_for(model, end, seed=seed), end) for name, end in ends.items()}
     kept = sum(1 for _ in (first / "harvest.jsonl").open(encoding="utf-8"))
-    return {"seed": seed, "tokens": tokens, "harvested": kept, "steps_of_second": left, "accuracy": found}
+    spent = {name: round(sum(steps)) for name, steps in tokens.items()}
+    return {"seed": seed, "tokens": spent, "harvested": kept, "steps_of_second": left, "accuracy": found}
 
 
 def main() -> None:

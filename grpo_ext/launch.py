@@ -67,6 +67,13 @@ def gpu_is_there() -> bool:
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/gpus").is_dir()
 
 
+def accelerator_is_there() -> bool:
+    """Whether torch can compute on anything but the CPU here; where that is CUDA, `gpu_is_there` knows sooner."""
+    import torch
+
+    return torch.accelerator.is_available()
+
+
 def check_ranks() -> None:
     """Stop where accelerate was asked for several processes and started one.
 

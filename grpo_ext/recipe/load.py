@@ -49,9 +49,9 @@ class Recipe:
     @cached_property
     def training(self) -> GRPOExtConfig:
         """The trainer's arguments; on a machine without an accelerator those of a CPU, where the recipe does not say."""
-        import torch
+        from grpo_ext.launch import accelerator_is_there
 
-        if not torch.accelerator.is_available() and "use_cpu" not in self.values["training"]:
+        if not accelerator_is_there() and "use_cpu" not in self.values["training"]:
             self.values["training"] |= {"use_cpu": True, "bf16": self.values["training"].get("bf16", False)}
         return self._build("training")
 
