@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from grpo_ext.curriculum.groups import outcome_index
 from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.run import evaluate_model
 from grpo_ext.evaluation.score import Rewards, Sample
@@ -41,8 +42,12 @@ def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
 
 
 def outcome_of(recipe: Recipe) -> str:
-    """The reward that says whether a row is solved: `eval_outcome_reward`, or the task's own."""
-    return recipe.get("eval_outcome_reward") or recipe.task.outcome_reward
+    """The reward that says whether a row is solved: `eval_outcome_reward`, the task's own, or that of the largest weight."""
+    if named := recipe.get("eval_outcome_reward") or recipe.task.outcome_reward:
+        return named
+    rewards, weights = named_rewards_and_weights(recipe)
+    names = [getattr(reward, "__name__", str(reward)) for reward in rewards]
+    return names[outcome_index(names, weights, None)]
 
 
 def evaluate_on(

@@ -12,6 +12,7 @@ MODULES = {
     "countdown": "grpo_ext.tasks.countdown:Countdown",
     "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
     "poem": "grpo_ext.tasks.poem:Poem",
+    "prompts": "grpo_ext.tasks.prompts:Prompts",
 }
 
 

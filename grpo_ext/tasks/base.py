@@ -30,13 +30,13 @@ class Task:
     Class attributes:
         name (`str`): what a recipe writes after `task:`.
         default_rewards (`dict[str, float]`): reward name to weight, used when the recipe names no `reward_funcs`.
-        outcome_reward (`str`): the reward that says whether a completion solved its problem. Accuracy, pass@k and the
-            question whether a group taught anything are about this one.
+        outcome_reward (`str`, *optional*): the reward that says whether a completion solved its problem. Accuracy and
+            pass@k are about this one. `None`: the reward of the largest weight.
     """
 
     name: ClassVar[str]
-    default_rewards: ClassVar[dict[str, float]]
-    outcome_reward: ClassVar[str]
+    default_rewards: ClassVar[dict[str, float]] = {}
+    outcome_reward: ClassVar[str | None] = None
 
     def generate(self, split: str) -> Iterator[Row] | None:
         """Rows of the task's own making for `split` ("train" or "test"), or None if it needs a data set."""
@@ -50,8 +50,8 @@ class Task:
         """The columns that the rewards read, derived from a row of the data set."""
         return {}
 
-    def prompt(self, row: Row) -> Messages:
-        """The chat messages of one row."""
+    def prompt(self, row: Row) -> Messages | str:
+        """The chat messages of one row; or a text, for a model without a chat template."""
         raise NotImplementedError
 
     def example(self, row: Row) -> Row:

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import random
 import re
-import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, islice
@@ -19,6 +18,7 @@ from math import comb
 from typing import ClassVar
 
 from grpo_ext.tasks.base import Messages, Row, Task
+from grpo_ext.tasks.template import check_template
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,8 @@ class Countdown(Task):
         missing = {"nums", "target"} - row.keys()
         if missing:
             raise ValueError(
-                f"A countdown row needs the columns nums and target; {sorted(missing)} not found among {sorted(row)}."
+                f"A countdown row needs the columns nums and target; {sorted(missing)} not found among {sorted(row)}. "
+                "Rows with prompts of their own: `task: prompts`."
             )
         nums = row["nums"]
         if isinstance(nums, str):
@@ -209,17 +210,3 @@ def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
             pairs = [pair for x in left for y in right for pair in ((x, y), (y, x))]
             values.update(apply(operator, x, y) for operator in operators for x, y in pairs)
     return values - {None}
-
-
-def check_template(template: str, required: set[str], allowed: set[str]) -> None:
-    """Raise ValueError unless `template` has all required fields and none that nobody fills in."""
-    try:
-        fields = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
-    except ValueError as error:
-        raise ValueError(f"user_prompt is not a format template ({error}): write {{{{ for a brace.") from error
-    if required - fields or fields - allowed:
-        wrong = sorted(fields - allowed) or sorted(required - fields)
-        raise ValueError(
-            f"user_prompt {'has unknown fields' if fields - allowed else 'lacks'} {wrong}: it must have "
-            f"{sorted(required)} and may have {sorted(allowed)}, in braces."
-        )

@@ -20,7 +20,7 @@ from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
 from grpo_ext.rewards.poem.tones import EITHER, UNKNOWN, tones_of
 from grpo_ext.tasks.base import Messages, Row, Task
-from grpo_ext.tasks.countdown import check_template
+from grpo_ext.tasks.template import check_template
 
 POET = "你是一位精通格律诗的诗人。"
 THINK_FIRST = (

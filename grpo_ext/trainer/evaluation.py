@@ -114,7 +114,7 @@ def _callable_rewards(trainer: GRPOExtTrainer) -> dict[str, Any]:
 
 
 def outcome_of(trainer: GRPOExtTrainer) -> str | None:
-    """The reward that pass@k is about: the one that is named, else the first; `None` where it is not among the rewards.
+    """The reward that pass@k is about: the one that is named, else that of the largest weight; `None` for reward models.
 
     Raises:
         ValueError: where `eval_outcome_reward` names none of the rewards.
@@ -124,7 +124,8 @@ def outcome_of(trainer: GRPOExtTrainer) -> str | None:
         raise ValueError(
             f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}."
         )
-    return name or next(iter(rewards), None)
+    weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
+    return name or max(rewards, key=weights.get, default=None)
 
 
 def _figures(trainer: GRPOExtTrainer, samples: list[Sample], prefix: str) -> dict[str, float]:

@@ -1,0 +1,51 @@
+"""Rows of a data set as they are: for prompts and rewards of one's own, without a task class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from grpo_ext.tasks.base import Messages, Row, Task
+from grpo_ext.tasks.template import template_fields
+
+
+@dataclass
+class Prompts(Task):
+    """A data set whose rows hold a prompt, or the columns to write one from; rewards read all columns.
+
+    With neither `system_prompt` nor `user_prompt` a row's prompt stays what it is: chat messages, which the tokenizer's chat
+    template puts into text, or a text, which the model continues.
+
+    Args:
+        prompt_column: the column with the prompt, a text or a list of messages.
+        system_prompt: the system message; a prompt that is a text then becomes the user's.
+        user_prompt: the user message, with columns of the row in braces, as in "{question} Answer briefly."; then
+            `prompt_column` is not read.
+
+    Raises:
+        ValueError: if the braces of `user_prompt` do not match; when rows are read, if a column is missing.
+    """
+
+    name: ClassVar[str] = "prompts"
+
+    prompt_column: str = "prompt"
+    system_prompt: str | None = None
+    user_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        self._reads = {self.prompt_column} if self.user_prompt is None else template_fields(self.user_prompt)
+
+    def prompt(self, row: Row) -> Messages | str:
+        """The chat messages of a row, or its text."""
+        if missing := self._reads - row.keys():
+            key = "prompt_column" if self.user_prompt is None else "user_prompt"
+            raise ValueError(
+                f"{key} reads {' and '.join(sorted(missing))}, which the data lacks. Its columns: {', '.join(sorted(row))}."
+            )
+        prompt = row[self.prompt_column] if self.user_prompt is None else self.user_prompt.format_map(row)
+        if isinstance(prompt, str):
+            if self.user_prompt is None and not self.system_prompt:
+                return prompt
+            prompt = [{"role": "user", "content": prompt}]
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, *prompt]

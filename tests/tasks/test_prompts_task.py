@@ -1,0 +1,45 @@
+"""Rows with prompts of their own: kept as they are, or written from columns."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from grpo_ext.tasks.prompts import Prompts
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "row", "prompt"),
+    [
+        ({}, {"prompt": "Once"}, "Once"),
+        ({}, {"prompt": MESSAGES}, MESSAGES),
+        ({"prompt_column": "q"}, {"q": "Once", "prompt": "x"}, "Once"),
+        ({"system_prompt": "S"}, {"prompt": "hi"}, [{"role": "system", "content": "S"}, *MESSAGES]),
+        ({"system_prompt": "S"}, {"prompt": MESSAGES}, [{"role": "system", "content": "S"}, *MESSAGES]),
+        ({"user_prompt": "{a} or {b}?"}, {"a": 1, "b": "{c}"}, [{"role": "user", "content": "1 or {c}?"}]),
+    ],
+)
+def test_a_row_becomes_a_prompt(settings, row, prompt):
+    assert Prompts(**settings).example({**row, "limit": 3}) == {**row, "limit": 3, "prompt": prompt}
+
+
+def test_what_cannot_be_used_is_told():
+    with pytest.raises(ValueError, match="write {{ for a brace"):
+        Prompts(user_prompt="{a")
+    with pytest.raises(ValueError, match="user_prompt reads b, which the data lacks. Its columns: a."):
+        Prompts(user_prompt="{a}{b}").example({"a": 1})
+    with pytest.raises(ValueError, match="prompt_column reads prompt, which the data lacks"):
+        Prompts().example({"question": "hi"})
+    with pytest.raises(ValueError, match="makes no rows of its own"):
+        Prompts().dataset()
+
+
+def test_rows_of_a_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Say {i}.", "limit": i}) + "\n" for i in range(3)))
+    rows = list(Prompts(system_prompt="Be brief.").dataset(dataset_name=str(path)))
+    assert [row["limit"] for row in rows] == [0, 1, 2]
+    assert rows[2]["prompt"][1] == {"role": "user", "content": "Say 2."}
