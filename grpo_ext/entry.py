@@ -15,6 +15,7 @@ from grpo_ext.files import write_atomically
 from grpo_ext.launch import check_ranks
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.vllm import EngineFailure
 
 
 def run_training(
@@ -32,7 +33,7 @@ def run_training(
         announce: says what is about to run.
 
     Returns:
-        The exit code: 0; 1 where a reward failed too often; 2 where the recipe, its data or its rewards cannot be used.
+        The exit code: 0; 1 where a reward failed too often, or vLLM; 2 where the recipe, its data or rewards cannot be used.
     """
     from grpo_ext.observe.progress import show_progress
     from grpo_ext.trainer.resume import CheckpointMismatch
@@ -61,7 +62,7 @@ def run_training(
     except CheckpointMismatch as error:
         print(f"Cannot go on: {error}", file=sys.stderr)
         return 2
-    except RewardFailure as error:
+    except (RewardFailure, EngineFailure) as error:
         print(f"Stopped after step {trainer.state.global_step}, with a checkpoint.\n{error}", file=sys.stderr)
         return 1
     trainer.save_model()

@@ -49,9 +49,16 @@ def read_accelerate_config(name: str | None) -> tuple[Path, dict[str, Any]]:
     return path, yaml.safe_load(path.read_text(encoding="utf-8")) or {}
 
 
-def launch(module: str, words: list[str], config_name: str | None, num_processes: int | None = None) -> int:
-    """Run `launch_command(...)`, print it first, and return its exit code."""
-    command, environment = launch_command(module, words, config_name, num_processes)
+def launch(
+    module: str,
+    words: list[str],
+    config_name: str | None,
+    num_processes: int | None = None,
+    environment: dict[str, str] | None = None,
+) -> int:
+    """Run `launch_command(...)` with more `environment` variables, print it first, and return its exit code."""
+    command, own = launch_command(module, words, config_name, num_processes)
+    environment = {**(environment or {}), **own}
     shown = [f"{key}={value}" for key, value in environment.items()] + ["accelerate launch", *command[3:]]
     print("$", " ".join(shown), flush=True)
     process = subprocess.Popen(command, env={**os.environ, **environment})

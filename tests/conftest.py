@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from registry_state import registry_as_before
 
+from grpo_ext.launch import gpu_is_there
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 REPO = Path(__file__).resolve().parents[1]
+# vLLM's CPU build lives in an environment of its own, whose tests `make vllm` runs.
+collect_ignore_glob = [] if find_spec("vllm") and not gpu_is_there() else ["vllm/*"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,4 +50,19 @@ def shared_data() -> Path:
     folder = REPO.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("the folder of real data is not beside this checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def engine_folder(tiny_folder, tmp_path_factory) -> Path:
+    """The tiny model with attention heads of 32 numbers, the least that vLLM runs on a CPU."""
+    from transformers import AutoTokenizer
+
+    from grpo_ext.tiny.model import build_model
+
+    folder = tmp_path_factory.mktemp("engine") / "model"
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    tokenizer.save_pretrained(folder)
+    shape = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512}
+    build_model(tokenizer, **shape).save_pretrained(folder)
     return folder

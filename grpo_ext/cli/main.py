@@ -13,8 +13,22 @@ from importlib import import_module
 
 from grpo_ext import __version__
 from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.vllm import EngineFailure
 
-SUBCOMMANDS = ("check", "plan", "probe", "train", "sft", "eval", "report", "demo", "rewards", "explain", "completion")
+SUBCOMMANDS = (
+    "check",
+    "plan",
+    "probe",
+    "train",
+    "serve",
+    "sft",
+    "eval",
+    "report",
+    "demo",
+    "rewards",
+    "explain",
+    "completion",
+)
 
 EXAMPLES = """\
 examples:
@@ -23,6 +37,7 @@ examples:
   grpo-ext plan --config recipes/countdown/tiny.yaml       what its batch means, how many steps there will be
   grpo-ext train --config recipes/countdown/tiny.yaml      train as a recipe says
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
+  grpo-ext serve --config RECIPE                           the vLLM server that a recipe needs
   grpo-ext probe --config RECIPE                           how many groups will have signal
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
   grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
@@ -81,8 +96,8 @@ def tell(error: Exception) -> int:
     if isinstance(error, ValueError | OSError):
         print(f"grpo-ext: {error}", file=sys.stderr)
         return 2
-    kind = "" if isinstance(error, RewardFailure) else f"{type(error).__name__}: "
-    hint = "" if isinstance(error, RewardFailure) else " (--debug shows where)"
+    known = isinstance(error, RewardFailure | EngineFailure)
+    kind, hint = ("", "") if known else (f"{type(error).__name__}: ", " (--debug shows where)")
     print(f"grpo-ext: {kind}{error}{hint}", file=sys.stderr)
     return 1
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpo_ext.recipe.load import Recipe
 
 EXAMPLES = """\
 examples:
   grpo-ext train --config recipes/countdown/tiny.yaml
   grpo-ext train --config recipes/countdown/tiny.yaml --num_processes 2 --max_steps 5
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --accelerate_config zero3
+  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --serve --vllm_server_devices 2
 
 Every key of a recipe can be set on the command line as --key value and replaces the recipe's. Keys are the fields of
 TRL's GRPOConfig and ModelConfig with their names, of GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py), and of the
@@ -17,10 +26,15 @@ recipe's task. A key that does not exist is an error that names the nearest one.
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    add_training_parser(subparsers, "train", "GRPO training as a recipe says", EXAMPLES)
+    parser = add_training_parser(subparsers, "train", "GRPO training as a recipe says", EXAMPLES)
+    parser.add_argument(
+        "--serve", action="store_true", help="also start the recipe's vLLM server, and stop it at the end"
+    )
 
 
-def add_training_parser(subparsers: argparse._SubParsersAction, name: str, help_text: str, examples: str) -> None:
+def add_training_parser(
+    subparsers: argparse._SubParsersAction, name: str, help_text: str, examples: str
+) -> argparse.ArgumentParser:
     """A subcommand that launches the module `grpo_ext.<name>`."""
     parser = subparsers.add_parser(
         name,
@@ -36,7 +50,8 @@ def add_training_parser(subparsers: argparse._SubParsersAction, name: str, help_
     parser.add_argument(
         "--accelerate_config", metavar="NAME", help="file or name of the accelerate config to launch with"
     )
-    parser.set_defaults(run=run, takes_overrides=True, module=f"grpo_ext.{name}")
+    parser.set_defaults(run=run, takes_overrides=True, module=f"grpo_ext.{name}", serve=False)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,6 +64,21 @@ def run(args: argparse.Namespace) -> int:
     _, config = read_accelerate_config(config_name)
     # Checked here as well as in each process: a fault is told once, before anything starts.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
-    check_before_launch(load(args.config, args.overrides, args.num_processes or config.get("num_processes")))
-    code = launch(args.module, ["--config", args.config, *args.overrides], config_name, args.num_processes)
+    processes = args.num_processes or config.get("num_processes")
+    recipe = load(args.config, args.overrides, processes)
+    check_before_launch(recipe)
+    job = partial(launch, args.module, ["--config", args.config, *args.overrides], config_name, args.num_processes)
+    code = serve_and(job, recipe, processes or 1) if args.serve else job()
     return 1 if code else 0
+
+
+def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
+    """Run a job beside the server of its recipe; its exit code."""
+    from grpo_ext.vllm.of_recipe import server_of, trainer_devices
+
+    server, environment = server_of(recipe, num_processes), trainer_devices(recipe)
+    args = recipe.training
+    print(f"Starting the vLLM server at {server.url}; what it says is in {server.log}.", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped then, too
+    with server.running(args.vllm_server_timeout, restarts=args.vllm_server_retries):
+        return job(environment=environment)

@@ -67,7 +67,7 @@ def check_server(v: Values, report: Report) -> None:
     except (OSError, ValueError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", None) or error
         report.problem(
-            f"no vLLM server answers at {base} ({reason}). Start one: trl vllm-serve --model {v['model_name_or_path']}, "
+            f"no vLLM server answers at {base} ({reason}). Start one with `grpo-ext serve`, or with `grpo-ext train --serve`, "
             "or correct vllm_server_host and vllm_server_port.",
             key,
         )

@@ -14,7 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe import groups, sampling
+from grpo_ext.recipe import engine, groups, sampling
 
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -87,17 +87,18 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "vllm_tensor_parallel_size": (1, None),
     **groups.RANGES,
     **sampling.RANGES,
+    **engine.RANGES,
 }
 
 
 @dataclass
-class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, GRPOConfig):
+class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, engine.EngineOptions, GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
     `fast_generate=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their
     defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do. The options about groups are those of
-    `GroupOptions`, those about sampling of `SamplingOptions`.
+    `GroupOptions`, those about sampling of `SamplingOptions`, those about vLLM of `EngineOptions`.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer

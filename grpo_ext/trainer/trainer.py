@@ -19,15 +19,18 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.contract import check_contract
 from grpo_ext.trainer.curriculum import PromptOrder
+from grpo_ext.trainer.engine import our_engine
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, outcome_of
 from grpo_ext.trainer.objective import ExactObjective
 from grpo_ext.trainer.resume import ExactResume
 from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
 from grpo_ext.trainer.rollout import FastRollout
 from grpo_ext.trainer.samples import HandsOutSamples
+from grpo_ext.trainer.sync_check import SyncCheck
+from grpo_ext.vllm import EngineFailure
 
 
-class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, FastRollout, GRPOTrainer):
+class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, FastRollout, SyncCheck, GRPOTrainer):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:
@@ -40,6 +43,7 @@ class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, 
     Raises:
         RuntimeError: if the installed TRL is not one that this package fits.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
+        EngineFailure: likewise, if a vLLM server does not come back, or the engine has other weights than the trainer.
     """
 
     _tag_names: ClassVar[list[str]] = ["trl", "grpo", "grpo_ext"]
@@ -58,7 +62,8 @@ class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, 
         self._failed_rows: dict[str, int] = {}
         self.eval_decoding = decoding_of(args)
         monitored = chosen_rules(option(args, "health_rules"), option(args, "health_action"))
-        super().__init__(model, rewards, args, *rest, **kwargs)
+        with our_engine(args):
+            super().__init__(model, rewards, args, *rest, **kwargs)
         outcome = outcome_of(self)
         rewards = describe_rewards(self.reward_funcs, self.reward_func_names, self.reward_weights.tolist())
         about = {"rewards": rewards, "outcome": outcome}
@@ -68,10 +73,10 @@ class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, 
             self.add_callback(HealthMonitor(monitored, log))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TRL; where a reward fails too often, the run ends with a checkpoint and `RewardFailure`."""
+        """As in TRL; where a reward or the engine fails, the run ends with a checkpoint and its error."""
         try:
             return super().train(*args, **kwargs)
-        except RewardFailure:
+        except (RewardFailure, EngineFailure):
             self.save_failure()
             raise
 

@@ -122,7 +122,7 @@ BROKEN = {
         "reward_funcs",
         "fails on every completion",
     ),
-    "unreachable_server": ({"use_vllm": True, "vllm_mode": "server"}, "vllm_server_port", "trl vllm-serve"),
+    "unreachable_server": ({"use_vllm": True, "vllm_mode": "server"}, "vllm_server_port", "grpo-ext serve"),
     "launcher": ({"accelerate_config": "zero9"}, "accelerate_config", "zero3"),
     "tracker": ({"report_to": "wandbb"}, "report_to", "'wandb'"),
     "task_out_of_range": ({"max_target": 0}, None, "at least 1"),

@@ -1,0 +1,58 @@
+"""`grpo-ext serve`: the vLLM server that a recipe needs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+
+EXAMPLES = """\
+examples:
+  grpo-ext serve --config recipes/countdown/qwen2.5-3b.yaml --vllm_server_devices 2
+  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml          # in another terminal, or on another machine
+
+It runs until it is interrupted, and writes what vLLM says to vllm_server.log in the recipe's output_dir.
+`grpo-ext train --serve` does both.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="start the vLLM server that a recipe needs",
+        description=f"start the vLLM server that a recipe needs.\n\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file of `key: value` lines")
+    parser.add_argument("--num_processes", type=int, default=1, metavar="N", help="how many processes will train")
+    parser.add_argument("--dry_run", action="store_true", help="only print the command")
+    parser.set_defaults(run=run, takes_overrides=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.recipe.load import load_recipe
+    from grpo_ext.setup_run import check_model_folder
+    from grpo_ext.vllm import EngineFailure
+    from grpo_ext.vllm.of_recipe import server_of
+
+    recipe = load_recipe(args.config, args.overrides, args.num_processes)
+    check_model_folder(recipe)
+    server = server_of(recipe, args.num_processes)
+    print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
+    if args.dry_run:
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        server.start()
+        server.wait_ready(recipe.training.vllm_server_timeout)
+        print(
+            f"The vLLM server answers at {server.url}; what it says is in {server.log}. Ctrl-C stops it.", flush=True
+        )
+        code = server.process.wait()
+        raise EngineFailure(f"The vLLM server ended with code {code}:\n{server.last_lines()}")
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.stop()

@@ -1,0 +1,130 @@
+"""vLLM as the trainer uses it: started with the trainer's own number type, and asked again where its server fails.
+
+TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `EngineGeneration` stands in for it. Only
+the main process talks to a server; what it meets is told to all ranks before any goes on, so that they push weights, ask again
+and give up together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import trl.generation.vllm_generation as trl_vllm
+import trl.trainer.grpo_trainer as trl_trainer
+from accelerate.utils import broadcast_object_list
+from trl import GRPOConfig
+from trl.generation.vllm_generation import VLLMGeneration
+
+from grpo_ext.recipe.engine import EngineOptions
+from grpo_ext.trainer.rows import overridden
+from grpo_ext.vllm import EngineFailure
+from grpo_ext.vllm.settings import TextModel, cpu_engine, engine_dtype
+
+logger = logging.getLogger(__name__)
+
+
+def engine_option(args: GRPOConfig | None, name: str) -> Any:
+    """The value of one of `EngineOptions`; its default where `args` is a plain `GRPOConfig`."""
+    return getattr(args, name, getattr(EngineOptions, name))
+
+
+@contextmanager
+def our_engine(args: GRPOConfig | None) -> Iterator[None]:
+    """Let a trainer that is made meanwhile sample with `EngineGeneration`."""
+    with overridden(trl_trainer, VLLMGeneration=partial(EngineGeneration, args)):
+        yield
+
+
+class EngineGeneration(VLLMGeneration):
+    """As TRL's, with `syncs`, the number of times that the engine was given the weights.
+
+    Args:
+        options: the trainer's arguments; the others are TRL's.
+    """
+
+    def __init__(self, options: GRPOConfig, *args: Any, **kwargs: Any):
+        self.options, self.syncs = options, 0
+        super().__init__(*args, **kwargs)
+
+    def _init_vllm(self) -> None:
+        if self.mode == "colocate" and self.accelerator.device.type == "cpu":
+            with overridden(trl_vllm, LLM=partial(trl_vllm.LLM, **self._cpu_settings())):
+                super()._init_vllm()
+        elif self.mode == "server" and self.accelerator.is_main_process:
+            from grpo_ext.trainer.server_client import ServerClient
+
+            patience = engine_option(self.options, "vllm_server_request_timeout")
+            with overridden(trl_vllm, VLLMClient=partial(ServerClient, request_timeout=patience)):
+                super()._init_vllm()
+        else:
+            super()._init_vllm()
+
+    def _cpu_settings(self) -> dict[str, Any]:
+        from grpo_ext.vllm.plugin import register
+
+        register()  # also where the package's entry points are not installed
+        weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        dtype = engine_dtype(weights, self.options.bf16, self.options.fp16)
+        return cpu_engine(TextModel.of(self.model.config), dtype, self.max_num_seqs, self.max_model_length)
+
+    def dtype(self) -> str:
+        """What the engine computes in, such as `"float32"`; asked by all ranks."""
+        found = None
+        if self.mode == "colocate":
+            found = self.llm.llm_engine.model_config.dtype
+        elif self.accelerator.is_main_process:
+            found = self.vllm_client.get_server_info()["model_config"]["dtype"]
+        return str(broadcast_object_list([found])[0]).removeprefix("torch.")
+
+    def sync_weights(self) -> None:
+        """As TRL's; a server that fails is waited for.
+
+        Raises:
+            EngineFailure: on all ranks, if it does not come back.
+        """
+        self._until_answered(super().sync_weights)
+        self.syncs += 1
+
+    def generate(self, *args: Any, **kwargs: Any) -> tuple:
+        """As TRL's; a server that fails is waited for, given the current weights and asked again.
+
+        Raises:
+            EngineFailure: on all ranks, if it does not come back or refuses the request.
+        """
+        return self._until_answered(partial(super().generate, *args, **kwargs))
+
+    def _until_answered(self, work: Callable[[], Any]) -> Any:
+        if self.mode != "server":
+            return work()
+        retries = engine_option(self.options, "vllm_server_retries")
+        for attempt in range(retries + 1):
+            if attempt:
+                self._recover(f"attempt {attempt} of {retries}")
+            answer = work()
+            client = self.vllm_client if self.accelerator.is_main_process else None
+            # what went wrong, and whether it will again
+            cause, refused = broadcast_object_list([client and client.failure, client and client.refused])
+            if cause is None:
+                return answer
+            if refused:
+                break
+        where = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
+        raise EngineFailure(
+            f"The vLLM server at {where} {'refused a request' if refused else 'did not come back'}: {cause}. Its own log says "
+            "more. Start it again, and go on with --resume_from_checkpoint true."
+        )
+
+    def _recover(self, attempt: str) -> None:
+        """Wait for the server and push the weights to it; whether that went well, the next request tells."""
+        if self.accelerator.is_main_process:
+            logger.warning(
+                f"The vLLM server failed: {self.vllm_client.failure}. Waiting {self.server_timeout:g} s for one to give the "
+                f"current weights to and to ask again ({attempt})."
+            )
+            self.vllm_client.reconnect(self.server_timeout)
+        super().sync_weights()
+        self.syncs += 1

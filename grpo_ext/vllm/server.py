@@ -1,0 +1,130 @@
+"""A vLLM server of our own: started, watched, started again where it dies, and stopped with all its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from grpo_ext.vllm import EngineFailure
+
+PROBE_SECONDS = 5.0
+STOP_SECONDS = 20.0
+RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of a launcher that starts trainers
+LOG = "vllm_server.log"  # in the run's folder
+
+
+class Server:
+    """One vLLM server, whose output goes to a file.
+
+    Args:
+        words: the command.
+        url: where it will answer.
+        log: what it prints is added to this file.
+        devices: `CUDA_VISIBLE_DEVICES` of it; `None` leaves that as it is.
+    """
+
+    def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
+        self.words, self.url, self.log = words, url, log
+        self.environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # the endpoints that take weights
+        for name in (*RANKS, "VLLM_CPU_KVCACHE_SPACE"):  # the last would win over the size that we ask for
+            self.environment.pop(name, None)
+        if devices is not None:
+            self.environment["CUDA_VISIBLE_DEVICES"] = devices
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        """Start it, without waiting until it answers.
+
+        Raises:
+            ValueError: if another one answers there already.
+        """
+        if answers(self.url):
+            raise ValueError(f"a server answers at {self.url} already: stop it, or set another vllm_server_port.")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log, "ab") as out:
+            self.process = subprocess.Popen(
+                self.words, stdout=out, stderr=subprocess.STDOUT, env=self.environment, start_new_session=True
+            )
+
+    def wait_ready(self, seconds: float) -> None:
+        """Wait until it answers.
+
+        Raises:
+            EngineFailure: if it ends before, or does not answer within `seconds`; with the end of its log.
+        """
+        end = time.monotonic() + seconds
+        while not answers(self.url):
+            if self.process.poll() is not None:
+                raise EngineFailure(f"The vLLM server ended with code {self.process.returncode}:\n{self.last_lines()}")
+            if time.monotonic() > end:
+                raise EngineFailure(f"The vLLM server did not answer within {seconds:g} s:\n{self.last_lines()}")
+            time.sleep(0.5)
+
+    def stop(self) -> None:
+        """End it and every process that it started."""
+        if self.process is None:
+            return
+        self._signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_SECONDS)
+        self._signal(signal.SIGKILL)  # also what it left behind
+        self.process.wait()
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def last_lines(self, number: int = 15) -> str:
+        """The end of its log, and where the rest is."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:]
+        return "\n".join([*lines, f"({self.log})"])
+
+    @contextmanager
+    def running(self, seconds: float, restarts: int) -> Iterator[None]:
+        """Have it answer (within `seconds`) and, where it dies, start it again, so many times; stop it at the end.
+
+        Raises:
+            EngineFailure: as `wait_ready`.
+        """
+        done = threading.Event()
+        self.start()
+        keeper = threading.Thread(target=self._keep, args=(done, restarts), daemon=True)
+        try:
+            self.wait_ready(seconds)
+            keeper.start()
+            yield
+        finally:
+            done.set()
+            if keeper.is_alive():
+                keeper.join()
+            self.stop()
+
+    def _keep(self, done: threading.Event, restarts: int) -> None:
+        for number in range(1, restarts + 1):
+            while self.process.poll() is None:
+                if done.wait(0.5):
+                    return
+            print(
+                f"The vLLM server ended with code {self.process.returncode}; it is started again ({number} of {restarts}). "
+                f"What it said is in {self.log}.",
+                flush=True,
+            )
+            self.stop()
+            self.start()
+
+
+def answers(url: str) -> bool:
+    """Whether a server there says that it is healthy."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=PROBE_SECONDS) as answer:
+            return answer.status == 200
+    except (OSError, ValueError, urllib.error.URLError):
+        return False

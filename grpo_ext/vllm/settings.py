@@ -1,0 +1,128 @@
+"""What an engine is started with, from a recipe: number type, room for keys and values, the flags of a server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from grpo_ext.recipe.check import Values
+from grpo_ext.recipe.memory import BYTES
+
+MIB = 2**20
+BLOCK = 128  # tokens of a block of vLLM's CPU cache
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.31's CPUAttentionBackend
+MOST_SEQUENCES = 256  # that a server of vLLM runs at a time
+
+
+def engine_dtype(weights: str, bf16: bool, fp16: bool) -> str:
+    """The type that the trainer computes in, which its engine takes, too.
+
+    Args:
+        weights: type of the trainer's weights: float32, bfloat16 or float16.
+        bf16, fp16: whether the trainer casts to a half type as it computes.
+
+    vLLM left to itself runs a float32 checkpoint in bfloat16.
+    """
+    if weights == "float32" and (bf16 or fp16):
+        return "float16" if fp16 else "bfloat16"
+    return weights
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """What an engine's settings are made from.
+
+    Attributes:
+        num_hidden_layers: of the text model.
+        kv_heads, head_size: key-value heads, and the numbers in each.
+        longest: tokens that it takes at most.
+        dtype: of its weights, as its config states it.
+    """
+
+    num_hidden_layers: int
+    kv_heads: int
+    head_size: int
+    longest: int
+    dtype: str
+
+    @classmethod
+    def of(cls, config: Any) -> TextModel:
+        """From a transformers config."""
+        text = config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        dtype = str(config.dtype or "float32").removeprefix("torch.")
+        longest = getattr(text, "max_position_embeddings", 4096)
+        return cls(text.num_hidden_layers, heads, head, longest, dtype)
+
+    def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
+        """Room for keys and values of so many sequences of so many tokens, in whole blocks: 64 MiB to 4 GiB.
+
+        One sequence always has room; vLLM lets those wait that have none.
+        """
+        blocks = -(-tokens // BLOCK) + 1
+        one = blocks * BLOCK * 2 * self.num_hidden_layers * self.kv_heads * self.head_size * BYTES[dtype]
+        return max(one, min(max(one * sequences, 64 * MIB), 4096 * MIB))
+
+
+def cpu_engine(model: TextModel, dtype: str, sequences: int, tokens: int | None) -> dict[str, Any]:
+    """Arguments of `vllm.LLM` on a CPU; uncompiled it starts in seconds, and the size of its cache must be given.
+
+    Raises:
+        ValueError: for attention heads of a size that vLLM has no CPU kernel for.
+    """
+    if model.head_size not in HEAD_SIZES:
+        raise ValueError(
+            f"vLLM on a CPU runs attention heads of {', '.join(map(str, HEAD_SIZES))} numbers, and this model's have "
+            f"{model.head_size}: set use_vllm: false."
+        )
+    room = model.cache_bytes(dtype, sequences, tokens or model.longest)
+    return {"dtype": dtype, "enforce_eager": True, "kv_cache_memory_bytes": room}
+
+
+def server_url(v: Values) -> str:
+    """Where the trainer looks for the server."""
+    return (v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}").rstrip("/")
+
+
+def server_words(v: Values, model: TextModel | None, completions: int) -> list[str]:
+    """The command that starts the server of a recipe.
+
+    Args:
+        v: the recipe's values.
+        model: the recipe's, where the server is to run on a CPU; `None`: it runs on GPUs.
+        completions: of a generation.
+    """
+    place = urlsplit(server_url(v))
+    flags: dict[str, Any] = {
+        "model": v["model_name_or_path"],
+        "revision": v["model_revision"] if v["model_revision"] != "main" else None,
+        "host": place.hostname,
+        "port": place.port or 80,
+        "max-model-len": v["vllm_max_model_length"],
+        "tensor-parallel-size": v["vllm_tensor_parallel_size"] if v["vllm_tensor_parallel_size"] != 1 else None,
+        "model-impl": v["vllm_model_impl"] if v["vllm_model_impl"] != "vllm" else None,
+        "trust-remote-code": v["trust_remote_code"],
+        "seed": v["seed"],
+        # log-probs of the distribution that is sampled from, which the correction divides by
+        "logprobs-mode": "processed_logprobs",
+        "max-logprobs": -1,
+        "weight-transfer-config": json.dumps({"backend": "gloo" if model else "nccl"}),
+    }
+    loaded = str(v["dtype"] or "auto").removeprefix("torch.")
+    dtype = engine_dtype(model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"])
+    if model is None:
+        flags["dtype"] = dtype
+    else:
+        settings = cpu_engine(model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"])
+        flags |= {name.replace("_", "-"): value for name, value in settings.items()}
+    words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    for name, value in flags.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
+            words += [f"--{name}", str(value)]
+    return words

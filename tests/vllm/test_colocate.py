@@ -1,0 +1,68 @@
+"""Colocate mode on a CPU: the engine has the trainer's weights after every step, and log-probs of what it really samples."""
+
+from __future__ import annotations
+
+import pytest
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm as packed  # before any engine is made
+from vllm_parts import STEPS, differences, lora, make_trainer, without_sync
+
+from grpo_ext.vllm import EngineFailure, plugin
+
+pytestmark = pytest.mark.vllm
+CLOSE = 1e-5
+
+
+def test_five_steps(engine_folder, tmp_path):
+    trainer = make_trainer(engine_folder, tmp_path)
+    assert trainer.vllm_generation.dtype() == "float32"
+    assert max(differences(trainer)) <= CLOSE
+    checked = [e["sampling/sync_difference"] for e in trainer.state.log_history if "sampling/sync_difference" in e]
+    assert len(checked) == STEPS and max(checked) <= CLOSE
+
+
+def test_five_steps_of_an_adapter(engine_folder, tmp_path):
+    trainer = make_trainer(engine_folder, tmp_path, lora())
+    assert max(differences(trainer)) <= CLOSE
+    adapter = [name for name, p in trainer.model.named_parameters() if p.requires_grad]
+    assert adapter and all("lora_" in name for name in adapter)
+    assert not any(module.merged for module in trainer.model.modules() if hasattr(module, "merged"))
+
+
+def test_control_without_sync(engine_folder, tmp_path):
+    found = differences(without_sync(make_trainer(engine_folder, tmp_path, vllm_sync_check_steps=0)))
+    assert found[0] <= CLOSE  # the weights it was started with
+    assert found[-1] > 0.1
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.7},
+        {"top_k": 5, "temperature": 0.7},
+        {"top_p": 0.8},
+        {"min_p": 0.05},
+        {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "temperature": 1.3},
+    ],
+    ids=lambda sampling: "-".join(sampling),
+)
+def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampling):
+    """The log-probs of the kept tokens, renormalised, are those that vLLM drew with: ratios of 1, and a signal."""
+    trainer = make_trainer(engine_folder, tmp_path, **sampling)
+    assert max(differences(trainer)) <= CLOSE
+    ratios = [e["sampling/importance_sampling_ratio/mean"] for e in trainer.state.log_history if "loss" in e]
+    assert ratios == pytest.approx([1.0] * STEPS, abs=1e-5)
+
+
+def test_stale_tied_head_ends_the_run(engine_folder, tmp_path, monkeypatch):
+    """vLLM's own output head on a CPU, a packed copy of the first weights: the check finds it at the second sync."""
+    whole = plugin.keep_weight
+
+    def only_linear(layer, remove_weight):
+        (whole if remove_weight else packed)(layer, remove_weight)
+
+    monkeypatch.setattr(plugin, "keep_weight", only_linear)
+    trainer = make_trainer(engine_folder, tmp_path)
+    with pytest.raises(EngineFailure, match="does not compute with the weights that it was given"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+    assert (tmp_path / "checkpoint-1" / "manifest.json").exists()

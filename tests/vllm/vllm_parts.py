@@ -1,0 +1,76 @@
+"""What the tests of real vLLM engines share: a trainer that moves fast, and how far the two log-probs are apart."""
+
+from __future__ import annotations
+
+import socket
+
+import torch
+
+STEPS = 5
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def spread(completions, **_):
+    """A reward that differs from completion to completion."""
+    return [sum(map(ord, c[-1]["content"])) % 17 / 16 for c in completions]
+
+
+def make_trainer(engine_folder, output_dir, peft_config=None, **options):
+    """A trainer at a learning rate that moves every log-prob by much in a step."""
+    from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+    from grpo_ext.tasks.countdown import Countdown
+
+    args = GRPOExtConfig(
+        output_dir=str(output_dir),
+        **{
+            "use_cpu": True,
+            "bf16": False,
+            "use_vllm": True,
+            "vllm_max_model_length": 256,
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "max_steps": STEPS,
+            "per_device_train_batch_size": 8,
+            "num_generations": 4,
+            "max_completion_length": 16,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+            "health_action": "none",
+            **options,
+        },
+    )
+    rows = Countdown(num_problems=64, max_numbers=3, max_number=9, operators="+-", max_target=30).dataset("train")
+    return GRPOExtTrainer(str(engine_folder), [spread], args, rows, peft_config=peft_config)
+
+
+def differences(trainer) -> list[float]:
+    """After training, the largest difference of the sampler's and the trainer's log-probs, a number a step."""
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    trainer.train()
+    moved = max(
+        (p - before[name]).abs().max().item() for name, p in trainer.model.named_parameters() if name in before
+    )
+    assert moved > 5e-3  # it trained
+    found = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(found) == STEPS and all(entry["grad_norm"] > 0 for entry in found)
+    return [entry["sampling/sampling_logp_difference/max"] for entry in found]
+
+
+def without_sync(trainer):
+    """The control: the engine keeps the weights that it was started with, or was given last."""
+    trainer.vllm_generation.sync_weights = lambda: None
+    return trainer
+
+
+def lora():
+    from peft import LoraConfig
+
+    torch.manual_seed(0)
+    return LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
