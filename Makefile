@@ -1,12 +1,15 @@
 # make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
 # make test   set up .venv if needed, run all tests
+# make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes on a CPU
 # make lint   ruff, check and format
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-fast lint format clean help
+VLLM := .venv-vllm
+
+.PHONY: demo test test-fast vllm lint format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -43,6 +46,26 @@ test: $(READY)
 test-fast: $(READY)
 	@$(BIN)/python -m pytest -m "not slow"
 
+# The CPU build of torch on every machine: these tests are of vLLM's CPU backend. vLLM has engines of its own beside pytest's
+# process, so that a core is left to each.
+$(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
+	@start=$$(date +%s); set -e; \
+	echo "== set-up of $(VLLM)"; \
+	$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" \
+	  || { echo "$(PYTHON) is not Python 3.11 to 3.13. Name one that is: make vllm PYTHON=python3.12"; exit 1; }; \
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM); \
+	if ! $(VLLM)/bin/python -c "import torch" 2>/dev/null; then \
+	  $(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt "torch==$(TORCH)+cpu" 2>/dev/null \
+	    || $(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt "torch==$(TORCH)"; \
+	fi; \
+	$(VLLM)/bin/python -m pip install -q --no-deps -r constraints-vllm.txt; \
+	$(VLLM)/bin/python -m pip install -q --no-deps --no-build-isolation -e .; \
+	touch $(VLLM)/.ready; \
+	echo "== set-up: $$(( $$(date +%s) - start )) s"
+
+vllm: $(VLLM)/.ready
+	@start=$$(date +%s); OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s"
+
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -51,4 +74,4 @@ format: $(READY)
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) build dist *.egg-info

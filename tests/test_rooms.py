@@ -29,6 +29,7 @@ FORBIDDEN = {
     "batching": ("trl", "transformers", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
     "curriculum": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
+    "vllm": ("trl", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli"),
     # what watches every run is hung on by the trainer itself; it looks at nothing that observe finds
     "trainer": ("grpo_ext.cli", "grpo_ext.demo", "grpo_ext.observe.report", "grpo_ext.observe.plots"),

@@ -13,6 +13,7 @@ import trl
 import trl.trainer.utils
 from packaging.version import Version
 from transformers import GenerationMixin
+from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 SUPPORTED = "1.16"
@@ -54,6 +55,29 @@ METHODS: dict[str, tuple[str, ...]] = {
     "log": ("self", "logs", "start_time"),
     "train": ("self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
     "_save_checkpoint": ("self", "model", "trial"),
+}
+
+# The same of what talks to vLLM.
+ENGINE_METHODS: dict[type, dict[str, tuple[str, ...]]] = {
+    VLLMGeneration: {
+        "_init_vllm": ("self",),
+        "sync_weights": ("self",),
+        "generate": ("self", "prompts", "images", "num_generations", "profiler"),
+    },
+    VLLMClient: {
+        "__init__": ("self", "base_url", "host", "server_port", "group_port", "connection_timeout"),
+        "check_server": ("self", "total_timeout", "retry_interval"),
+        "get_server_info": ("self",),
+        "get_world_size": ("self",),
+        "generate": ("self", "prompts"),
+        "init_communicator": ("self", "device"),
+        "update_named_params": ("self", "metadata", "named_params"),
+        "_start_weight_update": ("self",),
+        "_finish_weight_update": ("self",),
+        "reset_prefix_cache": ("self",),
+        "close_communicator": ("self",),
+        "_post": ("self", "url"),
+    },
 }
 
 # Attributes that `GRPOTrainer.__init__` sets and that we read, as they are written there.
@@ -101,17 +125,22 @@ def check_contract() -> None:
     moved = []
     if Version(trl.__version__).release[:2] != Version(SUPPORTED).release[:2]:
         moved.append(f"TRL is {trl.__version__}, and this package is written for {SUPPORTED}.*")
-    for name, expected in METHODS.items():
-        method = getattr(trl.GRPOTrainer, name, None)
-        found = tuple(inspect.signature(method).parameters)[: len(expected)] if method else None
-        if found != expected:
-            moved.append(f"GRPOTrainer.{name}: expected parameters {expected}, found {found}")
+    for owner, methods in {trl.GRPOTrainer: METHODS, **ENGINE_METHODS}.items():
+        for name, expected in methods.items():
+            method = getattr(owner, name, None)
+            found = tuple(inspect.signature(method).parameters)[: len(expected)] if method else None
+            if found != expected:
+                moved.append(f"{owner.__name__}.{name}: expected parameters {expected}, found {found}")
     if "_ChunkedLogProbFunction.apply(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
         moved.append("add_fused_lm_head no longer scores through _ChunkedLogProbFunction.apply")
     if "compact = _use_triton(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
         moved.append("add_fused_lm_head no longer asks _use_triton whether to score labelled positions only")
     if "temperature = self.temperature" not in inspect.getsource(VLLMGeneration.generate):
         moved.append("VLLMGeneration.generate no longer reads its temperature at each call")
+    places = (trl.GRPOTrainer.__init__, "VLLMGeneration("), (VLLMGeneration._init_vllm, " LLM(")
+    for place, text in (*places, (VLLMGeneration._init_vllm, " VLLMClient(")):
+        if text not in inspect.getsource(place):
+            moved.append(f"{place.__qualname__} no longer calls `{text.strip()}...)`")
     if not hasattr(GenerationMixin, "_get_logits_processor"):
         moved.append("transformers' GenerationMixin has no _get_logits_processor")
     generation = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)

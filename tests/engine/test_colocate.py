@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from engine_parts import STEPS, differences, lora, make_trainer, without_sync
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm as packed  # before any engine is made
-from vllm_parts import STEPS, differences, lora, make_trainer, without_sync
 
 from grpo_ext.vllm import EngineFailure, plugin
 
