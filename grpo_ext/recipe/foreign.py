@@ -14,7 +14,7 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "vllm_device": ("older TRL", "take it out: vllm_mode: colocate or server says where vLLM runs"),
     "vllm_max_model_len": ("older TRL, ms-swift", "vllm_max_model_length"),
     "vllm_dtype": ("older TRL", "dtype"),
-    "dataset_prompt_column": ("open-r1", "a task: its `prompt` method writes the prompt from a row"),
+    "dataset_prompt_column": ("open-r1", "task: prompts, with prompt_column"),
     "cosine_max_len": ("open-r1", "reward_funcs: [{name: cosine_scaled, max_len: ...}]"),
     "repetition_n_grams": ("open-r1", "reward_funcs: [{name: repetition_penalty, ngram_size: ...}]"),
     "repetition_max_penalty": ("open-r1, ms-swift", "reward_funcs: [{name: repetition_penalty, max_penalty: ...}]"),
