@@ -42,7 +42,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--sample_temperature", type=float, default=1.0, metavar="T", help="of the samples (default 1.0)"
     )
     parser.add_argument(
-        "--batch_size", type=int, default=64, metavar="B", help="completions decoded at once (default 64)"
+        "--batch_size",
+        type=int,
+        default=64,
+        metavar="B",
+        help="completions that transformers decodes at once (default 64)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "transformers", "vllm"),
+        default="auto",
+        help="what completes the prompts (default: vllm where it is installed beside a GPU)",
     )
     parser.set_defaults(run=run, takes_overrides=True)
 
@@ -58,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         num_samples=args.num_samples,
         temperature=args.sample_temperature,
         batch_size=args.batch_size,
+        engine=args.engine,
     )
     print_evaluation(found)
     if args.output:

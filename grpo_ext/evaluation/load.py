@@ -8,7 +8,8 @@ import torch
 
 from grpo_ext.curriculum.groups import outcome_index
 from grpo_ext.evaluation.compare import compare
-from grpo_ext.evaluation.run import evaluate_model
+from grpo_ext.evaluation.engine import EngineCompletions, pick_engine
+from grpo_ext.evaluation.run import evaluate, evaluate_model
 from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards
@@ -22,7 +23,7 @@ def evaluate_recipe(
     """Evaluate the model `model_name` on the recipe's held-out rows.
 
     Args:
-        settings: passed on to `evaluate_model`.
+        settings: passed on to `evaluate_on`.
 
     Returns:
         The summary, the samples behind it, and the rows.
@@ -51,35 +52,48 @@ def outcome_of(recipe: Recipe) -> str:
 
 
 def evaluate_on(
-    recipe: Recipe, model_name: str, rows: list[dict[str, Any]], rewards: Rewards, **settings: Any
+    recipe: Recipe,
+    model_name: str,
+    rows: list[dict[str, Any]],
+    rewards: Rewards,
+    *,
+    engine: str = "transformers",
+    batch_size: int = 64,
+    **settings: Any,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Load the model `model_name` as the recipe loads its own, and evaluate it on `rows`.
 
+    Args:
+        engine: what completes the prompts, one of `ENGINES`.
+        batch_size: completions that transformers decodes at once.
+        settings: passed on to `evaluate`.
+
     Raises:
-        ValueError: if its tokenizer has no chat template and the rows are chats.
+        ValueError: if its tokenizer has no chat template and the rows are chats, or the engine cannot be used.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    trust = recipe.training.trust_remote_code
+    training, model_args = recipe.training, recipe.model
+    engine = pick_engine(engine, model_name, training.use_cpu)
+    trust = training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
     init = model_init_kwargs(recipe)
-    if model_name != recipe.model.model_name_or_path:
+    if model_name != model_args.model_name_or_path:
         init.pop("revision")  # the recipe's own model's
+    settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
+    if engine == "vllm":
+        options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
+        complete = EngineCompletions(model_name, tokenizer, init["dtype"], training.vllm_max_model_length, **options)
+        try:
+            return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
+        finally:
+            complete.close()
     model = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
-    model = model.to("cuda" if torch.cuda.is_available() and not recipe.training.use_cpu else "cpu")
-    return evaluate_model(
-        model,
-        tokenizer,
-        rows,
-        rewards,
-        outcome_of(recipe),
-        max_new_tokens=recipe.training.max_completion_length,
-        seed=recipe.training.seed,
-        fast=recipe.training.fast_generate,
-        **settings,
-    )
+    model = model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
+    how = {"batch_size": batch_size, "fast": training.fast_generate}
+    return evaluate_model(model, tokenizer, rows, rewards, outcome_of(recipe), **how, **settings)
 
 
 def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
@@ -87,7 +101,7 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
 
     Args:
         model_names: folders or hub ids, each once.
-        settings: passed on to `evaluate_model`.
+        settings: passed on to `evaluate_on`.
 
     Returns:
         `rows`; by model `summaries` and `samples`; `comparisons`, what `compare` gives with `model` and `against`.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_ext.evaluation.generate import Decoding, generate_completions
+from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
 from grpo_ext.files import write_atomically
+
+Complete = Callable[[list[Any], Decoding, str | None], list[list[Completion]]]
 
 
 def evaluate_model(
@@ -21,23 +24,46 @@ def evaluate_model(
     rewards: Rewards,
     outcome_reward: str,
     *,
+    batch_size: int = 64,
+    fast: bool = True,
+    **settings: Any,
+) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
+    """`evaluate` with the completions of a transformers model.
+
+    Args:
+        batch_size: completions decoded at once.
+        fast: read each distinct prompt once, and decode no row on that has ended.
+    """
+
+    def complete(prompts: list[Any], decoding: Decoding, progress: str | None) -> list[list[Completion]]:
+        decoding = replace(decoding, fast=fast)
+        return generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress=progress)
+
+    return evaluate(complete, rows, rewards, outcome_reward, **settings)
+
+
+def evaluate(
+    complete: Complete,
+    rows: list[dict[str, Any]],
+    rewards: Rewards,
+    outcome_reward: str,
+    *,
     max_new_tokens: int,
     num_samples: int = 8,
     temperature: float = 1.0,
-    batch_size: int = 64,
     seed: int = 0,
-    fast: bool = True,
     progress: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate greedily and by sampling.
 
     Args:
+        complete: prompts, how to decode and the title of a progress bar (or `None`) to a list of completions a prompt.
         rows: held-out examples with `prompt` and the rewards' columns.
         rewards: name to callable.
         outcome_reward: the reward that pass@k is about.
+        max_new_tokens: longest completion, in tokens.
         num_samples: samples a row for the sampled figures; 0 leaves them out.
         temperature: of the sampled figures.
-        fast: see `Decoding`.
 
     Returns:
         The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
@@ -46,14 +72,13 @@ def evaluate_model(
     """
     prompts = [row["prompt"] for row in rows]
     names = list(rewards)
-    settings = {"greedy": Decoding(max_new_tokens, seed=seed, fast=fast)}
+    settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
-        settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed, fast=fast)
+        settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed)
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():
-        title = f"evaluate, {part}" if progress else None
-        completions = generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress=title)
+        completions = complete(prompts, decoding, f"evaluate, {part}" if progress else None)
         samples[part] = score_completions(rows, completions, rewards)
         summary[part] = summarize(samples[part], names)
     if num_samples:

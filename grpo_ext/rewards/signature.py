@@ -64,7 +64,9 @@ def read_signature(function: Callable) -> Signature:
             options[name] = parameter.default
         else:
             (columns if parameter.default is REQUIRED else optional).append(name)
-    return Signature(tuple(columns), tuple(optional), extras, options, option_types(function, [*options, *optional]), rest)
+    return Signature(
+        tuple(columns), tuple(optional), extras, options, option_types(function, [*options, *optional]), rest
+    )
 
 
 def option_types(function: Callable, options: Iterable[str]) -> dict[str, Any]:
