@@ -24,7 +24,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
-from step import SIDES, Bench
+from step_bench import SIDES, Bench
 from step_work import UNEVEN, Case, make_work
 
 # hidden, layers, heads, key-value heads, feed-forward; vocabulary 151,936, tied embeddings

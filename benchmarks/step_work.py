@@ -55,7 +55,7 @@ class Case:
 
 
 COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5)
-UNEVEN = Case(64, 8, 8, (100, 150), (350, 0.6, 1024), 0.25, 32_000, layers=4, bound=5.0)
+UNEVEN = Case(64, 8, 8, (150, 150), (350, 0.6, 1024), 0.25, 32_000, layers=4, bound=5.0)
 CASES: dict[str, Case] = {
     "countdown": COUNTDOWN,
     "uneven": UNEVEN,

@@ -1,0 +1,177 @@
+"""One step of TRL's and of ours on the same completions: seconds, tokens, gradient, peak memory, and where the time goes."""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+from step_work import CASES, Case, FixedCompletions, make_trainer, make_work
+from torch.profiler import ProfilerActivity, profile
+
+SIDES = ("TRL", "ours")
+
+
+def run_step(trainer: FixedCompletions, batches: Any) -> float:
+    """One optimizer step without its update (several, where a generation is used more than once); returns seconds."""
+    model, steps = trainer.model_wrapped, trainer.args.gradient_accumulation_steps
+    trainer.current_gradient_accumulation_steps = steps
+    model.zero_grad(set_to_none=True)
+    start = time.perf_counter()
+    for _ in range(trainer.num_iterations):
+        samples, num_items = trainer.get_batch_samples(batches, steps, trainer.args.device)
+        for i, inputs in enumerate(samples):
+            trainer.accelerator.gradient_state._set_sync_gradients(i == len(samples) - 1)
+            trainer.training_step(model, inputs, num_items)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+class Bench:
+    """Both trainers of a case, ready to step."""
+
+    def __init__(self, case: Case, sides: tuple[str, ...] = SIDES, ranks: int = 1, model: Any = None):
+        self.folder = tempfile.TemporaryDirectory()
+        self.trainers = {side: make_trainer(side, case, self.folder.name, ranks, model) for side in sides}
+        self.batches, self.tokens = {}, dict.fromkeys(sides, 0)
+        for side, trainer in self.trainers.items():
+            trainer.model.train()
+            trainer.create_optimizer()
+            trainer.model_wrapped = trainer.accelerator.prepare(trainer.model)
+            self.batches[side] = itertools.cycle(trainer.get_train_dataloader())
+            backbone = trainer.accelerator.unwrap_model(trainer.model).base_model  # of an adapter: the tuner
+            backbone = getattr(backbone, "model", backbone)
+            getattr(backbone, "model", backbone).register_forward_pre_hook(self._counter(side), with_kwargs=True)
+
+    def _counter(self, side: str) -> Any:
+        def count(module, args, kwargs):
+            self.tokens[side] += kwargs["input_ids"].numel()
+
+        return count
+
+    def step(self, side: str) -> tuple[float, int, torch.Tensor]:
+        """Seconds, tokens and the gradient, one vector."""
+        self.tokens[side] = 0
+        seconds = run_step(self.trainers[side], self.batches[side])
+        grads = [p.grad for p in self.trainers[side].model.parameters() if p.requires_grad]
+        return seconds, self.tokens[side], torch.cat([g.flatten() for g in grads])
+
+
+def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
+    """One row of the table."""
+    bench = Bench(case, ranks=ranks)
+    seconds, tokens, grads = {side: [] for side in SIDES}, {}, {}
+    for number in range(rounds + 1):
+        for side in SIDES if number % 2 else SIDES[::-1]:
+            taken, tokens[side], grads[side] = bench.step(side)
+            if number:  # the first warms up
+                seconds[side].append(taken)
+    scale = grads["TRL"].abs().max()
+    return {
+        **{f"{side} s": statistics.median(seconds[side]) for side in SIDES},
+        "ratio": statistics.median(a / b for a, b in zip(seconds["TRL"], seconds["ours"], strict=True)),
+        **{f"{side} tokens": tokens[side] for side in SIDES},
+        "gradient": float((grads["ours"] - grads["TRL"]).abs().max() / scale),
+        "bound s": lower_bound(case),
+        "asked": case.bound,
+    }
+
+
+def lower_bound(case: Case) -> float:
+    """Seconds for the matrix products that no way of computing the gradient can do without, attention not counted.
+
+    6 operations a weight and token (4 where only an adapter is trained), each prompt once, each completion that can change the
+    gradient once and without padding, the head at completions alone; 2 more for the reference.
+    """
+    work, settings = make_work(case), dict(case.settings)
+    groups = [range(n * case.group, (n + 1) * case.group) for n in range(len(work.prompts))]
+    beta = settings.get("beta", 0.0)
+    live = [n for n, rows in enumerate(groups) if beta or len({work.rewards[i] for i in rows}) > 1]
+    completion = sum(len(work.completions[i]) for n in live for i in groups[n])
+    prompt = sum(len(work.prompts[n]) for n in live)
+    layer = 4 * case.hidden**2 + 9 * case.hidden**2
+    weights = case.layers * layer * (prompt + completion) + case.hidden * case.vocab * completion
+    operations = settings.get("num_iterations", 1) * (4 if case.lora else 6) + (2 if beta else 0)
+    return operations * weights / matrix_rate()
+
+
+def matrix_rate(size: int = 1024) -> float:
+    """Operations a second of a float32 matrix product on this machine."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best = min(_timed(lambda: a @ b) for _ in range(10))
+    return 2 * size**3 / best
+
+
+def _timed(function: Any) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def passes(row: dict[str, Any]) -> bool:
+    """Whether a row keeps its bounds."""
+    enough = row["asked"] is None or row["ratio"] >= row["asked"]
+    return enough and row["gradient"] <= 1e-5 and row.get("ours MiB", 0) <= row.get("TRL MiB", 0)
+
+
+def peak_of(name: str, side: str) -> float:
+    """MiB of memory that two steps need at most, above what the process held before them."""
+    bench = Bench(CASES[name], (side,))
+    held = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    for _ in range(2):
+        bench.step(side)
+    return (status("VmHWM") - held) / 1024
+
+
+def status(name: str) -> int:
+    """A figure that the system keeps of this process, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+KINDS = {  # parts of an operator's name
+    "matrix products": ("::mm", "::addmm", "::bmm", "::baddbmm"),
+    "attention": ("scaled_dot_product", "flash_attention"),
+    "copies": ("copy_", "::cat", "::index", "::gather", "::fill_", "::zero_", "embedding"),
+}
+HEADS = ("_FullLogProb", "ChunkedLogProb")  # ours and TRL's; their backward passes go on like them
+
+
+def where_time_goes(case: Case, side: str) -> dict[str, float]:
+    """Shares of a step's time by kind of operator, and that of the scoring head, which is made of some of each."""
+    bench = Bench(case, (side,))
+    bench.step(side)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        seconds = bench.step(side)[0]
+    shares = dict.fromkeys((*KINDS, "other operators"), 0.0)
+    head = 0.0
+    for event in seen.key_averages():
+        kind = next((kind for kind, parts in KINDS.items() if any(p in event.key for p in parts)), "other operators")
+        shares[kind] += event.self_cpu_time_total / 1e6 / seconds
+        if event.key.startswith(HEADS):
+            head += event.cpu_time_total / 1e6 / seconds
+    return {**shares, "outside operators": 1 - sum(shares.values()), "of all, the scoring head": head}
+
+
+def about() -> dict[str, Any]:
+    """The machine and the versions."""
+    model = next((x.split(":")[1].strip() for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "")
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__}
+    return {
+        "machine": {"processor": model or platform.machine(), "threads": torch.get_num_threads()},
+        "versions": versions,
+        "matrix rate, operations a second": matrix_rate(),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
