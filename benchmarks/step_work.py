@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from safetensors.torch import save_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from trl import GRPOTrainer
@@ -56,13 +57,16 @@ class Case:
 
 COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5)
 UNEVEN = Case(64, 8, 8, (150, 150), (350, 0.6, 1024), 0.25, 32_000, layers=4, bound=5.0)
+SHORT = replace(UNEVEN, rows=32, vocab=8_000, bound=None)  # where many variants are compared
 CASES: dict[str, Case] = {
     "countdown": COUNTDOWN,
     "uneven": UNEVEN,
     "long prompts": Case(32, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0),
     "equal, all live": Case(64, 64, 8, (16, 16), (128, 0.0, 128), 0.0, 340, bound=0.97),
-    **{f"uneven, {share:.0%} dead": replace(UNEVEN, dead=share, bound=None) for share in (0.0, 0.5, 0.75)},
-    "uneven, beta .04": replace(UNEVEN, settings=(("beta", 0.04),), bound=None),
+    "uneven, short": SHORT,
+    **{f"uneven, short, {share:.0%} dead": replace(SHORT, dead=share) for share in (0.0, 0.5, 0.75)},
+    "uneven, short, beta .04": replace(SHORT, settings=(("beta", 0.04),)),
+    "uneven, short, packed": replace(SHORT, settings=(("packing", "packed"),)),
     "countdown, beta .04": replace(COUNTDOWN, settings=(("beta", 0.04),), bound=None),
     "countdown, 2 iterations": replace(COUNTDOWN, settings=(("num_iterations", 2),), bound=None),
     "countdown, LoRA": replace(COUNTDOWN, lora=True, bound=None),
@@ -147,7 +151,11 @@ def make_trainer(
 ) -> FixedCompletions:
     """TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
     tokenizer, work = make_tokenizer(case.vocab), make_work(case)
-    (model or make_model(case)).save_pretrained(f"{out}/model")  # the reference is loaded from there
+    model = model or make_model(case)
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(f"{out}/model")  # the reference is loaded from there
+    # every rank keeps its own copy, where the model's own save_pretrained would write the first rank's alone
+    save_model(model, f"{out}/model/model.safetensors", {"format": "pt"})
     given = Counter()
 
     def fixed(prompts, completions, number, **kwargs):

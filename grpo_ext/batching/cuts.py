@@ -85,6 +85,17 @@ def _fill(costs: np.ndarray, bound: int) -> list[int]:
     return cuts
 
 
+def packs(lengths: torch.Tensor, max_tokens: int | None) -> list[torch.Tensor]:
+    """Rows that are laid into one row together, in the order given.
+
+    Args:
+        lengths: (B,), of prompt and completion, in tokens.
+        max_tokens: no pack of several rows is longer; `None`: all rows make one.
+    """
+    cuts = [] if max_tokens is None else _fill(lengths.cpu().numpy(), max_tokens)
+    return list(torch.arange(len(lengths)).tensor_split(cuts))
+
+
 def length_chunks(
     lengths: torch.Tensor, per_row: int = 0, call_tokens: int = CALL_TOKENS, max_tokens: int | None = None
 ) -> list[torch.Tensor]:

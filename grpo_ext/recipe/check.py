@@ -19,6 +19,7 @@ from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.folder import accelerate_config
 from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.speed import speed_rules
 
 
 class Unsound(Exception):
@@ -153,4 +154,5 @@ GRPO_RULES: tuple[Rule, ...] = (
     curriculum_rules,
     _health,
     harvest_rules,
+    speed_rules,
 )

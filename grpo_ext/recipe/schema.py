@@ -14,7 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe import engine, groups, sampling
+from grpo_ext.recipe import engine, groups, sampling, speed
 
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -39,6 +39,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "preset": tuple(PRESETS),
     **groups.CHOICES,
     **sampling.CHOICES,
+    **speed.CHOICES,
 }
 
 # Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
@@ -88,17 +89,20 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     **groups.RANGES,
     **sampling.RANGES,
     **engine.RANGES,
+    **speed.RANGES,
 }
 
 
 @dataclass
-class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, engine.EngineOptions, GRPOConfig):
+class GRPOExtConfig(
+    groups.GroupOptions, sampling.SamplingOptions, speed.SpeedOptions, engine.EngineOptions, GRPOConfig
+):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
     `fast_generate=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their
     defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do. The options about groups are those of
-    `GroupOptions`, those about sampling of `SamplingOptions`, those about vLLM of `EngineOptions`.
+    `GroupOptions`, those about sampling of `SamplingOptions`, about speed of `SpeedOptions`, about vLLM of `EngineOptions`.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer
@@ -113,17 +117,6 @@ class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, engine.Engine
         advantage_normalizer (`str`, defaults to `"all"`): completions that the policy term is divided by: `"all"`, or
             `"useful"`, those of groups whose rewards differ.
         kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`.
-        fast_generate (`bool`, defaults to `True`): where transformers' `generate` makes the completions, in training and
-            evaluation: read each distinct prompt once, and take rows that have ended out of the batch. The distribution is
-            the same, the random draws are others. `False`: as TRL does.
-        length_batching (`bool`, defaults to `True`): deal the completions of an optimizer step to its micro-batches by tokens,
-            over all ranks, cut padding, and run completions of like length together. The gradient is the same.
-        skip_dead_rows (`bool`, defaults to `True`): do not run completions whose advantage is 0 where nothing else (KL,
-            entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over those that ran.
-        shared_prefix (`bool`, defaults to `True`): run the prompt of a group once rather than once a completion, where the
-            model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
-        compact_head (`bool`, defaults to `True`): on a CPU, compute logits at the completions' positions only, in tiles that
-            fit its cache. On a GPU TRL does as well already.
         reward_on_error (`str`, defaults to `"none"`): what happens where a reward function raises, returns the wrong
             number of values, or a value that is not finite. `"none"`: those rows count as not scored by it, and
             `rewards/NAME/failed` counts them. `"raise"`: the run stops at the first.
@@ -166,22 +159,6 @@ class GRPOExtConfig(groups.GroupOptions, sampling.SamplingOptions, engine.Engine
         },
     )
     kl_estimator: str = field(default="k3", metadata={"help": "Estimator of the KL to the reference: k1, k2 or k3."})
-    fast_generate: bool = field(
-        default=True,
-        metadata={
-            "help": "Read each distinct prompt once and decode no row on that has ended (transformers' generate)."
-        },
-    )
-    length_batching: bool = field(
-        default=True, metadata={"help": "Run completions of like length together and cut padding; exact."}
-    )
-    skip_dead_rows: bool = field(
-        default=True, metadata={"help": "Do not run completions that cannot change the gradient."}
-    )
-    shared_prefix: bool = field(default=True, metadata={"help": "Run the prompt of a group once; exact."})
-    compact_head: bool = field(
-        default=True, metadata={"help": "On a CPU, logits at the completions' positions only, tile by tile."}
-    )
     reward_on_error: str = field(
         default="none",
         metadata={"help": "Rows that a reward fails on: 'none' leaves them unscored by it, 'raise' stops the run."},

@@ -53,6 +53,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     ),
     "evaluate": ("self", "eval_dataset", "ignore_keys", "metric_key_prefix"),
     "log": ("self", "logs", "start_time"),
+    "training_step": ("self", "model", "inputs", "num_items_in_batch"),
     "train": ("self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
     "_save_checkpoint": ("self", "model", "trial"),
 }

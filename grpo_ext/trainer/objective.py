@@ -16,7 +16,7 @@ from grpo_ext.objective.aggregate import StepCounts, aggregate, denominator
 from grpo_ext.objective.kl import kl_per_token
 from grpo_ext.objective.policy import LossInputs, LossOptions, get_loss, importance_ratio
 from grpo_ext.trainer.logprobs import loss_mask
-from grpo_ext.trainer.micro_batches import arrange
+from grpo_ext.trainer.micro_batches import CutMicroBatches, arrange, check_cuts
 from grpo_ext.trainer.rows import CountedRows, overridden
 from grpo_ext.trainer.step_metrics import StepMetrics
 
@@ -29,35 +29,33 @@ OPTIONS = {
 TRL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
 
-class ExactObjective(CountedRows):
+class ExactObjective(CutMicroBatches, CountedRows):
     """Mixin before `GRPOTrainer`.
 
     Reads the options `loss_normalization`, `std_estimator`, `advantage_normalizer`, `kl_estimator` and `logprob_policy`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
-        self._step_batches: list[Any] = []  # what the data loader gave for the coming optimizer step
-        self._prepared: list[dict[str, Any]] = []  # micro-batches of the running step that are still to come
         self._entropy_mask: torch.Tensor | None = None
         self._step_metrics = StepMetrics()
         super().__init__(*args, **kwargs)
         for name, default in OPTIONS.items():
             setattr(self, name, getattr(self.args, name, default))
         check_options(self)
+        check_cuts(self)
         self._loss = get_loss(self.loss_type)
         align_reference(self)
-
-    def get_batch_samples(self, epoch_iterator, num_batches, device):
-        batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._step_batches, self._prepared = list(batches), []
-        return batches, num_items
 
     def _prepare_inputs(self, generation_batch):
         if not self.model.training or self.loss_normalization == "micro_batch":
             return super()._prepare_inputs(generation_batch)
+        self._make_ready(generation_batch)
+        return self._prepared.pop(0)
+
+    def _make_ready(self, generation_batch: Any) -> None:
+        """At the start of an optimizer step, all its micro-batches."""
         if not self._prepared:
             self._prepared = self._prepare_step(self._step_batches or [generation_batch])
-        return self._prepared.pop(0)
 
     def _prepare_step(self, batches: list[Any]) -> list[dict[str, Any]]:
         """All micro-batches of an optimizer step, each with the step's counts."""
@@ -70,6 +68,8 @@ class ExactObjective(CountedRows):
             self._step = first
         counts = sum(local_counts(part) for part in slices)  # (5,)
         *counts, others = self.accelerator.reduce(counts, reduction="sum").tolist()
+        if others and self.max_tokens:
+            raise ValueError("max_tokens_per_micro_batch does not go with images. Take it out.")
         slices = slices if others else self._arranged(slices)
         for part in slices:
             part["step_counts"] = {"all": StepCounts(*counts[:2]), "useful": StepCounts(*counts[2:])}
@@ -77,11 +77,14 @@ class ExactObjective(CountedRows):
 
     def _arranged(self, slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The step's micro-batches with less padding and without rows that cannot change the gradient; as many as before."""
-        # entropy quantiles and the balance of experts are taken over a micro-batch, so that it matters which rows it holds
-        by_batch = self.top_entropy_quantile < 1.0 or self.aux_loss_enabled
-        if by_batch or not self.may_cut:
+        if self.by_batch or not self.may_cut:
             return slices
-        return arrange(slices, self._can_matter, self.accelerator)
+        return arrange(slices, self._can_matter, self.accelerator, self.max_tokens)
+
+    @property
+    def by_batch(self) -> bool:
+        """Whether it matters which rows a micro-batch holds: entropy quantiles and the balance of experts are taken over it."""
+        return self.top_entropy_quantile < 1.0 or self.aux_loss_enabled
 
     @property
     def skips_dead_rows(self) -> bool:

@@ -2,8 +2,8 @@
 
 TRL runs a batch as one rectangle, as wide as its longest prompt and its longest completion, with the prompt of a group repeated
 for each completion. `ChunkedScoring` runs each distinct prompt once, keeps the keys and values that the model made of it, and
-runs the completions after them in chunks of like length. Each token sees what it saw before, so the log-probs and their
-gradients are the same.
+runs the completions after them in chunks of like length. With `packing: packed` it runs rows without padding instead. Each
+token sees what it saw before, so the log-probs and their gradients are the same.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from grpo_ext.batching.cuts import CALL_TOKENS, deal_rows, length_chunks
+from grpo_ext.batching.cuts import CALL_TOKENS, deal_rows, length_chunks, packs
 from grpo_ext.batching.rows import equal_prompts
 from grpo_ext.trainer.logprobs import FusedHead, SamplingLogProbs, standing_in
+from grpo_ext.trainer.packing import MASKED_ROW_TOKENS, PackedModel, check_packing, check_separate, takes_mask
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Continued:
 
 
 class ChunkedScoring(SamplingLogProbs):
-    """Mixin before `GRPOTrainer`. Reads the options `length_batching` and `shared_prefix`."""
+    """Mixin before `GRPOTrainer`. Reads `length_batching`, `max_tokens_per_micro_batch`, `shared_prefix` and `packing`."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -119,7 +120,13 @@ class ChunkedScoring(SamplingLogProbs):
         alike |= bool(self.args.gradient_checkpointing and reentrant and self.accelerator.num_processes > 1)
         # learned positions count padding, so that cutting it would move every token
         self.may_cut = exact and has_rotary_positions(self.model) and getattr(self.args, "length_batching", True)
-        self.length_batching = self.may_cut and not alike
+        self.max_tokens = getattr(self.args, "max_tokens_per_micro_batch", None)
+        self.packed = getattr(self.args, "packing", "none") == "packed"
+        if self.packed:
+            check_packing(self)
+            self._unchecked = self.is_deepspeed_enabled or self.is_fsdp_enabled
+            self._row_tokens = MASKED_ROW_TOKENS if takes_mask(self.model) and not alike else None
+        self.length_batching = self.may_cut and not alike and not self.packed
         self.shared_prefix = (
             self.length_batching and getattr(self.args, "shared_prefix", True) and keeps_all(self.model)
         )
@@ -130,7 +137,9 @@ class ChunkedScoring(SamplingLogProbs):
         special = any(
             value is not None and value is not False for name, value in kwargs.items() if name != "compute_entropy"
         )
-        if not self.length_batching or args or special:
+        if self.packed and (args or special):
+            raise ValueError("packing: packed takes text alone. Write packing: none.")
+        if not (self.length_batching or self.packed) or args or special:
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, *args, **kwargs
             )
@@ -139,8 +148,7 @@ class ChunkedScoring(SamplingLogProbs):
         for block in blocks_of(table, batch_size or len(input_ids)):
             rows = table.take(block)
             prompts = self._read_prompts(model, rows)
-            per_row = 1 if prompts else rows.input_ids.size(1) - rows.width
-            for chunk in length_chunks(rows.completion_lengths, per_row):
+            for chunk in self._chunks(model, rows, prompts):
                 self._kept_rows = None if kept is None else [kept[i] for i in block[chunk].tolist()]
                 parts.append(self._score(outermost(model, first=not parts), rows, chunk, prompts, **kwargs))
                 order.append(block[chunk])
@@ -150,6 +158,16 @@ class ChunkedScoring(SamplingLogProbs):
         logps, entropies = (joined(x, logits_to_keep, back) for x in list(zip(*parts, strict=True))[:2])
         self._scored = logps, entropies, None
         return self._scored
+
+    def _chunks(self, model: Any, rows: Rows, prompts: ReadPrompts | None) -> list[torch.Tensor]:
+        """Rows that run together."""
+        if not self.packed:
+            per_row = 1 if prompts else rows.input_ids.size(1) - rows.width
+            return length_chunks(rows.completion_lengths, per_row, max_tokens=self.max_tokens)
+        if self._unchecked:
+            check_separate(self, model)
+            self._unchecked = False
+        return packs(rows.attention_mask.sum(1), self._row_tokens)
 
     def _read_prompts(self, model: Any, rows: Rows) -> ReadPrompts | None:
         """The prompts, read, where that saves more than another call costs."""
@@ -171,14 +189,17 @@ class ChunkedScoring(SamplingLogProbs):
         if prompts is not None:
             model = prompts.continued(model, chunk)
             ids, mask = (x[:, -(part.width + 1) :] for x in (ids, mask))  # from the last token of the prompt on
+        model = PackedModel(model) if self.packed else model
         return super()._get_per_token_logps_and_entropies(model, ids, mask, part.width, None, **kwargs)
 
 
 def how_it_trains(trainer: Any) -> str:
     """One line on what is done for speed; none of it changes the gradient."""
-    if not trainer.length_batching:
+    if not (trainer.length_batching or trainer.packed):
         return "as TRL, one rectangle a micro-batch"
-    done = ["micro-batches by tokens, completions of like length together"]
+    done = [
+        f"micro-batches by tokens, {'without padding' if trainer.packed else 'completions of like length together'}"
+    ]
     if trainer.shared_prefix:
         done.append(
             "a group's prompt once" + (" (not in the backward pass)" if trainer.args.gradient_checkpointing else "")

@@ -108,6 +108,8 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("reward_weights: [1.0]\n", "needs reward_funcs"),
         ("loss_type: cispo\n", "epsilon_high: 5.0"),
         ("sync_ref_model: true\n", "beta above 0"),
+        ("packing: packed\nlength_batching: false\n", "packing: packed needs length_batching: true"),
+        ("max_tokens_per_micro_batch: 9\nloss_normalization: micro_batch\n", "needs loss_normalization: step"),
         ("task: countdwon\n", "'countdown'"),
         ("task: [a]\n", "unknown task"),
         ("dataset_streaming: true\n", "set max_steps"),

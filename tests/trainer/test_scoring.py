@@ -11,7 +11,7 @@ from conftest import REPO
 from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(REPO / "benchmarks"))
-from step import Bench
+from step_bench import Bench
 from step_work import Case
 
 from grpo_ext.trainer.scoring import keeps_all
