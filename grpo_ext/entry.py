@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from grpo_ext.files import write_atomically
-from grpo_ext.launch import check_ranks
+from grpo_ext.launch import check_ranks, tell_exit
+from grpo_ext.recipe.difference import SAVED, check_same_run, differences, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
+
+logger = logging.getLogger(__name__)
+OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # beside its logs and its model
 
 
 def run_training(
@@ -33,10 +34,13 @@ def run_training(
         announce: says what is about to run.
 
     Returns:
-        The exit code: 0; 1 where a reward failed too often, or vLLM; 2 where the recipe, its data or rewards cannot be used.
+        The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2 where
+        the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
     from grpo_ext.observe.progress import show_progress
+    from grpo_ext.trainer.nonfinite import NonFiniteSteps
     from grpo_ext.trainer.resume import CheckpointMismatch
+    from grpo_ext.trainer.signals import Interrupted
 
     check_ranks()
     # transformers warns in every process that it will rename options of its own
@@ -44,39 +48,62 @@ def run_training(
     path, words = split_config(sys.argv[1:] if words is None else words)
     try:
         recipe = load(path, words)
+        check_same_run(recipe)
         trainer = make_trainer(recipe)
+        resume = where_to_begin(recipe, trainer)
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
-        return 2
+        return tell_exit(2)
     show_progress(trainer)
     if trainer.is_world_process_zero():
         save_recipe(recipe, Path(trainer.args.output_dir))
     if announce is not None:
         announce(trainer)
-    resume = recipe.training.resume_from_checkpoint
-    if resume in ("true", "True"):
-        resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
-    trainer.args.eval_on_start = trainer.args.eval_on_start and not resume  # its start is behind it
+    trainer.accelerator.print(f"goes on from {resume}" if resume else "begins anew")
     try:
         trainer.train(resume_from_checkpoint=resume)
     except CheckpointMismatch as error:
         print(f"Cannot go on: {error}", file=sys.stderr)
-        return 2
-    except (RewardFailure, EngineFailure) as error:
-        print(f"Stopped after step {trainer.state.global_step}, with a checkpoint.\n{error}", file=sys.stderr)
-        return 1
+        return tell_exit(2)
+    except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
+        return tell_exit(stopped(trainer, error, 1))
+    except Interrupted as signal:
+        return tell_exit(stopped(trainer, f"{signal} asked for it. The same command goes on from there.", signal.code))
+    if getattr(trainer, "stopped_by", None):
+        return tell_exit(stopped(trainer, trainer.stopped_by, 1))
     trainer.save_model()
     trainer.save_state()
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
     if hasattr(trainer, "end"):  # transformers 5.18 and later
         trainer.end()
-    return 0
+    return tell_exit(0)
 
 
-def save_recipe(recipe: Any, folder: Path) -> None:
-    """Write `recipe.yaml`: the recipe as it runs, with preset and command line, to be read in the report and run again."""
-    values = {key: value for part in recipe.values.values() for key, value in part.items()}
-    values.pop("resume_from_checkpoint", None)
-    plain = json.loads(json.dumps(values, default=str))
-    write_atomically(folder / "recipe.yaml", yaml.safe_dump(plain, allow_unicode=True, sort_keys=False))
+def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
+    """The checkpoint that the run goes on from; `None`: it begins anew, and what is in its folder is moved aside."""
+    where = recipe.training.resume_from_checkpoint or recipe.get("resume")  # supervised training knows only TRL's key
+    if where in ("auto", "true", "True"):
+        resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
+    else:
+        resume = None if where in (None, "never", "false", "False") else where
+    if recipe.get("resume") and trainer.is_world_process_zero():
+        from grpo_ext.observe.run_log import set_aside
+
+        folder = Path(trainer.args.output_dir)
+        if not resume:
+            set_aside(folder, OF_ONE_RUN)
+        elif found := differences(recipe, folder):
+            logger.warning(f"{resume} goes on with other values: {', '.join(found)}.")
+    trainer.accelerator.wait_for_everyone()
+    return resume
+
+
+def stopped(trainer: Any, why: Any, code: int) -> int:
+    """Say that the run ended before its last step; returns the exit code, 1 where the checkpoint could not be written."""
+    error = getattr(trainer, "save_error", None)
+    how = f"without a checkpoint of it ({error})" if error else "with a checkpoint"
+    if trainer.is_world_process_zero():
+        print(f"Stopped after step {trainer.state.global_step}, {how}.\n{why}", file=sys.stderr)
+    trainer.accelerator.wait_for_everyone()
+    return 1 if error else code

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from grpo_ext.recipe.folder import accelerate_config
+
+EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: stopped by a signal with a checkpoint; the same command goes on
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+RANKS = "GRPO_EXT_RANKS"  # the folder in which ranks tell the command that they take signals, and their exit codes
 
 
 def launch_command(
@@ -56,17 +65,88 @@ def launch(
     num_processes: int | None = None,
     environment: dict[str, str] | None = None,
 ) -> int:
-    """Run `launch_command(...)` with more `environment` variables, print it first, and return its exit code."""
+    """Run `launch_command(...)` with more `environment` variables, print it first, and return the exit code of its ranks.
+
+    SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which leave with a checkpoint at the end of their step;
+    before they train, the command is ended at once. accelerate turns every exit code but 0 into 1: the ranks leave theirs in a
+    folder.
+    """
     command, own = launch_command(module, words, config_name, num_processes)
     environment = {**(environment or {}), **own}
     shown = [f"{key}={value}" for key, value in environment.items()] + ["accelerate launch", *command[3:]]
     print("$", " ".join(shown), flush=True)
-    process = subprocess.Popen(command, env={**os.environ, **environment})
-    while True:
+    with tempfile.TemporaryDirectory(prefix="grpo_ext-") as folder:
+        return Launched(command, {**os.environ, **environment, RANKS: folder}, Path(folder)).wait()
+
+
+class Launched:
+    """A launcher and the ranks that it has started."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path):
+        self.folder = folder
+        self.passed = 0  # the last signal
+        self._before = {s: signal.getsignal(s) for s in PASSED_ON if signal.getsignal(s) != signal.SIG_IGN}
+        for number in self._before:
+            signal.signal(number, self._pass_on)
+        # A session of its own: Ctrl-C reaches accelerate only through us. It would leave, and its ranks go on unseen.
+        # Schedulers send SIGUSR1 to every process, and only ranks know what to do with it.
+        ignore = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=ignore)
+
+    def wait(self) -> int:
+        """Wait for the launcher and for ranks that outlive it; the ranks' exit code."""
         try:
-            return process.wait()
-        except KeyboardInterrupt:  # the child got it, too: let it finish
-            continue
+            code = self.process.wait()
+            while any(map(_lives, self.ranks())):
+                time.sleep(0.2)
+        finally:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+        told = [int(path.read_text() or 1) for path in self.folder.glob("exit-*")]
+        if code and not told and self.passed:  # ended at once: before the first step, or by a second Ctrl-C
+            return 128 + self.passed
+        if EXIT_INTERRUPTED in told:
+            return EXIT_INTERRUPTED
+        return 2 if code and 2 in told else code
+
+    def ranks(self) -> list[int]:
+        """The processes that train."""
+        return [int(path.name.rpartition("-")[2]) for path in self.folder.glob("rank-*")]
+
+    def _pass_on(self, number: int, frame: Any) -> None:
+        self.passed = number
+        ranks = [pid for pid in self.ranks() if _lives(pid)]
+        for pid in ranks:
+            os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
+        if not ranks:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM if number == signal.SIGUSR1 else number)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def tell_ready() -> None:
+    """Let `grpo-ext train`, where it started this process, know that it takes signals now."""
+    if folder := os.environ.get(RANKS):
+        Path(folder, f"rank-{os.getpid()}").touch()
+
+
+def tell_exit(code: int) -> int:
+    """Let `grpo-ext train`, where it started this process, know the exit code; returns what to leave with.
+
+    That is 0 for an interrupted run: torch's launcher would report a failure, and end the other ranks.
+    """
+    folder = os.environ.get(RANKS)
+    if not folder:
+        return code
+    Path(folder, f"exit-{os.getpid()}").write_text(str(code))
+    return 0 if code == EXIT_INTERRUPTED else code
 
 
 def gpu_is_there() -> bool:

@@ -1,7 +1,7 @@
 """`grpo-ext`: the list of subcommands, and the exit codes.
 
 0: done. 1: it ran and the answer is no (a check that failed, a run that broke). 2: the command, the recipe or its data cannot
-be used. 130: interrupted.
+be used. 75: a signal ended a run, and the same command goes on. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ examples:
   grpo-ext rewards list                                    what can judge a completion
 """
 EXIT_CODES = """\
-exit codes: 0 done; 1 it ran and the answer is no; 2 the command, the recipe or its data cannot be used; 130 interrupted
+exit codes: 0 done; 1 it ran and the answer is no; 2 the command, the recipe or its data cannot be used;
+75 a signal ended a run, and the same command goes on; 130 interrupted
 """
 
 

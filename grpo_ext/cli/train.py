@@ -56,6 +56,7 @@ def add_training_parser(
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.launch import launch, read_accelerate_config
+    from grpo_ext.recipe.difference import check_same_run
     from grpo_ext.recipe.load import load_recipe, load_sft_recipe
     from grpo_ext.recipe.read import read_yaml
     from grpo_ext.setup_run import check_before_launch
@@ -67,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
     processes = args.num_processes or config.get("num_processes")
     recipe = load(args.config, args.overrides, processes)
     check_before_launch(recipe)
+    check_same_run(recipe)
     job = partial(launch, args.module, ["--config", args.config, *args.overrides], config_name, args.num_processes)
-    code = serve_and(job, recipe, processes or 1) if args.serve else job()
-    return 1 if code else 0
+    return serve_and(job, recipe, processes or 1) if args.serve else job()
 
 
 def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:

@@ -19,8 +19,8 @@ GROUPS_READ = 4  # of each generation, for repetition
 class HealthMonitor(TrainerCallback):
     """Alarms go to the log of the process and to `metrics.jsonl`, and do what their rule says.
 
-    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. Only the main
-    process judges; all processes act together.
+    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. `rollback` ends
+    it and leaves in `rollback` what the trainer goes back for. Only the main process judges; all processes act together.
 
     Args:
         rules: from `chosen_rules`.
@@ -30,6 +30,8 @@ class HealthMonitor(TrainerCallback):
     def __init__(self, rules: list[Rule], log: RunLog):
         self.rules, self.log = rules, log
         self.watch = Watch(rules)
+        self.rollback: dict[str, Any] | None = None  # the alarm, as it is noted
+        self.stopped_by: str | None = None
         self._repeating: list[bool] = []
 
     def wants(self, step: int, group: int) -> bool:
@@ -41,7 +43,7 @@ class HealthMonitor(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Learn what a resumed run has seen; its old alarms are not raised again."""
-        self.watch = Watch(self.rules)
+        self.watch, self.rollback, self.stopped_by = Watch(self.rules), None, None
         for entry in state.log_history:
             if is_training_log(entry):
                 self.watch.add(entry)
@@ -49,21 +51,30 @@ class HealthMonitor(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not is_training_log(logs or {}):
             return
-        urgency = [-1]
+        urgent: dict[str, Any] | None = None
         if state.is_world_process_zero:
-            alarms = self.watch.add({**logs, **self._repetition()})
-            for alarm in alarms:
-                self.tell(alarm, state.global_step)
-            urgency = [max((ACTIONS.index(alarm.rule.action) for alarm in alarms), default=-1)]
+            notes = [self.tell(alarm, state.global_step) for alarm in self.watch.add({**logs, **self._repetition()})]
+            urgent = max(notes, key=lambda note: ACTIONS.index(note["action"]), default=None)
         if any(rule.action != "warn" for rule in self.rules):
-            broadcast_object_list(urgency)
-        control.should_save = control.should_save or urgency[0] >= ACTIONS.index("checkpoint")
-        control.should_training_stop = control.should_training_stop or urgency[0] >= ACTIONS.index("stop")
+            urgent = broadcast_object_list([urgent])[0]
+        action = urgent["action"] if urgent else "warn"
+        if action in ("checkpoint", "stop"):
+            control.should_save = True
+        if action in ("rollback", "stop"):
+            control.should_training_stop = True
+        if action == "rollback":
+            self.rollback = urgent
+            control.should_evaluate = control.should_save = False  # of weights that are given up
+        if action == "stop":
+            self.stopped_by = urgent["message"]
 
-    def tell(self, alarm: Alarm, step: int) -> None:
+    def tell(self, alarm: Alarm, step: int) -> dict[str, Any]:
+        """Say it and write it down; returns what was written."""
         logger.warning("step %d: %s", step, alarm.message)
         note = {"alarm": alarm.rule.name, "value": alarm.value, "threshold": alarm.rule.threshold}
-        self.log.note(step, {**note, "action": alarm.rule.action, "message": alarm.message})
+        note |= {"action": alarm.rule.action, "message": alarm.message}
+        self.log.note(step, note)
+        return note
 
     def _repetition(self) -> dict[str, float]:
         """The share of the completions since the last log that repeat themselves."""

@@ -17,7 +17,7 @@ from typing import Any
 from grpo_ext.near import did_you_mean
 
 WINDOW = 10  # logs that a mean is taken over
-ACTIONS = ("warn", "checkpoint", "stop")
+ACTIONS = ("warn", "checkpoint", "rollback", "stop")  # each outweighs those before it
 REPETITION = "samples/repetition"
 
 

@@ -21,7 +21,7 @@ import grpo_ext
 from grpo_ext.files import write_atomically
 from grpo_ext.observe.jsonl import JsonLines, parts
 
-METRICS, SAMPLES, RUN = "metrics.jsonl", "samples.jsonl", "run.json"
+METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
 PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
 
@@ -100,15 +100,20 @@ def versions() -> dict[str, str]:
     return {"grpo_ext": grpo_ext.__version__, **found}
 
 
-def set_aside(folder: Path) -> None:
-    """Move the logs of an earlier run to `folder/earlier-N`, so that a new one that begins at step 0 loses none."""
-    old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name)]
-    old = [part for part in old if part.stat().st_size]
+def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
+    """Move the logs of an earlier run to `folder/earlier-N`, so that a new one that begins at step 0 loses none.
+
+    Args:
+        folder: the run's.
+        more: patterns of what else belongs to that run.
+    """
+    old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size]
+    old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:
         return
     number = 1 + max((int(p.name.rpartition("-")[2]) for p in folder.glob("earlier-*[0-9]")), default=0)
     aside = folder / f"earlier-{number}"
     aside.mkdir()
-    for path in [*old, folder / RUN]:
+    for path in [*old, folder / RUN, folder / ROLLBACKS, *folder.glob("rolled_back-*")]:
         if path.exists():
             path.replace(aside / path.name)

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from grpo_ext.observe.health_rules import chosen_rules
-from grpo_ext.recipe import contradictions
+from grpo_ext.recipe import contradictions, safety
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.folder import accelerate_config
 from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules
@@ -127,13 +126,6 @@ def _supervised_only(v: Values, _: int) -> Iterator[Problem]:
 SFT_RULES: tuple[Rule, ...] = (_model_is_named, _data_is_named, _supervised_only)
 
 
-def _health(v: Values, _: int) -> Iterator[Problem]:
-    try:
-        chosen_rules(v["health_rules"], v["health_action"])
-    except ValueError as error:
-        yield Problem(str(error), "health_rules")
-
-
 GRPO_RULES: tuple[Rule, ...] = (
     _model_is_named,
     whole_groups,
@@ -152,7 +144,8 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.completions_hub,
     group_rules,
     curriculum_rules,
-    _health,
+    safety.health,
+    safety.resume,
     harvest_rules,
     speed_rules,
 )

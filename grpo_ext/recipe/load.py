@@ -49,11 +49,15 @@ class Recipe:
     @cached_property
     def training(self) -> GRPOExtConfig:
         """The trainer's arguments; on a machine without an accelerator those of a CPU, where the recipe does not say."""
+        self.fit_machine()
+        return self._build("training")
+
+    def fit_machine(self) -> None:
+        """Where there is no accelerator and the recipe does not say: set `use_cpu`, and no `bf16`."""
         from grpo_ext.launch import accelerator_is_there
 
-        if not accelerator_is_there() and "use_cpu" not in self.values["training"]:
+        if "use_cpu" not in self.values["training"] and not accelerator_is_there():
             self.values["training"] |= {"use_cpu": True, "bf16": self.values["training"].get("bf16", False)}
-        return self._build("training")
 
     @cached_property
     def run(self) -> RunConfig:

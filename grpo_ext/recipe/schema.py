@@ -14,7 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe import engine, groups, sampling, speed
+from grpo_ext.recipe import engine, groups, safety, sampling, speed
 
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -35,11 +35,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "std_estimator": ("sample", "population"),
     "advantage_normalizer": ("all", "useful"),
     "kl_estimator": ("k1", "k2", "k3"),
-    "health_action": ("none", "warn", "checkpoint", "stop"),
     "preset": tuple(PRESETS),
     **groups.CHOICES,
     **sampling.CHOICES,
     **speed.CHOICES,
+    **safety.CHOICES,
 }
 
 # Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
@@ -90,19 +90,26 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     **sampling.RANGES,
     **engine.RANGES,
     **speed.RANGES,
+    **safety.RANGES,
 }
 
 
 @dataclass
 class GRPOExtConfig(
-    groups.GroupOptions, sampling.SamplingOptions, speed.SpeedOptions, engine.EngineOptions, GRPOConfig
+    groups.GroupOptions,
+    sampling.SamplingOptions,
+    speed.SpeedOptions,
+    engine.EngineOptions,
+    safety.SafetyOptions,
+    GRPOConfig,
 ):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
     `fast_generate=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their
     defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do. The options about groups are those of
-    `GroupOptions`, those about sampling of `SamplingOptions`, about speed of `SpeedOptions`, about vLLM of `EngineOptions`.
+    `GroupOptions`, those about sampling of `SamplingOptions`, about speed of `SpeedOptions`, about vLLM of `EngineOptions`,
+    about faults and alarms of `SafetyOptions`.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer
@@ -130,10 +137,6 @@ class GRPOExtConfig(
         log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
             `output_dir`; 0 writes none.
         log_max_mb (`float`, defaults to 256.0): size in MiB at which `samples.jsonl` and `metrics.jsonl` go on in a new file.
-        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does: `"warn"`; `"checkpoint"`, also
-            save one; `"stop"`, also end the run; `"none"`: there is no monitor.
-        health_rules (`dict`, *optional*): for single rules of the monitor `false`, a threshold, or
-            `{threshold: ..., action: ...}`; `docs/report.md` lists them with their thresholds.
     """
 
     loss_normalization: str = field(
@@ -174,15 +177,6 @@ class GRPOExtConfig(
         default=1.0, metadata={"help": "Share of the groups whose completions go to samples.jsonl; 0: none."}
     )
     log_max_mb: float = field(default=256.0, metadata={"help": "Size in MiB at which the logs go on in a new file."})
-    health_action: str = field(
-        default="warn",
-        metadata={
-            "help": "What an alarm of the health monitor does: 'warn', 'checkpoint', 'stop', or 'none': no monitor."
-        },
-    )
-    health_rules: dict[str, Any] | None = field(
-        default=None, metadata={"help": "By rule: false, a threshold, or {threshold, action}. See docs/report.md."}
-    )
 
 
 @dataclass
@@ -225,6 +219,9 @@ class RunConfig(LaunchConfig):
         eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: `dataset_test_split` of
             `dataset_name`, or the task's own held-out rows.
         max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows.
+        resume (`str`, defaults to `"auto"`): where the run begins. `"auto"`: at the newest whole checkpoint of `output_dir`, or
+            anew where there is none; a run of another recipe there is an error. `"never"`: anew; what is there moves to
+            `earlier-1`, `earlier-2`, and so on. Else the folder of a checkpoint, whose recipe may be another.
     """
 
     task: str = field(default="countdown", metadata={"help": "Name of the task."})
@@ -238,3 +235,6 @@ class RunConfig(LaunchConfig):
     eval_dataset_name: str | None = field(default=None, metadata={"help": "Held-out rows: a file or a hub id."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only so many training rows."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use only so many held-out rows."})
+    resume: str = field(
+        default="auto", metadata={"help": "Where to begin: 'auto', 'never', or the folder of a checkpoint."}
+    )

@@ -21,6 +21,8 @@ from grpo_ext.trainer.contract import check_contract
 from grpo_ext.trainer.curriculum import PromptOrder
 from grpo_ext.trainer.engine import our_engine
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, outcome_of
+from grpo_ext.trainer.leaving import EndOfStep, LeavesCleanly
+from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.objective import ExactObjective
 from grpo_ext.trainer.resume import ExactResume
 from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
@@ -30,7 +32,17 @@ from grpo_ext.trainer.sync_check import SyncCheck
 from grpo_ext.vllm import EngineFailure
 
 
-class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, FastRollout, SyncCheck, GRPOTrainer):
+class GRPOExtTrainer(
+    LeavesCleanly,
+    FiniteSteps,
+    ExactResume,
+    PromptOrder,
+    HandsOutSamples,
+    ExactObjective,
+    FastRollout,
+    SyncCheck,
+    GRPOTrainer,
+):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:
@@ -44,6 +56,8 @@ class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, 
         RuntimeError: if the installed TRL is not one that this package fits.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EngineFailure: likewise, if a vLLM server does not come back, or the engine has other weights than the trainer.
+        NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite gradient.
+        Interrupted: likewise, if SIGTERM, SIGUSR1 or Ctrl-C asked for it; a script that does not catch it ends with code 75.
     """
 
     _tag_names: ClassVar[list[str]] = ["trl", "grpo", "grpo_ext"]
@@ -70,7 +84,9 @@ class GRPOExtTrainer(ExactResume, PromptOrder, HandsOutSamples, ExactObjective, 
         log = RunLog(option(args, "log_samples"), option(args, "log_max_mb"), about)
         self.add_callback(log)
         if monitored:
-            self.add_callback(HealthMonitor(monitored, log))
+            self.monitor = HealthMonitor(monitored, log)
+            self.add_callback(self.monitor)
+        self.add_callback(EndOfStep(self, log))
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in TRL; where a reward or the engine fails, the run ends with a checkpoint and its error."""

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.rewards.guard import RewardFailure
-from grpo_ext.trainer.resume import MANIFEST, newest_whole, what_is_wrong
+from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
 
 STEPS = 8  # two epochs; a generation is used for four steps, twice over
 # what keeps state from step to step
@@ -49,6 +49,7 @@ def letters(completions, **kwargs):
 
 def make(folder, out, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 17)]
+    usual = {"learning_rate": 1e-2, "logging_steps": 3, "save_strategy": "steps", "save_steps": 1}
     args = GRPOExtConfig(
         output_dir=str(out),
         max_steps=STEPS,
@@ -56,15 +57,11 @@ def make(folder, out, **settings):
         gradient_accumulation_steps=2,
         num_generations=4,
         max_completion_length=6,
-        learning_rate=1e-2,
-        logging_steps=3,
-        save_strategy="steps",
-        save_steps=1,
         report_to="none",
         use_cpu=True,
         bf16=False,
         disable_tqdm=True,
-        **settings,
+        **{**usual, **settings},
     )
     return GRPOExtTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
@@ -81,8 +78,8 @@ def weights(trainer):
 
 
 def logged(trainer):
-    """What was logged, but for clocks and what transformers counts from the start of a process."""
-    clocks = ("time", "per_second", "runtime", "loss", "speed")
+    """What was logged, but for clocks and the mean loss since the start of a process."""
+    clocks = ("time", "per_second", "runtime", "train_loss", "speed")
     return [{k: v for k, v in entry.items() if not any(c in k for c in clocks)} for entry in trainer.state.log_history]
 
 
@@ -162,6 +159,9 @@ def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
     make(tiny_folder, tmp_path).train()
     path = tmp_path / "checkpoint-3" / "grpo_state_0.pt"
     torch.save({**torch.load(path, weights_only=False), "ranks": 2}, path)
+    with pytest.raises(ValueError, match="cannot be used: grpo_state_0"):
+        make(tiny_folder, tmp_path).train(str(path.parent))
+    write_manifest(path.parent)
     with pytest.raises(ValueError, match="was saved by 2 ranks, and now there are 1"):
         make(tiny_folder, tmp_path).train(str(path.parent))
 

@@ -1,0 +1,102 @@
+"""Whether the run that is in `output_dir` is the one that a recipe describes: its saved recipe, key by key."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from grpo_ext.files import write_atomically
+
+if TYPE_CHECKING:
+    from grpo_ext.recipe.load import Recipe
+
+SAVED = "recipe.yaml"
+# What changes nothing that is learnt: places, logs, checkpoints, alarms, how processes are started and watched.
+FREE = (
+    "output_dir", "run_name", "project", "trackio_*", "hub_*", "push_to_hub", "report_to", "disable_tqdm", "log_*", "logging_*",
+    "save_*", "resume", "resume_from_checkpoint", "restore_callback_states_from_checkpoint", "health_*", "max_skipped_steps",
+    "rollback_factor", "max_rollbacks", "reward_workers", "reward_timeout", "reward_max_failure_rate", "accelerate_config",
+    "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory", "dataloader_persistent_workers",
+    "ddp_timeout", "vllm_server_*", "harvest", "preset", "use_cpu", "num_completions_to_print", "eval_on_start",
+)  # fmt: skip
+# These change nothing either where evaluation leaves the random state alone (`eval_temperature`).
+EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_generations_eval", "dataset_test_split")
+
+
+def save_recipe(recipe: Recipe, folder: Path) -> None:
+    """Write `recipe.yaml`: the recipe as it runs, with preset and command line, to be read in the report and run again."""
+    values = {key: value for part in recipe.values.values() for key, value in part.items()}
+    for key in ("resume", "resume_from_checkpoint"):
+        values.pop(key, None)
+    write_atomically(folder / SAVED, yaml.safe_dump(_plain(values), allow_unicode=True, sort_keys=False))
+
+
+def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
+    """What shapes training and differs from the recipe saved in `folder`: by key the value then and now.
+
+    A key that one of them leaves out has its default there. Empty where no recipe was saved.
+    """
+    try:
+        saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return {}
+    if not isinstance(saved, dict):
+        return {}
+    recipe.fit_machine()
+    flat = recipe.flat
+    now, defaults = _plain(dict(flat)), _plain(flat.defaults)
+    free = FREE + EVALUATION if flat["eval_temperature"] is not None else FREE
+    found = {}
+    for key in dict.fromkeys([*saved, *now]):
+        if any(fnmatchcase(key, pattern) for pattern in free):
+            continue
+        pair = saved.get(key, defaults.get(key)), now.get(key, defaults.get(key))
+        if pair[0] != pair[1]:
+            found[key] = pair
+    return found
+
+
+def check_same_run(recipe: Recipe) -> None:
+    """Refuse to begin or go on in a folder that holds a run of another recipe, unless told how.
+
+    Raises:
+        ValueError: showing the difference key by key, and what to do.
+    """
+    folder = Path(recipe.get("output_dir")).expanduser()
+    checkpoints = sorted(folder.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2]))
+    finished = (folder / "trainer_state.json").exists()
+    if recipe.get("resume") != "auto" or recipe.get("resume_from_checkpoint") or not (checkpoints or finished):
+        return
+    found = differences(recipe, folder)
+    if not found:
+        return
+    lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in found.items()]
+    ways = [
+        "--output_dir FOLDER: begin in another folder",
+        "--resume never: begin anew here; the old run moves to earlier-N",
+    ]
+    if checkpoints:
+        ways.append(f"--resume {checkpoints[-1]}: go on from that checkpoint all the same, with the new values")
+    raise ValueError(
+        f"{folder} holds a run of another recipe. Then and now:\n"
+        + "\n".join(lines)
+        + "\nWrite one of\n  "
+        + "\n  ".join(ways)
+    )
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(values, default=_text))
+
+
+def _text(value: Any) -> Any:
+    return getattr(value, "value", None) or str(value)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,168 @@
+"""How a run ends before its last step, or goes back: at the end of a step, on all ranks together, with a checkpoint.
+
+A signal asks for it, steps without a finite gradient do, or an alarm of the health monitor. A run that goes back takes a
+checkpoint from well before the alarm and a lower learning rate. `rollbacks.json` says so, and a checkpoint knows how many of
+them it has behind it, so that a run stopped in between takes the lower rate, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers.trainer_callback import TrainerCallback
+
+from grpo_ext.files import write_atomically
+from grpo_ext.observe.run_log import METRICS, ROLLBACKS
+from grpo_ext.recipe.safety import steps_back
+from grpo_ext.trainer.manifest import checkpoints, newest_whole, step_of
+from grpo_ext.trainer.nonfinite import NonFiniteSteps
+from grpo_ext.trainer.signals import Interrupted, StopSignals
+
+logger = logging.getLogger(__name__)
+
+
+class LeavesCleanly:
+    """Mixin before `FiniteSteps` and `ExactResume`. The trainer sets `monitor` and adds `EndOfStep` as its last callback."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.monitor: Any = None
+        self.stopped_by: str | None = None  # an alarm that ended the run
+        self._signals = StopSignals()
+        self._leave: Interrupted | NonFiniteSteps | None = None
+        self._rollbacks_done = 0  # that the weights have behind them
+        self._rollback_note: tuple[int, dict[str, Any]] | None = None
+        super().__init__(*args, **kwargs)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in TRL, going back where an alarm asks for it.
+
+        Raises:
+            Interrupted: if a signal asked the run to leave.
+            NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient.
+        """
+        self._leave = self.stopped_by = None
+        self._rollbacks_done = 0
+        with self._signals:
+            output = super().train(resume_from_checkpoint, *args, **kwargs)
+            while self._leave is None and (healthy := self._rollback()):
+                output = super().train(healthy, *args, **kwargs)
+        if self.monitor is not None and self.monitor.stopped_by:
+            self.stopped_by = self.monitor.stopped_by
+        if self._leave is not None:
+            raise self._leave
+        return output
+
+    def end_of_step(self, control: Any) -> None:
+        """Decide whether the run leaves after this step."""
+        number, most = self._signals.agreed(self.accelerator), getattr(self.args, "max_skipped_steps", 5)
+        if number:
+            self._leave = Interrupted(signal.Signals(number).name)
+        elif self.skipped_in_a_row > most:
+            self._leave = NonFiniteSteps(
+                f"{self.skipped_in_a_row} steps in a row had no finite gradient (max_skipped_steps: {most}). The weights are "
+                "as they were before them. Look at the steps kept in not_finite-*, lower learning_rate, train in bf16 or fp32."
+            )
+        if self._leave is not None:
+            control.should_save = control.should_training_stop = True
+
+    def _rollback(self) -> str | None:
+        """The checkpoint to go back to, where an alarm has asked for it; the newer ones are deleted."""
+        alarm = self.monitor.rollback if self.monitor else None
+        if alarm is None:
+            return None
+        self.monitor.rollback = None
+        step, most = self.state.global_step, self.args.max_rollbacks
+        before = step - steps_back(self.args.logging_steps)
+        run = Path(self.args.output_dir)
+        healthy = [newest_whole(run, before) if self.accelerator.is_main_process else None]
+        healthy = broadcast_object_list(healthy)[0]
+        if self._rollbacks_done >= most or healthy is None:
+            why = (
+                f"that was rollback {most} of {most}"
+                if healthy
+                else f"there is no checkpoint of step {before} or before"
+            )
+            self.save_failure()
+            self.stopped_by = f"{alarm['message']} The run cannot go back: {why}. It ends with a checkpoint."
+            return None
+        factor, to = self.args.rollback_factor, step_of(Path(healthy))
+        told = f"At step {step}: {alarm['message']} Went back to step {to} with {factor:g} times the learning rate."
+        self._rollback_note = (to, {**alarm, "message": told})
+        if self.accelerator.is_main_process:
+            logger.warning(told)
+            self._note_rollback(
+                run, {"rule": alarm["alarm"], "value": alarm["value"], "step": step, "to": to, "factor": factor}
+            )
+        self.accelerator.wait_for_everyone()
+        return healthy
+
+    def _note_rollback(self, run: Path, entry: dict[str, Any]) -> None:
+        """Write it down, keep what the part left behind had logged, and delete checkpoints that would be gone on from."""
+        entries = [*read_rollbacks(run), entry]
+        kept = run / f"rolled_back-{len(entries)}"
+        kept.mkdir(exist_ok=True)
+        if (run / METRICS).exists():
+            shutil.copyfile(run / METRICS, kept / METRICS)
+        write_atomically(run / ROLLBACKS, json.dumps(entries, indent=1) + "\n")
+        for folder in checkpoints(run):
+            if step_of(folder) > entry["to"]:
+                shutil.rmtree(folder)
+
+    def take_rollbacks(self) -> None:
+        """Lower the learning rate for rollbacks that the loaded checkpoint does not have behind it."""
+        entries = [read_rollbacks(Path(self.args.output_dir)) if self.accelerator.is_main_process else None]
+        entries = broadcast_object_list(entries)[0]
+        for entry in entries[self._rollbacks_done :]:
+            scale_learning_rate(self.optimizer, self.lr_scheduler, entry["factor"])
+        self._rollbacks_done = max(self._rollbacks_done, len(entries))
+
+    def run_state(self) -> dict[str, Any]:
+        return {**super().run_state(), "rollbacks": self._rollbacks_done}
+
+    def load_run_state(self, state: dict[str, Any]) -> None:
+        super().load_run_state(state)
+        self._rollbacks_done = state.get("rollbacks", 0)
+
+
+class EndOfStep(TrainerCallback):
+    """Lets the trainer decide at the end of each step; the last of its callbacks."""
+
+    def __init__(self, trainer: LeavesCleanly, log: Any):
+        self.trainer, self.log = trainer, log
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.global_step:
+            self.trainer.take_rollbacks()
+        if self.trainer._rollback_note is not None:
+            if state.is_world_process_zero:
+                self.log.note(*self.trainer._rollback_note)
+            self.trainer._rollback_note = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.trainer.end_of_step(control)
+
+
+def read_rollbacks(run: Path) -> list[dict[str, Any]]:
+    """The rollbacks of a run, oldest first."""
+    try:
+        return json.loads((run / ROLLBACKS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+
+
+def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> None:
+    """Multiply the learning rate of every parameter group, now and for the rest of the schedule."""
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+        if "initial_lr" in group:
+            group["initial_lr"] *= factor
+    scheduler = getattr(scheduler, "scheduler", scheduler)
+    for name in ("base_lrs", "_last_lr"):
+        if hasattr(scheduler, name):
+            setattr(scheduler, name, [rate * factor for rate in getattr(scheduler, name)])

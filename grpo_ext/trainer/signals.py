@@ -1,0 +1,73 @@
+"""Signals that ask a run to leave: noted as they come, acted on by all ranks together at the end of a step."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from types import FrameType
+
+import torch
+from accelerate import Accelerator
+
+from grpo_ext.launch import EXIT_INTERRUPTED, tell_ready
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+logger = logging.getLogger(__name__)
+
+
+class Interrupted(SystemExit):
+    """A signal asked the run to leave, and it has: at the end of a step, with a checkpoint.
+
+    As a `SystemExit` it ends a script with exit code 75 unless it is caught.
+    """
+
+    def __init__(self, message: str, code: int = EXIT_INTERRUPTED):
+        super().__init__(code)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class StopSignals:
+    """Takes SIGTERM, SIGUSR1 and Ctrl-C while it is entered; a second Ctrl-C ends the process at once.
+
+    A program's own handlers are left alone, and so are all of them outside of the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> StopSignals:
+        self.seen = 0
+        if threading.current_thread() is threading.main_thread():
+            usual = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
+            self._before = {s: signal.getsignal(s) for s in SIGNALS if signal.getsignal(s) in usual}
+            for number in self._before:
+                signal.signal(number, self._note)
+            tell_ready()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.seen == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        self.seen = number
+        again = " Once more ends it at once." if number == signal.SIGINT else ""
+        logger.warning(
+            "%s: the run leaves with a checkpoint at the end of this step.%s", signal.Signals(number).name, again
+        )
+
+    def agreed(self, accelerator: Accelerator) -> int:
+        """The signal that any rank has seen, 0 for none; the same on every rank."""
+        if accelerator.num_processes == 1:
+            return self.seen
+        return int(accelerator.gather(torch.tensor([self.seen], device=accelerator.device)).max())
