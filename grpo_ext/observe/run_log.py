@@ -53,7 +53,8 @@ class RunLog(TrainerCallback):
         self._write_about(folder, state.global_step, args)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        if self.metrics is not None and logs:
+        summary = "train_runtime" in (logs or {})
+        if logs and not (summary and state.global_step < state.max_steps):  # of a part: the run will go on
             self.note(state.global_step, logs)
 
     def note(self, step: int, figures: dict[str, Any]) -> None:

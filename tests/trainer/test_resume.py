@@ -47,12 +47,11 @@ def letters(completions, **kwargs):
     return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
 
 
-def make(folder, out, **settings):
+def make(folder, out, reward=letters, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 17)]
-    usual = {"learning_rate": 1e-2, "logging_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    usual = {"max_steps": STEPS, "learning_rate": 1e-2, "logging_steps": 3, "save_strategy": "steps", "save_steps": 1}
     args = GRPOExtConfig(
         output_dir=str(out),
-        max_steps=STEPS,
         per_device_train_batch_size=4,
         gradient_accumulation_steps=2,
         num_generations=4,
@@ -65,7 +64,7 @@ def make(folder, out, **settings):
     )
     return GRPOExtTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[letters],
+        reward_funcs=[reward],
         args=args,
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows[:3]),

@@ -1,0 +1,110 @@
+"""Does a run that is killed at any moment, and started again, end as if it had not been?
+
+    python benchmarks/kills.py [--quick] [--check] [--out FILE]
+
+A run of two epochs with everything on that keeps state (`fault_runs.py`) is killed with SIGKILL at each of its 16 steps in turn,
+within the writing of a checkpoint, and at random moments; each time it is started again and goes on. On one and on two ranks.
+Weights, optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run. `--check` exits with 1 where
+anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from fault_runs import STEPS, KillAt, build_start, left_by, lost, make, quiet, start, wait, work_folder
+
+
+def train(model: Path, out: Path, kill: KillAt | None = None, in_save: tuple[int, float] | None = None) -> None:
+    """What a process does: go on from the newest whole checkpoint, and be killed on the way where asked to."""
+    trainer = make(model, out)
+    if kill is not None:
+        trainer.add_callback(kill)
+    if in_save is not None:
+        step, delay = in_save
+        write = trainer._write_checkpoint
+
+        def dies(*args: Any) -> None:
+            if trainer.state.global_step == step:
+                threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            write(*args)
+
+        trainer._write_checkpoint = dies
+    trainer.train(True)
+
+
+def killed(codes: list[int]) -> bool:
+    return -signal.SIGKILL in codes
+
+
+def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, seed: int) -> dict[str, Any]:
+    """All kills on so many ranks; what differed after each series."""
+    chance = random.Random(seed)
+    whole = folder / f"whole-{ranks}"
+    began = time.monotonic()
+    codes = wait(start(ranks, whole, lambda: train(model, whole)))
+    if any(codes):
+        raise RuntimeError((whole / "rank-0.log").read_text()[-3000:])
+    seconds = time.monotonic() - began
+    wanted, figures = left_by(whole), {"ranks": ranks, "seconds_of_the_whole_run": round(seconds, 1)}
+
+    def series(name: str, trials: list[Any]) -> None:
+        out, hits = folder / f"{name}-{ranks}", 0
+        for begin in trials:
+            hits += killed(begin(out))
+        codes = wait(start(ranks, out, lambda: train(model, out)))
+        different = (
+            ["it failed: " + (out / "rank-0.log").read_text()[-2000:]] if any(codes) else lost(left_by(out), wanted)
+        )
+        figures[name] = {"kills": hits, "different": different}
+        print(f"{ranks} rank(s), {name}: killed {hits} times, different: {different or 'nothing'}", flush=True)
+
+    def at(step: int):
+        return lambda out: wait(start(ranks, out, lambda: train(model, out, kill=KillAt(step, step % ranks))))
+
+    def within(step: int):
+        moment = step, chance.uniform(0, 0.05)
+        return lambda out: wait(start(ranks, out, lambda: train(model, out, in_save=moment)))
+
+    def sometime():
+        delay = chance.uniform(0.1, 1.0) * seconds
+        return lambda out: wait(start(ranks, out, lambda: train(model, out)), kill_after=delay)
+
+    series("at each step", [at(step) for step in steps])
+    series("in a checkpoint", [within(step) for step in steps[1::3]])
+    series("at random moments", [sometime() for _ in range(moments)])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three steps and two moments")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where anything differs")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    args = parser.parse_args()
+    steps, moments = ([2, 7, 11], 2) if args.quick else (list(range(1, STEPS + 1)), 20)
+    quiet()
+    with work_folder() as folder:
+        model = build_start(Path(folder) / "model")
+        found = [one(model, Path(folder), ranks, steps, moments, seed=ranks) for ranks in args.ranks]
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    wrong = [part for figures in found for part in figures.values() if isinstance(part, dict) and part["different"]]
+    kills = sum(part["kills"] for figures in found for part in figures.values() if isinstance(part, dict))
+    print(f"{kills} kills; {len(wrong)} series ended otherwise than the uninterrupted run")
+    if args.check and wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
