@@ -34,8 +34,8 @@ def run_training(
         announce: says what is about to run.
 
     Returns:
-        The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2 where
-        the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
+        The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
+        where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
     from grpo_ext.observe.progress import show_progress
     from grpo_ext.trainer.nonfinite import NonFiniteSteps

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import platform
 import time
+from collections import deque
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +20,7 @@ from transformers.trainer_callback import TrainerCallback
 
 import grpo_ext
 from grpo_ext.files import write_atomically
-from grpo_ext.observe.jsonl import JsonLines, parts
+from grpo_ext.observe.jsonl import JsonLines, parts, read
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
 PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
@@ -39,6 +40,7 @@ class RunLog(TrainerCallback):
         self.share, self.max_mb, self.about = share, max_mb, about or {}
         self.metrics: JsonLines | None = None
         self.samples: JsonLines | None = None
+        self._summed_up = False  # whether the log ends with the summary of a whole run
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Cut the logs back to the step that the run resumes from; put those of another run aside."""
@@ -50,11 +52,13 @@ class RunLog(TrainerCallback):
         self.metrics, self.samples = (JsonLines(folder / name, self.max_mb) for name in (METRICS, SAMPLES))
         for log in (self.metrics, self.samples):
             log.cut(state.global_step)
+        last = deque(read(self.metrics.path), maxlen=1)
+        self._summed_up = bool(last) and "train_runtime" in last[0]
         self._write_about(folder, state.global_step, args)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        summary = "train_runtime" in (logs or {})
-        if logs and not (summary and state.global_step < state.max_steps):  # of a part: the run will go on
+        part = state.global_step < state.max_steps or self._summed_up  # the run will go on, or was done before
+        if logs and not ("train_runtime" in logs and part):
             self.note(state.global_step, logs)
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
