@@ -1,7 +1,7 @@
 """A small run with everything on that keeps state, in processes that can be killed, and what is left of it.
 
-The processes are forks of one that has torch loaded, so that a trial takes seconds. What is done to them is real: SIGKILL, a full
-file system, a damaged file.
+The processes are forks of one that has torch loaded, so that a trial takes seconds. What is done to them is real: SIGKILL, a
+full file system, a damaged file.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def make(model: Path, out: Path, reward: Callable[..., Any] = letters, **setting
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 8 * ranks + 1)]
     everything = {
         "num_train_epochs": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 4,
-        "num_iterations": 2, "num_generations": 4, "max_completion_length": 6, "group_filter": "refill", "curriculum": "adaptive",
-        "beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 3, "max_staleness": 4,
+        "num_iterations": 2, "num_generations": 4, "max_completion_length": 6, "group_filter": "refill",
+        "curriculum": "adaptive", "beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 3, "max_staleness": 4,
         "eval_strategy": "steps", "eval_steps": 3, "eval_temperature": 0.8, "learning_rate": 1e-2, "logging_steps": 2,
         "save_strategy": "steps", "save_steps": 1, "save_total_limit": 3, "report_to": "none", "use_cpu": True, "bf16": False,
         "disable_tqdm": True,

@@ -2,10 +2,10 @@
 
     python benchmarks/kills.py [--quick] [--check] [--out FILE]
 
-A run of two epochs with everything on that keeps state (`fault_runs.py`) is killed with SIGKILL at each of its 16 steps in turn,
-within the writing of a checkpoint, and at random moments; each time it is started again and goes on. On one and on two ranks.
-Weights, optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run. `--check` exits with 1 where
-anything differs.
+A run of two epochs with everything on that keeps state (`fault_runs.py`) is killed with SIGKILL at each of its 16 steps in
+turn, within the writing of a checkpoint, and at random moments; each time it is started again and goes on. On one and on two
+ranks. Weights, optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run. `--check` exits
+with 1 where anything differs.
 """
 
 from __future__ import annotations
