@@ -100,7 +100,10 @@ def main() -> None:
     seeds = range(1 if args.quick else 3)
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or warm_start(Path(folder))
-        runs = {name: [curve(name, model, seconds, seed) for seed in seeds] for name in VARIANTS}
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in VARIANTS}
+        for seed in seeds:  # variants in turn, so that a machine that slows down does so for all
+            for name in VARIANTS:
+                runs[name].append(curve(name, model, seconds, seed))
     finals = [run["curve"][-1][1] for run in runs["TRL"]]
     shares = {}
     for name, found in runs.items():
