@@ -89,6 +89,11 @@ class Guard:
             answers, errors = self.score_batch(given)
         return self.settle(answers, errors, given)
 
+    def begin(self, **given: Any) -> None:
+        """Start scoring rows that the guard will be called with, where the reward runs in worker processes."""
+        if self.pool is not None:
+            self.pool.begin(self.reward, given)
+
     def score_batch(self, given: dict[str, Any]) -> tuple[list[Any], dict[int, str]]:
         """The function's answers and, by row, its errors. One call, or one a row where that fails."""
         count = len(given["completions"])

@@ -47,6 +47,7 @@ class RewardPool:
         self._lock = threading.Lock()
         self._foreman: Foreman | None = None
         self._keys: dict[Any, int] = {}
+        self._begun: dict[int, tuple[list[tuple[int, bytes]], Job, Foreman]] = {}  # by reward, rows handed out early
         self._key = itertools.count()
 
     def start(self, rewards: Iterable[Reward] = ()) -> None:
@@ -54,6 +55,21 @@ class RewardPool:
         foreman = self._ready_foreman()
         for reward in rewards:
             foreman.introduce(*self._packed(reward))
+
+    def begin(self, reward: Reward, given: dict[str, Any]) -> None:
+        """Have rows scored that `score` will be asked for later. Whatever is wrong with them, `score` will tell.
+
+        Args:
+            reward, given: as for `score`. What `begin` was given before for the same reward is forgotten.
+        """
+        try:
+            key, packed, columns = self._plan(reward, given)
+        except Exception:
+            return
+        job, tasks = self._tasks(key, columns, given["completions"])
+        if (stale := self._begun.pop(key, None)) is not None:
+            stale[1].cancelled = True
+        self._begun[key] = tasks, job, self._hand_out(key, packed, job, tasks)
 
     def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
         """Scores in the order of the completions and, by row, the errors of those that have none.
@@ -65,21 +81,17 @@ class RewardPool:
         completions = given["completions"]
         count = len(completions)
         try:
-            key, packed = self._packed(reward)
-            columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
+            key, packed, columns = self._plan(reward, given)
         except Exception as error:
             return [None] * count, dict.fromkeys(range(count), in_full(error))
-        job = Job(count)
-        tasks = []
-        for row, completion in enumerate(completions):
-            try:
-                own = {name: [value[row]] for name, value in columns.items() if value is not None}
-                tasks.append((row, pickle.dumps((key, None, {**own, "completions": [plain_text(completion)]}))))
-            except Exception as error:
-                job.settle(row, None, in_full(error))
-        foreman = self._ready_foreman()
-        foreman.introduce(key, packed)
-        foreman.take(job, tasks)
+        job, tasks = self._tasks(key, columns, completions)
+        begun, early, foreman = self._begun.pop(key, (None, None, None))
+        if begun == tasks and foreman.is_alive():  # the very same rows
+            job = early
+        else:
+            if early is not None:
+                early.cancelled = True
+            foreman = self._hand_out(key, packed, job, tasks)
         try:
             while not job.done.wait(timeout=1.0):
                 if not foreman.is_alive():  # closed by another thread just as the rows were handed over
@@ -87,6 +99,28 @@ class RewardPool:
         finally:
             job.cancelled = not job.done.is_set()
         return job.scores, job.errors
+
+    def _plan(self, reward: Reward, given: dict[str, Any]) -> tuple[int, bytes, dict[str, Any]]:
+        key, packed = self._packed(reward)
+        return key, packed, reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
+
+    @staticmethod
+    def _tasks(key: int, columns: dict[str, Any], completions: list[Any]) -> tuple[Job, list[tuple[int, bytes]]]:
+        """A row and its message each; rows that cannot be sent are settled."""
+        job, tasks = Job(len(completions)), []
+        for row, completion in enumerate(completions):
+            try:
+                own = {name: [value[row]] for name, value in columns.items() if value is not None}
+                tasks.append((row, pickle.dumps((key, None, {**own, "completions": [plain_text(completion)]}))))
+            except Exception as error:
+                job.settle(row, None, in_full(error))
+        return job, tasks
+
+    def _hand_out(self, key: int, packed: bytes, job: Job, tasks: list[tuple[int, bytes]]) -> Foreman:
+        foreman = self._ready_foreman()
+        foreman.introduce(key, packed)
+        foreman.take(job, tasks)
+        return foreman
 
     def close(self) -> None:
         """End all workers. The pool starts new ones when it is used again."""

@@ -49,6 +49,32 @@ def reward_pool(workers: int, timeout: float) -> RewardPool | None:
     return RewardPool(workers, timeout=timeout) if workers else None
 
 
+class EarlyRewards:
+    """Mixin before `GRPOTrainer`: rewards in worker processes begin as soon as the completions are there.
+
+    They work while the trainer scores the completions under the old policy and the reference. TRL asks for them after that,
+    with rows that hold the same, and gets what is done by then.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self._rows_to_score: list[dict[str, Any]] = []
+        super().__init__(*args, **kwargs)
+
+    def _generate_and_score_completions(self, inputs):
+        self._rows_to_score = inputs
+        return super()._generate_and_score_completions(inputs)
+
+    def _generate(self, prompts):
+        generated = super()._generate(prompts)
+        rows, completion_ids, completions = self._rows_to_score, generated[1], generated[3]
+        columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
+        for reward in self.reward_funcs:
+            if isinstance(reward, Deferring):
+                given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
+                reward.guard.begin(**given)
+        return generated
+
+
 class Deferring:
     """A guard whose `RewardFailure` is kept in `failure` instead of raised, so that no rank leaves a collective call alone.
 

@@ -25,7 +25,14 @@ from grpo_ext.trainer.leaving import EndOfStep, LeavesCleanly
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.objective import ExactObjective
 from grpo_ext.trainer.resume import ExactResume
-from grpo_ext.trainer.rewards import describe_rewards, fill_unscored, guarded_rewards, reward_pool, settle_failures
+from grpo_ext.trainer.rewards import (
+    EarlyRewards,
+    describe_rewards,
+    fill_unscored,
+    guarded_rewards,
+    reward_pool,
+    settle_failures,
+)
 from grpo_ext.trainer.rollout import FastRollout
 from grpo_ext.trainer.samples import HandsOutSamples
 from grpo_ext.trainer.sync_check import SyncCheck
@@ -39,6 +46,7 @@ class GRPOExtTrainer(
     PromptOrder,
     HandsOutSamples,
     ExactObjective,
+    EarlyRewards,
     FastRollout,
     SyncCheck,
     GRPOTrainer,

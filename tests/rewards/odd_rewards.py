@@ -53,3 +53,12 @@ def act(text: str) -> float:
     if text == "main":
         return float(sys.modules["__main__"].__name__ == "__main__" and hasattr(sys.modules["__main__"], "serve"))
     return float(text)
+
+
+@register("odd_noted", needs_cpu=True)
+def odd_noted(completions, notes):
+    """The length of the text, with a line in the file `notes` for each row scored."""
+    for text, path in zip(completions, notes, strict=True):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{len(text)}\n")
+    return [float(len(text)) for text in completions]

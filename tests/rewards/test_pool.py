@@ -294,3 +294,40 @@ def test_guard_counts_what_the_pool_gave_up(odd):
         guard = Guard(odd(), pool=pool, max_failure_rate=1)
         assert guard(completions=["1", "hang", "raise", "4"]) == [1.0, None, None, 4.0]
     assert guard.failed == 2
+
+
+def test_rows_begun_early_are_scored_once(odd, tmp_path):
+    notes, texts = tmp_path / "notes", [f"{'x' * n}" for n in range(20)]
+    given = {"completions": texts, "notes": [str(notes)] * 20}
+    with RewardPool(2) as pool:
+        pool.begin(build("odd_noted"), given)
+        scores, errors = pool.score(build("odd_noted"), dict(given))
+        assert scores == [float(n) for n in range(20)] and not errors
+        assert sorted(map(int, notes.read_text().split())) == list(range(20))
+        assert pool.score(build("odd_noted"), given)[0] == scores  # asked again, scored again
+        assert len(notes.read_text().split()) == 40
+
+
+def test_rows_begun_early_count_only_for_the_very_same_rows(odd, tmp_path):
+    notes = [str(tmp_path / "notes")] * 3
+    with RewardPool(2) as pool:
+        pool.begin(build("odd_noted"), {"completions": ["a", "bb", "ccc"], "notes": notes})
+        assert pool.score(build("odd_noted"), {"completions": ["a", "bb", "c"], "notes": notes})[0] == [1.0, 2.0, 1.0]
+        pool.begin(build("odd_noted"), {"completions": ["a", "bb", "ccc"], "notes": notes})
+        pool.close()
+        assert pool.score(build("odd_noted"), {"completions": ["a", "bb", "ccc"], "notes": notes})[0] == [
+            1.0,
+            2.0,
+            3.0,
+        ]
+        pool.begin(build("odd_noted"), {"completions": ["a"]})  # lacks a column
+        scores, errors = pool.score(build("odd_noted"), {"completions": ["a"]})
+        assert scores == [None] and "notes" in errors[0]
+
+
+def test_what_fails_early_fails_when_asked(odd):
+    given = {"completions": ["1", "raise", "die", "2"]}
+    with RewardPool(2) as pool:
+        pool.begin(odd(), given)
+        scores, errors = pool.score(odd(), given)
+    assert scores == [1.0, None, None, 2.0] and sorted(errors) == [1, 2]
