@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.launch import check_ranks, tell_exit
+from grpo_ext.launch import check_ranks, check_sharding, tell_exit
 from grpo_ext.recipe.difference import SAVED, check_same_run, differences, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -54,6 +54,7 @@ def run_training(
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return tell_exit(2)
+    check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
     show_progress(trainer)
     if trainer.is_world_process_zero():
         save_recipe(recipe, Path(trainer.args.output_dir))

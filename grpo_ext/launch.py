@@ -175,3 +175,20 @@ def check_ranks() -> None:
             "accelerate was asked for several processes on a CPU and started only one. Use `--config_file "
             "recipes/accelerate/cpu_2.yaml`, or `grpo-ext train --num_processes N`, which start them all."
         )
+
+
+def check_sharding(fsdp: bool, deepspeed: bool) -> None:
+    """Stop where the launcher asked for a sharded model and each rank has all of it, as accelerate does on a CPU.
+
+    Args:
+        fsdp, deepspeed: whether the trainer that was made shards.
+
+    Raises:
+        SystemExit: with what to do instead.
+    """
+    for name, variable, sharded in (("FSDP", "FSDP", fsdp), ("DeepSpeed", "DEEPSPEED", deepspeed)):
+        if os.environ.get(f"ACCELERATE_USE_{variable}", "").lower() == "true" and not sharded:
+            raise SystemExit(
+                f"The accelerate config asks for {name}, and accelerate has set up none here: it shards on GPUs only, and on a "
+                "CPU gives each rank the whole model without a word. Use recipes/accelerate/cpu_2.yaml there."
+            )

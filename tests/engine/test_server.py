@@ -1,0 +1,104 @@
+"""Server mode on a CPU: weights travel by gloo to a real server, and its log-probs are those of the trainer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import requests
+from engine_parts import differences, free_port, lora, make_trainer, without_sync
+
+from grpo_ext import load_recipe
+from grpo_ext.vllm.of_recipe import server_of
+
+pytestmark = pytest.mark.vllm
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def server(engine_folder, tmp_path_factory):
+    recipe = {
+        "model_name_or_path": str(engine_folder),
+        "output_dir": str(tmp_path_factory.mktemp("server")),
+        **{"use_cpu": True, "bf16": False, "use_vllm": True, "vllm_mode": "server", "vllm_max_model_length": 256},
+        "max_completion_length": 16,
+        **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()},
+    }
+    server = server_of(load_recipe(None, recipe))
+    with server.running(seconds=240, restarts=0):
+        yield server
+
+
+@pytest.fixture
+def place(server):
+    where = {"vllm_mode": "server", "vllm_server_base_url": server.url, "vllm_group_port": free_port()}
+    return {**where, "vllm_server_timeout": 30}
+
+
+def test_five_steps(engine_folder, tmp_path, place):
+    trainer = make_trainer(engine_folder, tmp_path, **place)
+    assert trainer.vllm_generation.dtype() == "float32"
+    assert max(differences(trainer)) <= CLOSE
+
+
+def test_five_steps_of_an_adapter(engine_folder, tmp_path, place):
+    """The next run finds the weights of the last one in the server, and gives it its own."""
+    assert max(differences(make_trainer(engine_folder, tmp_path, lora(), **place))) <= CLOSE
+
+
+def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, place):
+    sampling = {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "temperature": 0.7}
+    trainer = make_trainer(engine_folder, tmp_path, **sampling, **place)
+    assert max(differences(trainer)) <= CLOSE
+
+
+def test_control_without_sync(engine_folder, tmp_path, place):
+    trainer = make_trainer(engine_folder, tmp_path, vllm_sync_check_steps=0, **place)
+    trainer.vllm_generation.sync_weights()
+    found = differences(without_sync(trainer))
+    assert found[0] <= CLOSE
+    assert found[-1] > 0.1
+
+
+def test_weights_of_another_run_are_noticed(engine_folder, tmp_path, place, server):
+    """Another run gives the server its weights between two of our generations: the next one gets ours first."""
+    trainer = make_trainer(engine_folder, tmp_path, **place)
+    generation = trainer.vllm_generation
+    generation.sync_weights()
+    requests.post(f"{server.url}/update_weight_version", json={"new_version": "theirs"}, timeout=10).raise_for_status()
+    syncs = generation.syncs
+    answer = generation.generate([[5, 6, 7]] * 4, None, 4)
+    assert generation.syncs == syncs + 1 and len(answer[1]) == 4
+    version = requests.get(f"{server.url}/weight_info", timeout=10).json()["weight_version"]
+    assert version == generation.vllm_client._version
+
+
+def test_hung_server_is_asked_again(engine_folder, tmp_path, place, server):
+    """It stops in the middle of a request and goes on ten seconds later; we wait three."""
+    trainer = make_trainer(engine_folder, tmp_path, vllm_server_request_timeout=3, **place)
+    generation = trainer.vllm_generation
+    generation.sync_weights()
+    os.killpg(server.process.pid, signal.SIGSTOP)
+    waking = threading.Timer(10, os.killpg, (server.process.pid, signal.SIGCONT))
+    waking.start()
+    syncs, start = generation.syncs, time.monotonic()
+    answer = generation.generate([[5, 6, 7]] * 4, None, 4)
+    assert time.monotonic() - start > 9
+    assert generation.syncs > syncs and len(answer[1]) == 4
+    waking.join()
+
+
+def test_refused_request_is_not_asked_again(engine_folder, tmp_path, place):
+    from grpo_ext.vllm import EngineFailure
+
+    generation = make_trainer(engine_folder, tmp_path, **place).vllm_generation
+    with pytest.raises(EngineFailure, match="refused a request: Exception: Request failed: 400"):
+        generation.generate([[5] * 300], None, 1)  # longer than the server takes
+
+
+def test_another_server_on_the_port_is_told(server):
+    with pytest.raises(ValueError, match=r"answers at .* already"):
+        type(server)(server.words, server.url, server.log).start()

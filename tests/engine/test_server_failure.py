@@ -1,0 +1,119 @@
+"""A server that is killed in mid-generation: with `--serve` the run goes on, else it ends with a checkpoint and can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import requests
+from conftest import REPO
+from engine_parts import free_port
+
+from grpo_ext import load_recipe
+from grpo_ext.trainer.resume import what_is_wrong
+from grpo_ext.vllm.of_recipe import server_of
+
+pytestmark = pytest.mark.vllm
+STEPS = 6
+
+
+@pytest.fixture
+def recipe(engine_folder, tmp_path):
+    """A recipe file, and where its server answers; a generation takes a second or more."""
+    rewards = tmp_path / "spread.py"
+    rewards.write_text(
+        "from grpo_ext import register\n\n@register('spread')\ndef spread(completions):\n"
+        "    return [sum(map(ord, text)) % 17 / 16 for text in completions]\n"
+    )
+    values = {
+        **{"model_name_or_path": str(engine_folder), "output_dir": str(tmp_path / "run"), "accelerate_config": "cpu"},
+        **{"task": "countdown", "num_problems": 64, "reward_funcs": ["spread"], "reward_plugins": [str(rewards)]},
+        **{"num_generations": 4, "per_device_train_batch_size": 16, "max_completion_length": 256, "max_steps": STEPS},
+        **{"learning_rate": 1e-2, "lr_scheduler_type": "constant", "logging_steps": 1, "save_strategy": "no"},
+        **{"use_cpu": True, "bf16": False, "report_to": "none", "health_action": "none", "disable_tqdm": True},
+        **{"use_vllm": True, "vllm_mode": "server", "vllm_max_model_length": 400, "vllm_server_timeout": 240},
+        **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port(), "vllm_group_port": free_port()},
+    }
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(values))  # JSON is YAML
+    return path, f"http://127.0.0.1:{values['vllm_server_port']}"
+
+
+def start(path, *words):
+    command = [sys.executable, "-m", "grpo_ext", "train", "--config", str(path), *words]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")}
+    with path.with_suffix(".log").open("a") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=REPO, env=environment)
+
+
+def wait_for_generation(process, url, run, step):
+    """Until the server is generating for a step of the run after `step`."""
+    while process.poll() is None:
+        done = (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").exists() else 0
+        try:
+            lines = requests.get(f"{url}/metrics", timeout=5).text.splitlines() if done >= step else []
+        except requests.RequestException:
+            lines = []
+        if any(line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0 for line in lines):
+            return
+        time.sleep(0.05)
+    raise RuntimeError("the run ended before")
+
+
+def history(run):
+    state = json.loads((run / "trainer_state.json").read_text())
+    return [entry for entry in state["log_history"] if "loss" in entry]
+
+
+def test_run_that_serves_itself_goes_on(recipe, tmp_path):
+    path, url = recipe
+    run = start(path, "--serve")
+    try:
+        wait_for_generation(run, url, tmp_path / "run", step=2)
+        servers = [
+            p for p in psutil.Process(run.pid).children(recursive=True) if "api_server" in " ".join(p.cmdline())
+        ]
+        os.killpg(servers[0].pid, signal.SIGKILL)
+        assert run.wait(400) == 0, path.with_suffix(".log").read_text()[-3000:]
+    finally:
+        run.terminate()
+    said = path.with_suffix(".log").read_text()
+    assert "The vLLM server ended with code -9; it is started again (1 of 3)" in said
+    assert "The vLLM server failed: ConnectionError" in said
+    steps = history(tmp_path / "run")
+    assert len(steps) == STEPS
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in steps) <= 1e-4
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{url}/health", timeout=5)  # it was stopped at the end
+
+
+def test_run_without_its_server_ends_with_a_checkpoint_and_goes_on_from_it(recipe, tmp_path):
+    path, url = recipe
+    server = server_of(load_recipe(path))
+    server.start()
+    try:
+        server.wait_ready(240)
+        run = start(path, "--vllm_server_timeout", "3", "--vllm_server_retries", "1")
+        wait_for_generation(run, url, tmp_path / "run", step=2)
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        assert run.wait(120) == 1
+    finally:
+        server.stop()
+    said = path.with_suffix(".log").read_text()
+    assert "with a checkpoint" in said and f"The vLLM server at {url} did not come back" in said
+    checkpoints = sorted((tmp_path / "run").glob("checkpoint-*"))
+    done = int(checkpoints[-1].name.rpartition("-")[2])
+    assert done >= 2 and what_is_wrong(checkpoints[-1]) is None
+
+    with server.running(seconds=240, restarts=0):
+        assert start(path, "--resume_from_checkpoint", "true").wait(300) == 0
+    steps = history(tmp_path / "run")
+    assert [entry["step"] for entry in steps] == list(range(1, STEPS + 1))
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in steps) <= 1e-4

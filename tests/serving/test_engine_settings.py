@@ -1,0 +1,88 @@
+"""What a vLLM server is started with, and which GPUs are whose; no vLLM is needed for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from grpo_ext import load_recipe
+from grpo_ext.cli.main import main
+from grpo_ext.vllm import of_recipe
+from grpo_ext.vllm.settings import MIB, TextModel, cpu_engine, engine_dtype, server_words
+
+SMALL = TextModel(num_hidden_layers=2, kv_heads=2, head_size=32, longest=512, dtype="float32")
+SERVER = {"model_name_or_path": "m", "use_vllm": True, "vllm_mode": "server", "max_completion_length": 16}
+
+
+def flags(model, **options) -> dict[str, str]:
+    words = server_words(load_recipe(None, {**SERVER, **options}).flat, model, completions=64)
+    assert words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
+    pairs = {}
+    for word, following in zip(words[3:], [*words[4:], "--"], strict=True):
+        if word.startswith("--"):
+            pairs[word[2:]] = "" if following.startswith("--") else following
+    return pairs
+
+
+@pytest.mark.parametrize(
+    "weights, bf16, fp16, engine",
+    [
+        ("float32", False, False, "float32"),
+        ("float32", True, False, "bfloat16"),
+        ("float32", False, True, "float16"),
+        ("bfloat16", False, False, "bfloat16"),
+        ("bfloat16", True, False, "bfloat16"),
+    ],
+)
+def test_the_engine_computes_in_what_the_trainer_does(weights, bf16, fp16, engine):
+    assert engine_dtype(weights, bf16, fp16) == engine
+
+
+def test_cache_has_room_for_one_sequence_and_bounds():
+    block = 128 * 2 * 2 * 64 * 4  # tokens x keys and values x layers x width x bytes
+    assert SMALL.cache_bytes("float32", 1, 512) == 64 * MIB
+    assert SMALL.cache_bytes("float32", 1000, 512) == 1000 * 5 * block
+    assert SMALL.cache_bytes("bfloat16", 1000, 512) == 1000 * 5 * block // 2
+    large = TextModel(64, 8, 128, 131072, "bfloat16")
+    assert large.cache_bytes("bfloat16", 256, 4096) == 4096 * MIB
+    assert large.cache_bytes("bfloat16", 1, 131072) > 4096 * MIB  # vLLM refuses a cache without room for one
+
+
+def test_heads_that_vllm_has_no_kernel_for_are_refused():
+    with pytest.raises(ValueError, match="this model's have 16: set use_vllm: false"):
+        cpu_engine(TextModel(2, 4, 16, 512, "float32"), "float32", 8, 256)
+
+
+def test_server_on_a_cpu():
+    given = flags(SMALL, use_cpu=True, bf16=False, vllm_server_port=8123, vllm_max_model_length=256)
+    assert given["dtype"] == "float32" and "enforce-eager" in given
+    assert int(given["kv-cache-memory-bytes"]) == 64 * MIB
+    assert (given["host"], given["port"], given["max-model-len"]) == ("0.0.0.0", "8123", "256")
+    assert given["logprobs-mode"] == "processed_logprobs"
+    assert given["weight-transfer-config"] == '{"backend": "gloo"}'
+
+
+def test_server_on_gpus():
+    given = flags(None, dtype="bfloat16", vllm_tensor_parallel_size=2, vllm_server_base_url="http://node2:9000/")
+    assert (given["host"], given["port"], given["tensor-parallel-size"]) == ("node2", "9000", "2")
+    assert given["dtype"] == "bfloat16" and given["weight-transfer-config"] == '{"backend": "nccl"}'
+    assert not {"kv-cache-memory-bytes", "enforce-eager", "revision", "trust-remote-code"} & given.keys()
+
+
+def test_serve_prints_its_command(tiny_folder, tmp_path, capsys):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"model_name_or_path: {tiny_folder}\nuse_vllm: true\nuse_cpu: true\nbf16: false\n")
+    assert main(["serve", "--config", str(recipe)]) == 2
+    assert "write use_vllm: true and vllm_mode: server" in capsys.readouterr().err
+    assert main(["serve", "--config", str(recipe), "--vllm_mode", "server", "--dry_run"]) == 2
+    assert "this model's have 16" in capsys.readouterr().err
+
+
+def test_gpus_of_server_and_trainers(monkeypatch):
+    monkeypatch.setattr(of_recipe, "gpu_is_there", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    recipe = load_recipe(None, {**SERVER, "vllm_server_devices": "2, 3"})
+    assert of_recipe.trainer_devices(recipe) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert of_recipe.server_of(recipe).environment["CUDA_VISIBLE_DEVICES"] == "2, 3"
+    for wrong in (None, "0,1,2,3"):
+        with pytest.raises(ValueError, match="leaves at least one of 0,1,2,3"):
+            of_recipe.trainer_devices(load_recipe(None, {**SERVER, "vllm_server_devices": wrong}))
