@@ -115,7 +115,7 @@ class EngineGeneration(VLLMGeneration):
         where = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
         raise EngineFailure(
             f"The vLLM server at {where} {'refused a request' if refused else 'did not come back'}: {cause}. Its own log says "
-            "more. Start it again, and go on with --resume_from_checkpoint true."
+            "more. Start it again; the same command goes on from the checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:

@@ -113,7 +113,7 @@ def test_run_without_its_server_ends_with_a_checkpoint_and_goes_on_from_it(recip
     assert done >= 2 and what_is_wrong(checkpoints[-1]) is None
 
     with server.running(seconds=240, restarts=0):
-        assert start(path, "--resume_from_checkpoint", "true").wait(300) == 0
+        assert start(path).wait(300) == 0  # the same command
     steps = history(tmp_path / "run")
     assert [entry["step"] for entry in steps] == list(range(1, STEPS + 1))
     assert max(entry["sampling/sampling_logp_difference/max"] for entry in steps) <= 1e-4
