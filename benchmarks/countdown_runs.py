@@ -35,7 +35,7 @@ def warm_start(folder: Path, seed: int = 0) -> Path:
 def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
     """The demo's recipe, without evaluations and checkpoints on the way."""
     quiet = {"eval_strategy": "no", "eval_on_start": False, "save_strategy": "no", "disable_tqdm": True}
-    return load_recipe(RECIPE, words(model_name_or_path=model, output_dir=out, **quiet, **settings))
+    return load_recipe(RECIPE, words(model_name_or_path=model, output_dir=out, **{**quiet, **settings}))
 
 
 def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None) -> list[dict[str, float]]:

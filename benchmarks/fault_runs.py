@@ -6,16 +6,19 @@ full file system, a damaged file.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +171,54 @@ def lost(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
         except AssertionError:
             different.append(part)
     return different
+
+
+def finite(out: Path) -> bool:
+    return len(checkpoints(out)) > 0 and all(p.isfinite().all() for p in left_by(out)["weights"].values())
+
+
+def last_metrics(out: Path) -> dict[str, Any]:
+    return [line for line in jsonl.read(out / "metrics.jsonl") if "loss" in line][-1]
+
+
+@dataclass
+class Bench:
+    """Where trials are made, from which model, and what an undisturbed run comes to, by ranks."""
+
+    folder: Path
+    model: Path
+    wanted: dict[int, dict[str, Any]]
+
+    def run(
+        self, name: str, ranks: int = 1, callbacks: tuple[Any, ...] = (), **settings: Any
+    ) -> tuple[Path, list[int]]:
+        """Go on with the trial `name`, or begin it."""
+        out = self.folder / name
+
+        def body() -> None:
+            trainer = make(self.model, out, **settings)
+            for callback in callbacks:
+                trainer.add_callback(callback(trainer) if isinstance(callback, type) else callback)
+            trainer.train(True)
+
+        codes = wait(start(ranks, out, body))
+        if any(code > 0 for code in codes):
+            print((out / "rank-0.log").read_text()[-2000:], file=sys.stderr)
+        return out, codes
+
+    def lost(self, out: Path, ranks: int = 1) -> str:
+        return ", ".join(lost(left_by(out), self.wanted[ranks])) or "nothing"
+
+
+def small_file_system(folder: Path) -> None:
+    """Mount 16 MiB of memory on a folder, for this process alone; exits with 3 where that is not allowed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, new_user = 0x00020000, 0x10000000
+    if libc.unshare(new_mounts) and libc.unshare(new_user | new_mounts):
+        sys.exit(3)
+    subprocess.run(["mount", "--make-rprivate", "/"], capture_output=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True).returncode:
+        sys.exit(3)
 
 
 def quiet() -> None:

@@ -57,31 +57,31 @@ def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, s
     seconds = time.monotonic() - began
     wanted, figures = left_by(whole), {"ranks": ranks, "seconds_of_the_whole_run": round(seconds, 1)}
 
-    def series(name: str, trials: list[Any]) -> None:
-        out, hits = folder / f"{name}-{ranks}", 0
-        for begin in trials:
-            hits += killed(begin(out))
-        codes = wait(start(ranks, out, lambda: train(model, out)))
-        different = (
-            ["it failed: " + (out / "rank-0.log").read_text()[-2000:]] if any(codes) else lost(left_by(out), wanted)
-        )
-        figures[name] = {"kills": hits, "different": different}
-        print(f"{ranks} rank(s), {name}: killed {hits} times, different: {different or 'nothing'}", flush=True)
+    def judged(name: str, kills: int, outs: list[Path]) -> None:
+        """Let the runs that were killed come to their end, and compare them."""
+        different: list[str] = []
+        for out in outs:
+            codes = wait(start(ranks, out, lambda out=out: train(model, out)))
+            different += [(out / "rank-0.log").read_text()[-2000:]] if any(codes) else lost(left_by(out), wanted)
+        figures[name] = {"kills": kills, "different": different}
+        print(f"{ranks} rank(s), {name}: killed {kills} times, different: {different or 'nothing'}", flush=True)
 
-    def at(step: int):
-        return lambda out: wait(start(ranks, out, lambda: train(model, out, kill=KillAt(step, step % ranks))))
+    def attempt(out: Path, limit: float | None = None, **how: Any) -> bool:
+        return killed(wait(start(ranks, out, lambda: train(model, out, **how)), limit))
 
-    def within(step: int):
-        moment = step, chance.uniform(0, 0.05)
-        return lambda out: wait(start(ranks, out, lambda: train(model, out, in_save=moment)))
-
-    def sometime():
-        delay = chance.uniform(0.1, 1.0) * seconds
-        return lambda out: wait(start(ranks, out, lambda: train(model, out)), kill_after=delay)
-
-    series("at each step", [at(step) for step in steps])
-    series("in a checkpoint", [within(step) for step in steps[1::3]])
-    series("at random moments", [sometime() for _ in range(moments)])
+    out = folder / f"steps-{ranks}"
+    hits = sum(attempt(out, kill=KillAt(step, step % ranks)) for step in steps)
+    judged("at each step", hits, [out])
+    saves = folder / f"saves-{ranks}"
+    hits = sum(attempt(saves, in_save=(step, chance.uniform(0, 0.05))) for step in steps[1::3])
+    judged("in a checkpoint", hits, [saves])
+    hits, outs = 0, [folder / f"moments-{ranks}-1"]
+    while hits < moments:
+        if attempt(outs[-1], limit=chance.uniform(0.1, 0.6) * seconds):
+            hits += 1
+        else:  # it came to its end: the next kills are another run's
+            outs.append(folder / f"moments-{ranks}-{len(outs) + 1}")
+    judged("at random moments", hits, outs)
     return figures
 
 

@@ -78,7 +78,7 @@ class LeavesCleanly:
             return None
         self.monitor.rollback = None
         step, most = self.state.global_step, self.args.max_rollbacks
-        before = step - steps_back(self.args.logging_steps)
+        before = step - steps_back(self.state.logging_steps)
         run = Path(self.args.output_dir)
         healthy = [newest_whole(run, before) if self.accelerator.is_main_process else None]
         healthy = broadcast_object_list(healthy)[0]

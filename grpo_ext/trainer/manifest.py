@@ -6,6 +6,8 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -22,7 +24,8 @@ def write_manifest(folder: Path) -> None:
     files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != MANIFEST}
     for path in files.values():
         flush(path)
-    noted = {name: {"size": path.stat().st_size, "sha256": _hash(path)} for name, path in files.items()}
+    hashes = _hashes(files.values())
+    noted = {name: {"size": p.stat().st_size, "sha256": h} for (name, p), h in zip(files.items(), hashes, strict=True)}
     write_atomically(folder / MANIFEST, json.dumps(noted, indent=1) + "\n")
     for path in (folder / MANIFEST, folder, folder.parent):
         flush(path)
@@ -37,12 +40,14 @@ def what_is_wrong(folder: Path) -> str | None:
     except ValueError:
         return f"its {MANIFEST} is damaged"
     for name, entry in noted.items():
-        path = folder / name
-        if not path.is_file():
+        if not (folder / name).is_file():
             return f"{name} is missing"
-        if path.stat().st_size != entry["size"] or _hash(path) != entry["sha256"]:
+        if (folder / name).stat().st_size != entry["size"]:
             return f"{name} is damaged"
-    return None
+    hashes = _hashes(folder / name for name in noted)
+    return next(
+        (f"{name} is damaged" for name, h in zip(noted, hashes, strict=True) if h != noted[name]["sha256"]), None
+    )
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -79,6 +84,12 @@ def flush(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def _hashes(paths: Iterable[Path]) -> list[str]:
+    """SHA-256 of files, several at a time: a large model lies in many, and hashing takes a processor each."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(_hash, paths))
 
 
 def _hash(path: Path) -> str:

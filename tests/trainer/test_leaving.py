@@ -134,7 +134,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_another_recipe_is_refused(tiny_folde
 RANK = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
-import test_nonfinite, test_resume
+import test_nonfinite, test_resume, test_rollback
 from transformers import TrainerCallback
 from grpo_ext.trainer.signals import Interrupted
 
@@ -151,12 +151,14 @@ try:
     trainer.train()
 except Interrupted as stopped:
     assert trainer.skipped_steps == 2 and all(p.isfinite().all() for p in trainer.model.parameters())
+    back = test_rollback.trained({folder!r}, {out!r} + "/back", test_rollback.Mood())
+    assert back.state.global_step == test_rollback.STEPS and back._rollbacks_done == 1
     sys.exit(stopped.code)
 """
 
 
-def test_two_ranks_skip_and_leave_together(tiny_folder, tmp_path):
-    """The gradient is spoilt on one rank, and the signal comes to one rank."""
+def test_two_ranks_skip_leave_and_go_back_together(tiny_folder, tmp_path):
+    """The gradient is spoilt on one rank, the signal comes to one rank, and one rank sees the alarm."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -184,3 +186,5 @@ def test_two_ranks_skip_and_leave_together(tiny_folder, tmp_path):
     assert [folder.name for folder in checkpoints(tmp_path)] == ["checkpoint-5"]
     assert what_is_wrong(tmp_path / "checkpoint-5") is None
     assert len(list((tmp_path / "not_finite-2").iterdir())) == 2
+    (entry,) = json.loads((tmp_path / "back" / "rollbacks.json").read_text())
+    assert what_is_wrong(tmp_path / "back" / f"checkpoint-{entry['to']}") is None

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
 import torch
-from conftest import REPO
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -163,51 +157,3 @@ def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
     write_manifest(path.parent)
     with pytest.raises(ValueError, match="was saved by 2 ranks, and now there are 1"):
         make(tiny_folder, tmp_path).train(str(path.parent))
-
-
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {tests!r})
-import test_resume
-from transformers import Trainer, TrainerCallback
-
-class Kill(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == {step}:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-trainer = test_resume.make({folder!r}, {out!r}, **test_resume.SETTINGS["half-used generations"])
-if {inside}:  # after the weights, before the rest
-    optimizer = Trainer._save_optimizer_and_scheduler
-    def dies(self, output_dir):
-        if self.state.global_step == {step}:
-            os.kill(os.getpid(), signal.SIGKILL)
-        optimizer(self, output_dir)
-    Trainer._save_optimizer_and_scheduler = dies
-else:
-    trainer.add_callback(Kill())
-trainer.train(True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("inside", [False, True], ids=["in_a_step", "in_a_checkpoint"])
-def test_a_killed_process_loses_nothing(tiny_folder, tmp_path, inside):
-    settings = SETTINGS["half-used generations"]
-    whole = make(tiny_folder, tmp_path / "whole", **settings)
-    whole.train()
-    out = tmp_path / "killed"
-    environment = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}"}
-    for step in (2, 5):
-        code = KILLED.format(
-            tests=str(REPO / "tests" / "trainer"), folder=str(tiny_folder), out=str(out), step=step, inside=inside
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    again = make(tiny_folder, out, **settings)
-    again.train(True)
-    assert all(torch.equal(p, weights(whole)[n]) for n, p in weights(again).items())
-    steps = [json.loads(line)["step"] for line in (out / "samples.jsonl").read_text().splitlines()]
-    assert steps == [json.loads(x)["step"] for x in (tmp_path / "whole" / "samples.jsonl").read_text().splitlines()]

@@ -1,0 +1,138 @@
+"""What does a checkpoint that is whole, and known to be, cost beside TRL's, in time and in size? And the logs?
+
+    python benchmarks/checkpoints.py [--quick] [--check] [--out FILE]
+
+A model of 57 million parameters (4 with `--quick`) takes two steps and is saved a few times; the parts of saving are timed.
+What TRL writes is weights, optimizer, schedule and random states. Ours are the state of the run, having all files reach the
+disk, and their hashes. Of the logs: the share of the steps' time in which lines are written, in a run of the tiny model with 16
+completions a step, all logged. `--check` exits with 1 where ours adds more than 5 % to the size, hashes slower than 100 MB/s,
+or logs for more than 2 % of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fault_runs import build_start, make, work_folder
+from transformers import AutoTokenizer
+from trl import GRPOTrainer
+
+from grpo_ext.observe.jsonl import JsonLines
+from grpo_ext.tiny.model import build_model
+from grpo_ext.trainer import manifest
+
+BIG = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 12}
+LESS = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+
+
+@contextmanager
+def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
+    """Add up the seconds of all calls of `owner.name`, and those that it makes, under its name."""
+    function: Callable[..., Any] = getattr(owner, name)
+
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+
+    setattr(owner, name, measured)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)
+
+
+def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
+    """Medians over `times` checkpoints: seconds of their parts, and bytes."""
+    quiet = {"eval_strategy": "no", "group_filter": "off", "curriculum": "none", "beta": 0.0, "sync_ref_model": False}
+    trainer = make(model, out, max_steps=2, save_strategy="no", num_iterations=1, steps_per_generation=2, **quiet)
+    trainer.train()
+    rounds = []
+    for _ in range(times):
+        spent: dict[str, float] = {}
+        with (
+            timed(GRPOTrainer, "_save_checkpoint", spent),
+            timed(manifest, "flush", spent),
+            timed(manifest, "_hashes", spent),
+        ):
+            began = time.perf_counter()
+            trainer._save_checkpoint(trainer.model, None)
+            whole = time.perf_counter() - began
+        rest = whole - sum(spent.values())
+        rounds.append(
+            {"trl": spent["_save_checkpoint"], "flush": spent["flush"], "hash": spent["_hashes"], "state": rest}
+        )
+    folder = manifest.checkpoints(out)[-1]
+    sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    ours = sum(size for name, size in sizes.items() if name.startswith("grpo_state") or name == manifest.MANIFEST)
+    seconds = {part: round(statistics.median(one[part] for one in rounds), 3) for part in rounds[0]}
+    hashed = (sum(sizes.values()) - sizes[manifest.MANIFEST]) / statistics.median(one["hash"] for one in rounds)
+    began = time.perf_counter()
+    assert manifest.what_is_wrong(folder) is None
+    return {
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "seconds": seconds,
+        "seconds_to_verify": round(time.perf_counter() - began, 3),
+        "megabytes_of_trl": round((sum(sizes.values()) - ours) / 1e6, 2),
+        "megabytes_of_ours": round(ours / 1e6, 3),
+        "hashed_megabytes_per_second": round(hashed / 1e6),
+    }
+
+
+def logging_share(model: Path, out: Path, steps: int) -> float:
+    """The share of the time of the steps in which lines are appended to the logs."""
+    quiet = {
+        "eval_strategy": "no",
+        "group_filter": "off",
+        "curriculum": "none",
+        "save_strategy": "no",
+        "logging_steps": 1,
+    }
+    trainer = make(model, out, max_steps=steps, **quiet)
+    spent: dict[str, float] = {}
+    with timed(JsonLines, "append", spent), timed(trainer, "_hand_out", spent):
+        began = time.perf_counter()
+        trainer.train()
+        whole = time.perf_counter() - began
+    return sum(spent.values()) / whole  # what is handed out is counted twice where it is appended
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smaller model, fewer times")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    args = parser.parse_args()
+    with work_folder() as folder:
+        tiny, big = build_start(Path(folder) / "tiny"), Path(folder) / "big"
+        tokenizer = AutoTokenizer.from_pretrained(tiny)
+        tokenizer.save_pretrained(big)
+        build_model(tokenizer, **(LESS if args.quick else BIG)).save_pretrained(big)
+        found = saving(big, Path(folder) / "saved", 3 if args.quick else 5)
+        found["share_of_logging"] = round(logging_share(tiny, Path(folder) / "logged", 10 if args.quick else 40), 4)
+    print(json.dumps(found, indent=1))
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    bounds = {
+        "at most 5 % larger": found["megabytes_of_ours"] <= 0.05 * found["megabytes_of_trl"],
+        "hashes 100 MB/s": found["hashed_megabytes_per_second"] >= 100,
+        "logs for at most 2 % of the time": found["share_of_logging"] <= 0.02,
+    }
+    for bound, held in bounds.items():
+        print(f"{'yes' if held else 'NO'}: {bound}")
+    if args.check and not all(bounds.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
