@@ -4,7 +4,7 @@
 
 The Countdown demo's model from its warm start, 16 groups a step. The learning rate rises within 20 steps to six times the
 recipe's; on the way the reward collapses. The collapse begins after the last step whose reward is no lower than the first ten
-steps' lowest. With `health_rules: {reward_collapse: {action: rollback}}` and `rollback_factor: 0.25` the run goes back. Healthy
+steps' lowest. With `health_rules: {reward_collapse: {action: rollback}}` and `rollback_factor: 0.15` the run goes back. Healthy
 runs have the recipe's own learning rate, three seeds, with every rule on. `--check` exits with 1 where an alarm came later than
 10 steps after the beginning, the run did not end above where it began, or a healthy run had an alarm.
 """
@@ -29,7 +29,7 @@ COLLAPSE = "{reward_collapse: {threshold: 6, action: rollback}}"
 
 
 def unstable(model: Path, out: Path, steps: int, rollback: bool) -> Recipe:
-    safety = {"health_rules": COLLAPSE, "rollback_factor": 0.25} if rollback else {}
+    safety = {"health_rules": COLLAPSE, "rollback_factor": 0.15} if rollback else {}
     rising = {"learning_rate": 2.4e-3, "warmup_steps": 20, "seed": 0, "max_steps": steps}
     saved = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 5}
     return recipe_for(model, out, **COMMON, **rising, **saved, **safety)
