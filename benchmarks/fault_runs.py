@@ -6,13 +6,11 @@ full file system, a damaged file.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +35,7 @@ from grpo_ext.trainer.manifest import checkpoints
 
 STEPS = 16  # two epochs of 8: two passes over each of two generations, two steps a pass
 CLOCKS = ("time", "per_second", "runtime", "speed", "train_loss")
+Outcome = tuple[str, str, bool]  # what happened, what was lost, whether that is as it should be
 LIMIT = 300.0  # seconds that a trial may take
 
 
@@ -208,17 +207,6 @@ class Bench:
 
     def lost(self, out: Path, ranks: int = 1) -> str:
         return ", ".join(lost(left_by(out), self.wanted[ranks])) or "nothing"
-
-
-def small_file_system(folder: Path) -> None:
-    """Mount 16 MiB of memory on a folder, for this process alone; exits with 3 where that is not allowed."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    new_mounts, new_user = 0x00020000, 0x10000000
-    if libc.unshare(new_mounts) and libc.unshare(new_user | new_mounts):
-        sys.exit(3)
-    subprocess.run(["mount", "--make-rprivate", "/"], capture_output=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True).returncode:
-        sys.exit(3)
 
 
 def quiet() -> None:

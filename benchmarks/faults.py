@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -21,20 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fault_disks import full_disk, read_only
 from fault_runs import (
     STEPS,
     Bench,
     KillAt,
+    Outcome,
     build_start,
     finite,
     last_metrics,
     left_by,
     letters,
-    make,
     quiet,
-    small_file_system,
-    start,
-    wait,
     work_folder,
 )
 from transformers import TrainerCallback
@@ -55,9 +52,6 @@ def dying(completions):
 """
 
 
-Outcome = tuple[str, str, bool]  # what happened, what was lost, whether that is as it should be
-
-
 def kill(bench: Bench) -> Outcome:
     out, codes = bench.run("kill", callbacks=(KillAt(6),))
     _, again = bench.run("kill")
@@ -69,7 +63,7 @@ def dead_rank(bench: Bench) -> Outcome:
     out, codes = bench.run("rank", 2, callbacks=(KillAt(6, rank=1),))
     _, again = bench.run("rank", 2)
     gone = bench.lost(out, 2)
-    told = "the other rank ended, too; started again, they went on from step 5"
+    told = "the other was ended, as the launcher does; started again, they went on from step 5"
     return told, gone, codes[1] == -9 and codes[0] != 0 and again == [0, 0] and gone == "nothing"
 
 
@@ -95,48 +89,6 @@ def flipped(bench: Bench) -> Outcome:
         path.write_bytes(content)
 
     return damaged(bench, "flipped", flip)
-
-
-class FillsTheDisk(TrainerCallback):
-    """Fills the file system after step 4, and makes room again after step 9."""
-
-    def __init__(self, trainer: Any):
-        self.trainer, self.out = trainer, Path(trainer.args.output_dir)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        ballast = self.out.parent / "ballast"
-        if state.global_step == 4:
-            try:
-                with ballast.open("wb", buffering=0) as file:
-                    while True:
-                        file.write(bytes(4096))
-            except OSError:
-                pass
-        if state.global_step == 9:
-            found = {"whole": newest_whole(self.out), "error": self.trainer.save_error}
-            ballast.unlink()
-            (self.out / "during.json").write_text(json.dumps(found))
-
-
-def full_disk(bench: Bench) -> Outcome:
-    """A file system of 16 MiB, seen by this trial's process alone."""
-    out, disk = bench.folder / "full", bench.folder / "disk"
-    disk.mkdir()
-
-    def body() -> None:
-        small_file_system(disk)
-        trainer = make(bench.model, disk / "run")
-        trainer.add_callback(FillsTheDisk(trainer))
-        trainer.train(True)
-        shutil.copytree(disk / "run", out / "run")
-
-    if wait(start(1, out, body)) == [3]:
-        return "not tried: no file system can be mounted here", "", True
-    during = json.loads((out / "run" / "during.json").read_text())
-    gone = bench.lost(out / "run")
-    kept = Path(during["whole"] or "").name == "checkpoint-4" and "space" in (during["error"] or "")
-    told = "five checkpoints were not written and logs kept in memory; checkpoint-4 was kept; with room again it went on saving"
-    return told, gone, kept and gone == "nothing"
 
 
 def inf_reward(bench: Bench) -> Outcome:
@@ -220,6 +172,7 @@ FAULTS: dict[str, Callable[[Bench], Outcome]] = {
     "truncated checkpoint": truncated,
     "flipped byte in a checkpoint": flipped,
     "disk full for five steps": full_disk,
+    "read-only folder and checkpoint": read_only,
     "reward of inf": inf_reward,
     "NaN log-probs in a step": nan_logprob,
     "reward that hangs": hanging_reward,

@@ -21,8 +21,8 @@ FREE = (
     "save_*", "resume", "resume_from_checkpoint", "restore_callback_states_from_checkpoint", "health_*", "max_skipped_steps",
     "rollback_factor", "max_rollbacks", "reward_workers", "reward_timeout", "reward_max_failure_rate", "accelerate_config",
     "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory", "dataloader_persistent_workers",
-    "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "harvest", "preset", "use_cpu", "num_completions_to_print",
-    "eval_on_start",
+    "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "harvest", "preset", "use_cpu",
+    "num_completions_to_print", "eval_on_start",
 )  # fmt: skip
 # These change nothing either where evaluation leaves the random state alone (`eval_temperature`).
 EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_generations_eval", "dataset_test_split")
