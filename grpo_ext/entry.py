@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.launch import check_ranks, check_sharding, tell_exit
+from grpo_ext.launch import check_ranks, check_sharding, end_with_launcher, tell_exit
 from grpo_ext.recipe.difference import SAVED, check_same_run, differences, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -43,6 +43,7 @@ def run_training(
     from grpo_ext.trainer.signals import Interrupted
 
     check_ranks()
+    end_with_launcher()
     # transformers warns in every process that it will rename options of its own
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     path, words = split_config(sys.argv[1:] if words is None else words)

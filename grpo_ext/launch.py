@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from grpo_ext.recipe.folder import accelerate_config
 
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: stopped by a signal with a checkpoint; the same command goes on
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+LAUNCHER = "GRPO_EXT_LAUNCHER"  # the command's process, without which no rank goes on
 RANKS = "GRPO_EXT_RANKS"  # the folder in which ranks tell the command that they take signals, and their exit codes
 
 
@@ -76,7 +78,8 @@ def launch(
     shown = [f"{key}={value}" for key, value in environment.items()] + ["accelerate launch", *command[3:]]
     print("$", " ".join(shown), flush=True)
     with tempfile.TemporaryDirectory(prefix="grpo_ext-") as folder:
-        return Launched(command, {**os.environ, **environment, RANKS: folder}, Path(folder)).wait()
+        ours = {RANKS: folder, LAUNCHER: str(os.getpid())}
+        return Launched(command, {**os.environ, **environment, **ours}, Path(folder)).wait()
 
 
 class Launched:
@@ -129,6 +132,18 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def end_with_launcher() -> None:
+    """Where `grpo-ext train` started this process, end it when that is killed: started again, it would write the same files."""
+    if launcher := os.environ.get(LAUNCHER):
+        threading.Thread(target=_watch, args=(int(launcher),), name="launcher-watch", daemon=True).start()
+
+
+def _watch(launcher: int) -> None:
+    while _lives(launcher):
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tell_ready() -> None:

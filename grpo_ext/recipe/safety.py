@@ -35,7 +35,7 @@ class SafetyOptions:
             `"stop"`, end the run with a checkpoint; `"none"`: there is no monitor.
         health_rules (`dict`, *optional*): for single rules of the monitor `false`, a threshold, or
             `{threshold: ..., action: ...}`; `docs/report.md` lists them with their thresholds.
-        rollback_factor (`float`, defaults to 0.5): what the learning rate is multiplied by at each rollback.
+        rollback_factor (`float`, defaults to 0.25): what the learning rate is multiplied by at each rollback.
         max_rollbacks (`int`, defaults to 3): rollbacks of one run; at the next alarm that asks for one it ends.
     """
 
@@ -50,7 +50,7 @@ class SafetyOptions:
         default=None, metadata={"help": "By rule: false, a threshold, or {threshold, action}. See docs/report.md."}
     )
     rollback_factor: float = field(
-        default=0.5, metadata={"help": "What the learning rate is multiplied by at each rollback."}
+        default=0.25, metadata={"help": "What the learning rate is multiplied by at each rollback."}
     )
     max_rollbacks: int = field(default=3, metadata={"help": "Rollbacks before an alarm ends the run."})
 

@@ -56,6 +56,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "training_step": ("self", "model", "inputs", "num_items_in_batch"),
     "train": ("self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
     "_save_checkpoint": ("self", "model", "trial"),
+    "_run_epoch": ("self", "model", "epoch"),
+    "_get_grad_norm": ("self", "model", "grad_norm"),
 }
 
 # The same of what talks to vLLM.
@@ -115,6 +117,8 @@ ATTRIBUTES = (
     "self.use_transformers_continuous_batching = ",
 )
 
+LOSS_STATE = ("_tr_loss", "_globalstep_last_logged")  # of transformers' loop; a resumed run gives them back
+
 
 @cache
 def check_contract() -> None:
@@ -153,6 +157,8 @@ def check_contract() -> None:
         moved.append("GRPOTrainer._generate_single_turn no longer calls unwrapped_model.generate")
     if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
         moved.append("transformers' generate takes no custom_generate")
+    loop = inspect.getsource(trl.GRPOTrainer._inner_training_loop).partition("on_train_begin")[0]
+    moved += [f"Trainer no longer sets `{n}` before on_train_begin" for n in LOSS_STATE if f"self.{n} = " not in loop]
     source = inspect.getsource(trl.GRPOTrainer.__init__)
     moved += [f"GRPOTrainer.__init__ no longer sets `{text.strip(' =')}`" for text in ATTRIBUTES if text not in source]
     if moved:

@@ -60,6 +60,13 @@ class ExactResume:
         with overridden(self.args, eval_on_start=self.args.eval_on_start and not resume_from_checkpoint):
             return super().train(resume_from_checkpoint or None, *args, **kwargs)
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, which would take one step more from the checkpoint of the last step."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def newest_checkpoint(self) -> str | None:
         """The newest whole checkpoint of `output_dir`, read by one rank for all."""
         found = newest_whole(Path(self.args.output_dir)) if self.accelerator.is_main_process else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -157,3 +158,15 @@ def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
     write_manifest(path.parent)
     with pytest.raises(ValueError, match="was saved by 2 ranks, and now there are 1"):
         make(tiny_folder, tmp_path).train(str(path.parent))
+
+
+def test_a_run_that_is_done_takes_no_step_more(tiny_folder, tmp_path):
+    settings = {"max_steps": 3, "num_train_epochs": 9}  # in the midst of an epoch
+    first = make(tiny_folder, tmp_path, **settings)
+    first.train()
+    again = make(tiny_folder, tmp_path, **settings)
+    again.train(True)
+    assert again.state.global_step == 3
+    assert all(torch.equal(p, weights(first)[n]) for n, p in weights(again).items())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "train_runtime" in line] == [3]

@@ -22,6 +22,7 @@ SETTINGS = {
     "save_steps": 3,
     "lr_scheduler_type": "linear",
     "steps_per_generation": 4,
+    "rollback_factor": 0.5,
 }
 
 
