@@ -1,36 +1,79 @@
-"""How a step's seconds grow with the length of completions and the size of groups, ours and TRL's."""
+"""How a step's seconds grow with the length of completions and the size of groups, and from which prompt on sharing pays."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from step_bench import SIDES, measure
-from step_work import UNEVEN
+from step_bench import SIDES, Bench, measure
+from step_work import Case
+
+SMALL = Case(16, 8, 8, (150, 150), (100, 0.6, 256), 0.0, 2000, hidden=64)
+LENGTHS = {n: replace(SMALL, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)}
+GROUPS = {g: replace(SMALL, rows=64, micro_batch=64, group=g) for g in (4, 8, 16, 32, 64)}
+PROMPTS = {
+    n: replace(SMALL, rows=32, micro_batch=32, prompt=(n, n), completion=(128, 0.0, 128))
+    for n in (2, 8, 32, 128, 512, 1024)
+}
+SHARED = ("not shared", "shared")
 
 
-def growth(path: Path, rounds: int) -> dict[str, list[Any]]:
-    """Seconds against completion length and group size, as a plot and a table."""
+def growth(path: Path, rounds: int) -> dict[str, dict[str, Any]]:
+    """Three tables of medians, and a plot of them; the third is of ours with and without shared prompts."""
+    found = {
+        "longest completion": {n: table_row(measure(case, rounds)) for n, case in told(LENGTHS)},
+        "num_generations": {n: table_row(measure(case, rounds)) for n, case in told(GROUPS)},
+        "prompt tokens, completions of 128": {n: with_and_without(case, rounds) for n, case in told(PROMPTS)},
+    }
+    for label, rows in found.items():
+        for n, row in rows.items():
+            print(f"{label} {n:>5}: {row}", flush=True)
+    plot(found, path)
+    return found
+
+
+def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
+    """A panel a table, both axes logarithmic."""
     import matplotlib.pyplot as plt
 
-    small = replace(UNEVEN, rows=16, vocab=2000, layers=2)
-    lengths = {n: replace(small, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)}
-    sizes = {g: replace(small, rows=64, group=g, completion=(100, 0.6, 256)) for g in (4, 8, 16, 32, 64)}
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    found = {}
-    for axis, label, cases in zip(axes, ("longest completion", "num_generations"), (lengths, sizes), strict=True):
-        rows = {str(n): measure(case, rounds) for n, case in cases.items()}
-        for side in SIDES:
-            axis.loglog(list(cases), [row[f"{side} s"] for row in rows.values()], "o-", label=side)
-        axis.set(xlabel=label, ylabel="seconds a step", xticks=list(cases), xticklabels=list(cases))
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
+    for axis, (label, rows) in zip(axes, found.items(), strict=True):
+        numbers, seconds = [int(n) for n in rows], []
+        for side in SHARED if "prompt" in label else SIDES:
+            seconds += [row[f"{side} s"] for row in rows.values()]
+            axis.loglog(numbers, seconds[-len(rows) :], "o-", label=side)
+        ticks = [base * 10.0**power for power in (-2, -1, 0, 1) for base in (1, 2, 5)]
+        ticks = [tick for tick in ticks if min(seconds) / 2 < tick < max(seconds) * 2]
         axis.minorticks_off()
+        axis.set_xticks(numbers, numbers)
+        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set(xlabel=label, ylabel="seconds a step")
         axis.legend()
-        found[label] = {n: {k: row[k] for k in ("TRL s", "ours s", "ratio")} for n, row in rows.items()}
-        for n, row in rows.items():
-            print(
-                f"{label} {n:>5}: TRL {row['TRL s']:.2f} s, ours {row['ours s']:.2f} s, {row['ratio']:.2f} x",
-                flush=True,
-            )
-    figure.savefig(path, dpi=120)
-    return found
+    figure.savefig(path, dpi=100)
+
+
+def told(cases: dict[int, Case]) -> Any:
+    """The cases, each printed as it begins."""
+    for n, case in cases.items():
+        print(f"{n} ...", flush=True)
+        yield n, case
+
+
+def table_row(row: dict[str, Any]) -> dict[str, float]:
+    return {name: round(row[name], 3) for name in ("TRL s", "ours s", "ratio")}
+
+
+def with_and_without(case: Case, rounds: int) -> dict[str, float]:
+    """Seconds of ours with and without shared prompts, and their ratio."""
+    settings = {side: (("shared_prefix", side == "shared"),) for side in SHARED}
+    benches = {side: Bench(replace(case, settings=settings[side]), ("ours",)) for side in SHARED}
+    seconds: dict[str, list[float]] = {side: [] for side in SHARED}
+    for number in range(rounds + 1):
+        for side in SHARED if number % 2 else SHARED[::-1]:
+            taken = benches[side].step("ours")[0]
+            if number:
+                seconds[side].append(taken)
+    ratio = statistics.median(a / b for a, b in zip(seconds["not shared"], seconds["shared"], strict=True))
+    return {**{f"{side} s": round(statistics.median(seconds[side]), 3) for side in SHARED}, "ratio": round(ratio, 3)}
