@@ -87,7 +87,7 @@ def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
         "ratio": statistics.median(a / b for a, b in zip(seconds["TRL"], seconds["ours"], strict=True)),
         **{f"{side} tokens": tokens[side] for side in SIDES},
         "gradient": float((grads["ours"] - grads["TRL"]).abs().max() / scale),
-        "bound s": lower_bound(case),
+        "bound s": lower_bound(case) / ranks,
         "asked": case.bound,
     }
 
