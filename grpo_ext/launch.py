@@ -129,9 +129,12 @@ class Launched:
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
     except ProcessLookupError:
         return False
-    return True
+    except OSError:  # no such file system: what is known is that it is there
+        return True
+    return not state.lstrip().startswith("Z")  # ended, and nobody has asked how
 
 
 def end_with_launcher() -> None:
