@@ -50,7 +50,9 @@ def make(folder: Path, recipe: Any, rows: int, options: dict[str, Any], output: 
         log_samples=0,
         **options,
     )
-    return GRPOExtTrainer(str(folder), ["countdown"], args, train_rows(recipe))
+    trainer = GRPOExtTrainer(str(folder), ["countdown"], args, train_rows(recipe))
+    trainer.model.train()
+    return trainer
 
 
 def sample(trainer: GRPOExtTrainer, examples: list[dict], step: int) -> tuple[int, float]:
