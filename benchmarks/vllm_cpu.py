@@ -4,17 +4,20 @@
 
 Countdown as the demo samples it: 256 completions of at most 72 tokens, 8 a prompt, at temperature 1, from its warm-started
 model, made here in a minute unless `--model` names one. Each side is called as a training step calls it, after one call that
-is not counted; weights are pushed to vLLM before each, as they are in training, and that time counts. The three take turns;
-figures are medians over the rounds. `--check` exits with 1 where vLLM's log-probs are not the trainer's, or ours is not faster
-than transformers'. Needs `make vllm`'s environment.
+is not counted; weights are pushed to vLLM before each, as they are in training, and that time counts. Each runs in a process of
+its own, on one thread; figures are medians of the rounds. `--check` exits with 1 where vLLM's log-probs are not the trainer's,
+or ours is not faster than transformers'. Needs `make vllm`'s environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -66,25 +69,27 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict], step: int) -> tuple[in
     return sum(map(len, completions)), time.perf_counter() - start
 
 
-def measure(folder: Path, rounds: int, rows: int, output: str) -> dict[str, Any]:
-    """Tokens per second by engine, and how far vLLM's log-probs are from the trainer's on average."""
+def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> dict[str, Any]:
+    """Tokens per second, and how far vLLM's log-probs are from the trainer's on average."""
     recipe = load_recipe(recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": str(folder)})
-    trainers = {name: make(folder, recipe, rows, options, output) for name, options in ENGINES.items()}
-    data = trainers["vLLM colocate"].train_dataset
-    rates: dict[str, list[float]] = {name: [] for name in ENGINES}
+    trainer = make(folder, recipe, rows, ENGINES[engine], output)
+    data, rates, apart = trainer.train_dataset, [], None
     for step in range(rounds + 1):
         examples = [data[(step * rows // 8 + i) % len(data)] for i in range(rows // 8) for _ in range(8)]
-        for name, trainer in trainers.items():
-            tokens, seconds = sample(trainer, examples, step)
-            if step:
-                rates[name].append(tokens / seconds)
-    engine = trainers["vLLM colocate"]
-    engine._generate_and_score_completions(examples)
-    apart = engine._metrics["train"]["sampling/sync_difference"][-1]
-    return {
-        "tokens per second": {name: statistics.median(found) for name, found in rates.items()},
-        "logps apart": apart,
-    }
+        tokens, seconds = sample(trainer, examples, step)
+        rates.append(tokens / seconds)
+    if trainer.use_vllm:
+        trainer._generate_and_score_completions(examples)
+        apart = trainer._metrics["train"]["sampling/sync_difference"][-1]
+    return {"rate": statistics.median(rates[1:]), "apart": apart}
+
+
+def in_a_process(engine: str, words: list[str]) -> dict[str, Any]:
+    """The same in a process of its own with one thread: vLLM changes the threads of the process that it lives in."""
+    command = [sys.executable, __file__, "--engine", engine, *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    out = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
+    return json.loads(out.stdout.splitlines()[-1])
 
 
 def main() -> int:
@@ -93,19 +98,24 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
+    parser.add_argument("--engine", choices=ENGINES, help="measure this one alone, in this process")
     args = parser.parse_args()
+    rounds, rows = (3, 64) if args.quick else (7, 256)
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or warm_start(Path(folder))
-        found = measure(model, 3 if args.quick else 7, 64 if args.quick else 256, folder)
-    rates = found["tokens per second"]
-    for name, rate in rates.items():
-        print(f"{name:14}  {rate:9,.0f} tokens/s  {rate / rates['transformers']:5.2f}")
-    print(f"log-probs of vLLM and the trainer: {found['logps apart']:.1e} apart on average")
+        if args.engine:
+            print(json.dumps(measure(args.engine, model, rounds, rows, folder)))
+            return 0
+        words = ["--model", str(model), *(["--quick"] if args.quick else [])]
+        found = {engine: in_a_process(engine, words) for engine in ENGINES}
+    plain, apart = found["transformers"]["rate"], found["vLLM colocate"]["apart"]
+    for engine, figures in found.items():
+        print(f"{engine:14}  {figures['rate']:9,.0f} tokens/s  {figures['rate'] / plain:5.2f}")
+    print(f"log-probs of vLLM and the trainer: {apart:.1e} apart on average")
     if args.out:
-        found["machine"] = f"{platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-        found["versions"] = f"vLLM {vllm.__version__}, transformers {transformers.__version__}"
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
-    good = found["logps apart"] <= 1e-5 and rates["fast_generate"] > rates["transformers"]
+        versions = {module.__name__: module.__version__ for module in (torch, transformers, vllm)}
+        args.out.write_text(json.dumps({**found, "machine": platform.machine(), **versions}, indent=1) + "\n")
+    good = apart <= 1e-5 and found["fast_generate"]["rate"] > plain
     return 0 if good or not args.check else 1
 
 
