@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 from conftest import REPO
-from engine_parts import free_port
+from engine_parts import free_port, outside
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.of_recipe import server_of
@@ -43,14 +42,13 @@ def words(engine_folder, folder, ranks, **options):
 
 
 def train(path, ranks):
-    leave_out = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     out = subprocess.run(
         [sys.executable, "-m", "grpo_ext", "train", "--config", str(path), "--num_processes", str(ranks)],
         capture_output=True,
         text=True,
         cwd=REPO,
         timeout=400,
-        env={k: v for k, v in os.environ.items() if k not in leave_out},
+        env=outside(),
     )
     assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-4000:]
     assert f"{ranks} rank" in out.stdout

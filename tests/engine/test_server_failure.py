@@ -13,7 +13,7 @@ import psutil
 import pytest
 import requests
 from conftest import REPO
-from engine_parts import free_port
+from engine_parts import free_port, outside
 
 from grpo_ext import load_recipe
 from grpo_ext.trainer.resume import what_is_wrong
@@ -47,9 +47,8 @@ def recipe(engine_folder, tmp_path):
 
 def start(path, *words):
     command = [sys.executable, "-m", "grpo_ext", "train", "--config", str(path), *words]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")}
     with path.with_suffix(".log").open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=REPO, env=environment)
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=REPO, env=outside())
 
 
 def wait_for_generation(process, url, run, step):
@@ -63,7 +62,8 @@ def wait_for_generation(process, url, run, step):
         if any(line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0 for line in lines):
             return
         time.sleep(0.05)
-    raise RuntimeError("the run ended before")
+    said = (run.parent / "recipe.log").read_text()
+    raise RuntimeError(f"the run ended before:\n{said[-3000:]}")
 
 
 def history(run):

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# N machines that train and one that samples, under Slurm:
+#
+#   sbatch --nodes 3 recipes/slurm/multi_node.sh RECIPE        # two train, one serves
+#
+# The first N - 1 machines run accelerate with multi_node.yaml, the last one the recipe's vLLM server. The recipe says
+# `use_vllm: true` and `vllm_mode: server`; its address is set here. Set GPUS to the GPUs of a machine.
+#SBATCH --job-name grpo
+#SBATCH --ntasks-per-node 1
+#SBATCH --exclusive
+#SBATCH --output %x-%j.log
+set -euo pipefail
+RECIPE=${1:?name a recipe}
+GPUS=${GPUS:-8}
+mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+SAMPLER=${HOSTS[-1]}
+TRAINERS=$((${#HOSTS[@]} - 1))
+((TRAINERS > 0)) || { echo "two machines at least: one trains, one samples" >&2; exit 2; }
+# The server listens at the sampler's address. The group port is opened by process 0, on the first machine.
+SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port 8000 --vllm_group_port 51216)
+
+srun --nodes 1 --nodelist "$SAMPLER" --kill-on-bad-exit=0 \
+  grpo-ext serve --config "$RECIPE" "${SERVER[@]}" --vllm_tensor_parallel_size "$GPUS" &
+STEP=$!
+trap 'kill "$STEP" 2>/dev/null || true' EXIT
+
+TRAIN_ON=$(IFS=,; echo "${HOSTS[*]:0:TRAINERS}")
+srun --nodes "$TRAINERS" --nodelist "$TRAIN_ON" --kill-on-bad-exit=1 bash -c '
+  exec accelerate launch --config_file recipes/accelerate/multi_node.yaml \
+    --num_machines "$0" --num_processes "$1" --machine_rank "$SLURM_PROCID" --main_process_ip "$2" --main_process_port 29500 \
+    -m grpo_ext.train --config "${@:3}"' \
+  "$TRAINERS" "$((TRAINERS * GPUS))" "${HOSTS[0]}" "$RECIPE" "${SERVER[@]}" --vllm_server_timeout 900
