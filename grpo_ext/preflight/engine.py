@@ -34,6 +34,7 @@ def traffic(v: Values, forecast: Forecast) -> Iterator[tuple[str, int | None]]:
     yield f"each generation is one request of {batch.prompts:,} prompts x {batch.num_generations} completions", None
     port = v["vllm_group_port"]
     yield (
-        f"before each of {plan.generations:,} generations process 0 sends its weights to the workers, which reach it at port {port}",
+        f"before each of {plan.generations:,} generations process 0 sends its weights to the workers, who reach it at port "
+        f"{port}",
         weights,
     )
