@@ -62,7 +62,10 @@ class SyncCheck:
 
 @torch.no_grad()
 def sync_difference(trainer: Any, output: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Summed absolute difference of log-probs of a few completions of this rank, and the number of their tokens."""
+    """Summed absolute difference of log-probs of a few completions of this rank, and the number of their tokens.
+
+    Where sampling is truncated, without the tenth of the tokens that differ most.
+    """
     prompt, completion = output["prompt_ids"][:ROWS], output["completion_ids"][:ROWS]
     mask = output["completion_mask"][:ROWS]
     if "tool_mask" in output:
@@ -80,4 +83,6 @@ def sync_difference(trainer: Any, output: dict[str, Any]) -> tuple[torch.Tensor,
         trainer.model.train(training)
     sampled = output["sampling_per_token_logps"][:ROWS]
     difference = (logps - sampled)[mask.bool() & ~sampled.isnan()].abs().float()
+    if trainer.sampling.truncated:  # a token on the edge of the kept set may fall on either side of it by rounding
+        difference = difference.sort().values[: 9 * len(difference) // 10]
     return difference.sum(), difference.new_tensor(difference.numel())
