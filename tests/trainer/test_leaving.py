@@ -47,6 +47,7 @@ def command(tiny_folder, out, **more):
 
 
 def start(words):
+    """A process that minds Ctrl-C, also where these tests run in the background of a shell, which has it ignored."""
     return subprocess.Popen(
         words,
         cwd=REPO,
@@ -55,6 +56,7 @@ def start(words):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
