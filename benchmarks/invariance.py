@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
+from grpo_ext.launch import leave_ranks
 from grpo_ext.trainer.objective import TRL_LOSSES, ExactObjective
 
 ROWS, GROUP, LENGTH = 16, 4, 9  # completions an optimizer step, a prompt; tokens a completion
@@ -286,6 +287,7 @@ def main() -> None:
         found = [gradient(args.model, *job, ranks=2, beta=beta) for *job, beta in args.rank_jobs]
         if int(os.environ["RANK"]) == 0:
             torch.save(found, args.out / "gradients.pt")
+        leave_ranks()
         return
     with tempfile.TemporaryDirectory() as folder:
         losses, cuts = (("grpo", "dapo"), [(2, 1), (4, 4), (4, 8)]) if args.quick else (TRL_LOSSES, CUTS)

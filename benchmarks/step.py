@@ -33,6 +33,8 @@ from step_bench import SIDES, about, measure, passes, peak_of, where_time_goes
 from step_growth import growth
 from step_work import CASES
 
+from grpo_ext.launch import leave_ranks
+
 PARTS = ("time", "memory", "ranks", "profile")
 RANK_CASES = ("countdown", "countdown, beta .04", "uneven, short", "uneven, short, beta .04")  # on two ranks
 QUICK = ("countdown", "equal, all live", "uneven, short", "uneven, short, packed")
@@ -150,6 +152,7 @@ def main() -> None:
         rows = timed(names, rounds, ranks=2)
         if os.environ["RANK"] == "0":
             args.rank_out.write_text(json.dumps(rows))
+        leave_ranks()
     elif args.growth:
         found = {**about(), **growth(args.growth, rounds)}
         if args.out:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.launch import check_ranks, check_sharding, end_with_launcher, tell_exit
+from grpo_ext.launch import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
 from grpo_ext.recipe.difference import SAVED, check_same_run, differences, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -37,6 +37,17 @@ def run_training(
         The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
         where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
+    code = _train(words, load, make_trainer, announce)
+    leave_ranks()  # here, where the trainer is out of scope
+    return tell_exit(code)
+
+
+def _train(
+    words: list[str] | None,
+    load: Callable[[str | None, list[str]], Any],
+    make_trainer: Callable[[Any], Any],
+    announce: Callable[[Any], None] | None,
+) -> int:
     from grpo_ext.observe.progress import show_progress
     from grpo_ext.trainer.nonfinite import NonFiniteSteps
     from grpo_ext.trainer.resume import CheckpointMismatch
@@ -54,7 +65,7 @@ def run_training(
         resume = where_to_begin(recipe, trainer)
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
-        return tell_exit(2)
+        return 2
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
     show_progress(trainer)
     if trainer.is_world_process_zero():
@@ -66,20 +77,18 @@ def run_training(
         trainer.train(resume_from_checkpoint=resume)
     except CheckpointMismatch as error:
         print(f"Cannot go on: {error}", file=sys.stderr)
-        return tell_exit(2)
+        return 2
     except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
-        return tell_exit(stopped(trainer, error, 1))
+        return stopped(trainer, error, 1)
     except Interrupted as signal:
-        return tell_exit(stopped(trainer, f"{signal} asked for it. The same command goes on from there.", signal.code))
+        return stopped(trainer, f"{signal} asked for it. The same command goes on from there.", signal.code)
     if getattr(trainer, "stopped_by", None):
-        return tell_exit(stopped(trainer, trainer.stopped_by, 1))
+        return stopped(trainer, trainer.stopped_by, 1)
     trainer.save_model()
     trainer.save_state()
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
-    if hasattr(trainer, "end"):  # transformers 5.18 and later
-        trainer.end()
-    return tell_exit(0)
+    return 0
 
 
 def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:

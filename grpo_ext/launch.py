@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -165,6 +166,20 @@ def tell_exit(code: int) -> int:
         return code
     Path(folder, f"exit-{os.getpid()}").write_text(str(code))
     return 0 if code == EXIT_INTERRUPTED else code
+
+
+def leave_ranks() -> None:
+    """End this process's part of the process group, if it has one. Called once no trainer is in scope.
+
+    A gloo thread that frees the tensors of its last collective while Python is being torn down aborts the process (SIGABRT,
+    "terminate called without an active exception"); and where a trainer still holds the group when it is ended, that thread
+    and the one that frees the trainer can wait for each other.
+    """
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        gc.collect()  # a trainer is part of reference cycles, and DDP's reducer within it holds the group
+        dist.destroy_process_group()
 
 
 def gpu_is_there() -> bool:

@@ -66,4 +66,7 @@ def main(folder: str, out: str, how: str) -> None:
 
 
 if __name__ == "__main__":
+    from grpo_ext.launch import leave_ranks
+
     main(*sys.argv[1:])
+    leave_ranks()

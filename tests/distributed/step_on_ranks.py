@@ -17,6 +17,8 @@ sys.path.insert(0, str(REPO / "benchmarks"))
 from step_bench import Bench
 from step_work import Case
 
+from grpo_ext.launch import leave_ranks
+
 COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "barrier")
 # prompts and completions of very different lengths, so that ranks hold rows of different sizes
 UNEVEN = Case(32, 16, 4, (10, 140), (25, 0.9, 60), 0.25, 300, hidden=32)
@@ -65,9 +67,9 @@ def main(out: Path) -> None:
         found[name] = both
     if dist.get_rank() == 0:
         out.write_text(json.dumps(found))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     main(Path(sys.argv[1]))
+    leave_ranks()

@@ -8,6 +8,7 @@ import pytest
 import torch.multiprocessing
 from accelerate import Accelerator
 
+from grpo_ext.launch import leave_ranks
 from grpo_ext.trainer.sampler import _refuse_raw_logprobs
 
 pytestmark = pytest.mark.slow
@@ -29,6 +30,8 @@ def ask(rank, port, folder, mode):
     except ValueError as error:
         said = str(error)
     (folder / f"{rank}.txt").write_text(f"{accelerator.num_processes} {said}")
+    del trainer, accelerator
+    leave_ranks()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective"), str(REPO / "benchm
 from invariance import Catch, fixed_completion, lucky  # noqa: E402
 from oracle import loss_of_step, token_logps  # noqa: E402
 
+from grpo_ext.launch import leave_ranks  # noqa: E402
 from grpo_ext.recipe.schema import GRPOExtConfig  # noqa: E402
 from grpo_ext.trainer.objective import ExactObjective  # noqa: E402
 from grpo_ext.trainer.refill import FilteredGroups  # noqa: E402
@@ -173,6 +174,11 @@ def on_two_ranks(folder: Path, jobs: list[dict]) -> list[dict]:
         return torch.load(Path(out) / "found.pt", weights_only=False)
 
 
+def gloo_threads() -> list[str]:
+    names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return [name for name in names if "gloo" in name]
+
+
 def main(folder: str, out: str, jobs: str) -> None:
     found = []
     for job in json.loads(jobs):
@@ -184,3 +190,6 @@ def main(folder: str, out: str, jobs: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    assert gloo_threads(), "the group has its threads before it is left"
+    leave_ranks()
+    assert not gloo_threads(), "a thread of the group lives on, and may abort the process while Python ends"
