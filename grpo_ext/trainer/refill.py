@@ -34,11 +34,12 @@ from grpo_ext.curriculum.prompts import PromptSupply, Row
 from grpo_ext.objective.advantage import group_advantages
 from grpo_ext.trainer.logprobs import loss_mask
 from grpo_ext.trainer.rows import overridden
+from grpo_ext.trainer.scored_later import ScoredLater, unscored, without_blanks
 
 logger = logging.getLogger(__name__)
 
 
-class FilteredGroups:
+class FilteredGroups(ScoredLater):
     """Mixin before `GRPOTrainer`, outside of all that changes what a generation returns.
 
     Reads the options `group_filter`, `group_filter_metric`, `group_filter_pass_rates`, `group_filter_max_rounds`,
@@ -153,6 +154,8 @@ class FilteredGroups:
         merge_metrics(self._metrics["train"], marks, sizes)
         used = min(count(live), wanted)
         self.carried = live.take(range(used, len(live))) if live else None
+        if self.carried is not None and self._may_carry:
+            self.carried = self._scored_now(self.carried)
         further = max(0, drawn - wanted + reused)
         self.group_log.refilled(further, expired, reused, count(self.carried), wanted - used)
         self.group_log.used(used)
@@ -185,9 +188,10 @@ class FilteredGroups:
     def _generate_groups(self, prompts: list[Row]) -> tuple[Groups, torch.Tensor]:
         """A generation of these prompts alone: the groups of all ranks, and which of them have signal, (N,) bool."""
         rows = [dict(row) for row in prompts for _ in range(self.num_generations)]
-        # a group may be used when the policy has moved on: let TRL note the log-probs of the one that sampled it, which it
-        # does where a generation is not trained on within one optimizer step
-        iterations = self.args.gradient_accumulation_steps + 1 if self.max_staleness else self.num_iterations
+        # A group may be used when the policy has moved on. Where its log-probs cannot be noted then, let TRL note them now,
+        # which it does where a generation is not trained on within one optimizer step.
+        now = self._may_carry and not self._may_score_later
+        iterations = self.args.gradient_accumulation_steps + 1 if now else self.num_iterations
         with overridden(self, num_iterations=iterations):
             table = super()._generate_and_score_completions(rows[self._mine(len(rows))])
         if not is_table(table):
@@ -196,6 +200,7 @@ class FilteredGroups:
         self._observe(prompts, stats)
         if self.accelerator.num_processes > 1:
             table = join_rows(gather_object([moved(table, "cpu")]))
+        table = unscored(table) if self._may_carry else table
         rewards = self._weighted().to(table["advantages"].device)
         return Groups(table, rewards, (self.state.global_step,) * len(prompts)), stats.kept
 
@@ -203,7 +208,7 @@ class FilteredGroups:
         """This rank's rows of the groups with signal, filled up with silenced ones."""
         filler = silenced(dead.take(range(missing))) if missing else None
         groups = join_groups([live, filler])
-        table = dict(groups.table)
+        table = without_blanks(groups.table)
         if self.scale_rewards == "batch":
             rewards = groups.rewards.clone()
             rewards[len(rewards) - missing * self.num_generations :] = torch.nan

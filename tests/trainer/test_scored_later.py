@@ -1,0 +1,74 @@
+"""Groups carried over are scored once, under the policy that sampled them; others by the step alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from datasets import Dataset
+from scripted_groups import GROUP, train
+from trl import GRPOTrainer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.trainer.scored_later import OLD, unscored, without_blanks
+
+pytestmark = pytest.mark.slow
+
+
+def test_only_what_is_carried_is_scored_beforehand(tiny_folder, tmp_path, monkeypatch):
+    plain, scored = GRPOTrainer._get_per_token_logps_and_entropies, []
+
+    def counted(self, model, input_ids, *args, **kwargs):
+        if not torch.is_grad_enabled():
+            scored.append(len(input_ids))
+        return plain(self, model, input_ids, *args, **kwargs)
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", counted)
+    trainer, _ = train(tiny_folder, tmp_path, ga=2, steps=3, group_filter="refill")
+    carried = [row["groups/carried"] for row in trainer.state.log_history if "groups/carried" in row]
+    assert sum(scored) == sum(carried) * GROUP > 0
+    assert sum(scored) < sum(row.get("groups/generated", 0) for row in trainer.state.log_history) * GROUP / 4
+
+
+def even(completion_ids, **kwargs):
+    return [float(sum(ids) % 2) for ids in completion_ids]
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 20, "min_p": 0.001}, {"gradient_checkpointing": True}])
+def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_folder, tmp_path, settings):
+    args = GRPOExtConfig(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        num_generations=4,
+        max_completion_length=6,
+        max_steps=4,
+        learning_rate=0.02,
+        lr_scheduler_type="constant",
+        beta=0.04,
+        group_filter="refill",
+        sampler_check_share=1.0,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **{"gradient_checkpointing": False, **settings},
+    )
+    rows = Dataset.from_list([{"prompt": f"Use {n}, 3 to make {n + 3}."} for n in range(1, 40)])
+    trainer = GRPOExtTrainer(model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows)
+    trainer.train()
+    logs = [row for row in trainer.state.log_history if "groups/reused" in row]
+    assert sum(row["groups/reused"] for row in logs) > 0
+    assert max(row["sampling/logp_difference/max"] for row in logs) < 2e-5
+    ratios = [row["clip_ratio/region_mean"] for row in logs]
+    assert max(ratios) > 0, "the policy moved, so that ratios of what it carried are clipped"
+
+
+def test_a_step_of_one_policy_has_no_old_log_probs():
+    table = {"completion_ids": torch.zeros(3, 4, dtype=torch.long)}
+    assert unscored({**table, OLD: torch.ones(3, 4)})[OLD].eq(1).all()
+    assert OLD not in without_blanks(unscored(table))
+    mixed = unscored(table)
+    mixed[OLD][1] = -1.0
+    assert without_blanks(mixed)[OLD].isnan().any(1).tolist() == [True, False, True]
