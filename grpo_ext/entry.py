@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -37,8 +38,10 @@ def run_training(
         The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
         where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
-    code = _train(words, load, make_trainer, announce)
+    code, recipe = _train(words, load, make_trainer, announce)
     leave_ranks()  # here, where the trainer is out of scope
+    if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":
+        code = save_merged(recipe)  # no rank waits for it
     return tell_exit(code)
 
 
@@ -47,7 +50,8 @@ def _train(
     load: Callable[[str | None, list[str]], Any],
     make_trainer: Callable[[Any], Any],
     announce: Callable[[Any], None] | None,
-) -> int:
+) -> tuple[int, Any]:
+    """The exit code, and the recipe where it could be used."""
     from grpo_ext.observe.progress import show_progress
     from grpo_ext.trainer.nonfinite import NonFiniteSteps
     from grpo_ext.trainer.resume import CheckpointMismatch
@@ -65,7 +69,7 @@ def _train(
         resume = where_to_begin(recipe, trainer)
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
-        return 2
+        return 2, None
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
     show_progress(trainer)
     if trainer.is_world_process_zero():
@@ -77,17 +81,35 @@ def _train(
         trainer.train(resume_from_checkpoint=resume)
     except CheckpointMismatch as error:
         print(f"Cannot go on: {error}", file=sys.stderr)
-        return 2
+        return 2, recipe
     except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
-        return stopped(trainer, error, 1)
+        return stopped(trainer, error, 1), recipe
     except Interrupted as signal:
-        return stopped(trainer, f"{signal} asked for it. The same command goes on from there.", signal.code)
+        return stopped(trainer, f"{signal} asked for it. The same command goes on from there.", signal.code), recipe
     if getattr(trainer, "stopped_by", None):
-        return stopped(trainer, trainer.stopped_by, 1)
+        return stopped(trainer, trainer.stopped_by, 1), recipe
     trainer.save_model()
     trainer.save_state()
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
+    return 0, recipe
+
+
+def save_merged(recipe: Any) -> int:
+    """Save adapter and base as one model beside the adapter; the exit code."""
+    from grpo_ext.merge import MERGED, merge_adapter
+
+    folder = Path(recipe.training.output_dir)
+    dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
+    try:
+        difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)
+    except (ValueError, OSError) as error:
+        print(
+            f"The adapter is saved, and the merged model is not: {error}\n`grpo-ext merge --model {folder}` tries again.",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"Saved to {folder / MERGED}, with the adapter merged (log-probs differ by at most {difference:.1g}).")
     return 0
 
 

@@ -96,3 +96,13 @@ def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
         "dtype": model.dtype,
         **(recipe.training.model_init_kwargs or {}),
     }
+
+
+def adapter_of(recipe: Recipe) -> Any:
+    """The adapter that the recipe trains, as peft's config; `None` where it trains the model itself."""
+    from trl import get_peft_config
+
+    config = get_peft_config(recipe.model)
+    if config is not None:
+        config.revision = recipe.model.model_revision  # saved with the adapter: which base it belongs to
+    return config

@@ -22,9 +22,9 @@ def main(words: list[str] | None = None) -> int:
 
 def make_trainer(recipe: Recipe) -> SFTTrainer:
     """TRL's `SFTTrainer` for a recipe."""
-    from trl import SFTTrainer, get_peft_config, get_quantization_config
+    from trl import SFTTrainer, get_quantization_config
 
-    from grpo_ext.setup_run import model_init_kwargs
+    from grpo_ext.setup_run import adapter_of, model_init_kwargs
     from grpo_ext.tasks.base import open_dataset
 
     args, run = recipe.training, recipe.run
@@ -41,7 +41,7 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
         train_dataset=train_dataset,
         optimizer_cls_and_kwargs=optimizer,
         quantization_config=get_quantization_config(recipe.model),
-        peft_config=get_peft_config(recipe.model),
+        peft_config=adapter_of(recipe),
     )
 
 

@@ -21,10 +21,10 @@ def main(words: list[str] | None = None) -> int:
 
 def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     """The trainer of a recipe; data and rewards are checked before the model is loaded."""
-    from trl import get_peft_config, get_quantization_config
+    from trl import get_quantization_config
 
     from grpo_ext.preflight.run import check_start
-    from grpo_ext.setup_run import eval_rows, model_init_kwargs, named_rewards_and_weights, train_rows
+    from grpo_ext.setup_run import adapter_of, eval_rows, model_init_kwargs, named_rewards_and_weights, train_rows
     from grpo_ext.trainer import GRPOExtTrainer
 
     args = recipe.training
@@ -45,7 +45,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
         train_dataset,
         eval_dataset,
         quantization_config=get_quantization_config(recipe.model),
-        peft_config=get_peft_config(recipe.model),
+        peft_config=adapter_of(recipe),
     )
 
 

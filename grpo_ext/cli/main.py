@@ -23,6 +23,7 @@ SUBCOMMANDS = (
     "serve",
     "sft",
     "eval",
+    "merge",
     "report",
     "demo",
     "rewards",
@@ -40,6 +41,7 @@ examples:
   grpo-ext serve --config RECIPE                           the vLLM server that a recipe needs
   grpo-ext probe --config RECIPE                           how many groups will have signal
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora         the adapter of a LoRA run and its base as one whole model
   grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
   grpo-ext rewards list                                    what can judge a completion
 """

@@ -76,12 +76,12 @@ def check_server(v: Values, report: Report) -> None:
 def least_on_disk(v: Values) -> int | None:
     """Bytes that the run will at least keep: its final model, and the checkpoints of `save_total_limit` (else one).
 
-    `None` where an adapter is trained or the model is not in a folder here, so that its weights cannot be measured.
+    `None` where only an adapter is kept or the model is not in a folder here, so that its weights cannot be measured.
     """
     folder = Path(v["model_name_or_path"] or "").expanduser()
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if v["use_peft"] or not weights:
-        return None
+        return weights if weights and v["save_merged"] else None
     kept = 0 if str(v["save_strategy"]) == "no" else v["save_total_limit"] or 1
     return weights * (1 + kept * (1 if v["save_only_model"] else 3))  # AdamW keeps two numbers a weight
 

@@ -123,7 +123,7 @@ def _supervised_only(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
-SFT_RULES: tuple[Rule, ...] = (_model_is_named, _data_is_named, _supervised_only)
+SFT_RULES: tuple[Rule, ...] = (_model_is_named, _data_is_named, _supervised_only, contradictions.merging)
 
 
 GRPO_RULES: tuple[Rule, ...] = (
@@ -134,6 +134,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.losses,
     contradictions.reference,
     contradictions.adapters,
+    contradictions.merging,
     contradictions.entropy,
     contradictions.precision,
     contradictions.sampler,

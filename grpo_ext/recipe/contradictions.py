@@ -59,6 +59,21 @@ def adapters(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
+def merging(v: Values, _: int) -> Iterator[Problem]:
+    if v["save_merged"] and not v["use_peft"]:
+        yield Problem(
+            "save_merged merges an adapter, and this recipe trains none: take it out (the whole model is saved), or write "
+            "use_peft: true.",
+            "save_merged",
+        )
+    elif v["save_merged"] and (v["load_in_4bit"] or v["load_in_8bit"]):
+        yield Problem(
+            "save_merged would add the adapter to other weights than the rounded ones that load_in_4bit or load_in_8bit trains "
+            "it beside: take one of the two out. (`grpo-ext merge` does so where that is wanted.)",
+            "save_merged",
+        )
+
+
 def entropy(v: Values, _: int) -> Iterator[Problem]:
     if v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"]:
         yield Problem(

@@ -186,10 +186,16 @@ class LaunchConfig(ScriptArguments):
     Args:
         accelerate_config (`str`, *optional*): what to launch with: a file, or the name of one in `recipes/accelerate/`.
             `None`: `cpu` without a GPU, else `single_gpu`.
+        save_merged (`bool`, defaults to `False`): at the end of a run with `use_peft`, also save the whole model, with the
+            adapter in its weights, to `merged` in `output_dir`, in the type that the recipe's `dtype` loads it in.
     """
 
     accelerate_config: str | None = field(
         default=None, metadata={"help": "accelerate config: a file, or the name of one in recipes/accelerate/."}
+    )
+    save_merged: bool = field(
+        default=False,
+        metadata={"help": "At the end, also save adapter and base as one whole model, in output_dir/merged."},
     )
 
 

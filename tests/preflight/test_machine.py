@@ -65,6 +65,11 @@ def test_a_full_disk_is_a_problem(tiny_folder, tmp_path, monkeypatch):
         report = Report()
         machine.check_disk(flat(**values, **enough), report)
         assert report.sound, enough
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(0, 0, weights - 1))
+    for kept, sound in (({}, True), ({"save_merged": True}, False)):
+        report = Report()
+        machine.check_disk(flat(**values, use_peft=True, **kept), report)
+        assert report.sound == sound, kept
 
 
 def test_a_tracker_that_is_not_installed_is_a_problem():

@@ -1,0 +1,52 @@
+"""`grpo-ext merge`: an adapter and its base as one whole model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora                            writes runs/poem-qwen2.5-7b-lora/merged
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora --dtype float32
+
+transformers, vLLM and others load the result like any model. It is read again before it is kept, and its log-probs are compared
+with those of base and adapter. A recipe's `save_merged: true` does the same at the end of training.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser(
+        "merge",
+        help="an adapter and its base as one whole model",
+        description=f"Write the adapter of a LoRA run into the weights of its base, and save the whole model.\n\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        type=Path,
+        metavar="FOLDER",
+        help="where the adapter is: a run's output_dir, or a checkpoint",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="the new folder (default: merged in that of the adapter)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="of the weights (default auto: that of the base's files; half types round what was learnt)",
+    )
+    parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the base model")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.merge import MERGED, merge_adapter
+
+    out = args.out or args.model / MERGED
+    difference = merge_adapter(args.model, out, args.dtype, trust_remote_code=args.trust_remote_code)
+    print(f"Merged into {out}: its log-probs differ from those of base and adapter by at most {difference:.1g}.")
+    return 0

@@ -1,0 +1,159 @@
+"""An adapter merged into its base: the merged model is base and adapter to rounding, and what cannot be merged is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import REPO
+from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer, RecipeError, load_recipe
+from grpo_ext.cli.main import main
+from grpo_ext.recipe.load import load_sft_recipe
+from grpo_ext.tasks.countdown import Countdown
+
+TOKENS = torch.arange(40).reshape(2, 20)
+
+
+def logits(model):
+    """Logits (2, 20, V) over tokens that no merge has looked at."""
+    with torch.no_grad():
+        return model.eval()(TOKENS).logits
+
+
+def spread(completions, **_):
+    return [sum(map(ord, c[-1]["content"])) % 17 / 16 for c in completions]
+
+
+@pytest.fixture(scope="module")
+def adapter_folder(tiny_folder, tmp_path_factory):
+    """What three steps with an adapter leave in `output_dir`."""
+    folder = tmp_path_factory.mktemp("adapter")
+    args = GRPOExtConfig(
+        **{"output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True},
+        **{"max_steps": 3, "learning_rate": 1e-2, "lr_scheduler_type": "constant", "save_strategy": "no"},
+        **{"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12},
+    )
+    torch.manual_seed(0)
+    lora = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    rows = Countdown(num_problems=32, max_numbers=3, max_number=9, operators="+-", max_target=30).dataset("train")
+    trainer = GRPOExtTrainer(str(tiny_folder), [spread], args, rows, peft_config=lora)
+    trainer.train()
+    trainer.save_model()
+    return folder
+
+
+def same_as_base_and_adapter(merged_folder, adapter_folder, base_folder):
+    """The merged model read by plain transformers; it is what the adapter makes of its base, and not the base."""
+    assert not (merged_folder / "adapter_config.json").exists()
+    merged = AutoModelForCausalLM.from_pretrained(merged_folder)
+    assert not hasattr(merged, "peft_config")
+    found, base = logits(merged), AutoModelForCausalLM.from_pretrained(base_folder)
+    torch.testing.assert_close(
+        found, logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder)), atol=1e-5, rtol=0
+    )
+    assert (found - logits(base)).abs().max() > 1e-2
+    tokenizer, own = (AutoTokenizer.from_pretrained(folder) for folder in (merged_folder, base_folder))
+    chat = [{"role": "user", "content": "Use 3, 7, 12 to make 16."}]
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == own.apply_chat_template(chat, tokenize=False)
+    assert tokenizer.get_vocab() == own.get_vocab()
+
+
+def test_the_command_merges_what_training_left(tiny_folder, adapter_folder, capsys):
+    assert main(["merge", "--model", str(adapter_folder)]) == 0
+    said = capsys.readouterr().out
+    assert "differ from those of base and adapter by at most" in said and float(said.split()[-1].rstrip(".")) <= 1e-5
+    same_as_base_and_adapter(adapter_folder / "merged", adapter_folder, tiny_folder)
+    assert not list(adapter_folder.glob(".merged*"))
+    assert main(["merge", "--model", str(adapter_folder)]) == 2
+    assert "merged is there and not empty" in capsys.readouterr().err
+
+
+def test_half_types_are_asked_for(adapter_folder, tmp_path, capsys):
+    assert main(["merge", "--model", str(adapter_folder), "--out", str(tmp_path / "half"), "--dtype", "bfloat16"]) == 0
+    half = AutoModelForCausalLM.from_pretrained(tmp_path / "half")
+    assert half.dtype == torch.bfloat16
+    whole = logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder))
+    assert 0 < (logits(half).float() - whole).abs().max() < 0.2
+
+
+def test_what_cannot_be_merged_is_told_in_a_line(tiny_folder, adapter_folder, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (moved / name).write_bytes((adapter_folder / name).read_bytes())
+    config = json.loads((moved / "adapter_config.json").read_text())
+    (moved / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"})
+    )
+    for folder, words in {
+        tmp_path / "nowhere": "there is no folder",
+        tmp_path: "holds no adapter: adapter_config.json is missing",
+        tiny_folder: "holds a whole model, which needs no merging",
+        moved: "the base model runs/gone/warm_start is not to be had from here",
+    }.items():
+        assert main(["merge", "--model", str(folder), "--out", str(tmp_path / "out")]) == 2
+        said = capsys.readouterr().err.strip()
+        assert words in said and said.count("\n") == 0, said
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_of_a_tied_head_is_refused(tiny_folder, tmp_path, capsys):
+    """The head is the embedding: with the adapter in its weight, tokens would be read differently, too."""
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    assert base.config.tie_word_embeddings
+    torch.manual_seed(0)
+    model = get_peft_model(
+        base, LoraConfig(r=4, target_modules=["lm_head"], task_type="CAUSAL_LM", init_lora_weights=False)
+    )
+    model.save_pretrained(tmp_path / "head")
+    assert main(["merge", "--model", str(tmp_path / "head")]) == 2
+    assert "log-probs of the merged model differ by up to" in capsys.readouterr().err
+    assert not (tmp_path / "head" / "merged").exists() and not list((tmp_path / "head").glob(".merged*"))
+
+
+@pytest.mark.slow
+def test_a_recipe_saves_both(tiny_folder, tmp_path):
+    recipe = {
+        **{"model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run"), "accelerate_config": "cpu"},
+        **{"task": "countdown", "num_problems": 64, "max_steps": 2, "learning_rate": 1e-2, "save_merged": True},
+        **{"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 4, "model_revision": "v2"},
+        **{"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12},
+        **{"use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"},
+        **{"reward_funcs": ["length_spread"], "reward_plugins": [str(tmp_path / "plugin.py")]},
+    }
+    (tmp_path / "plugin.py").write_text(
+        "from grpo_ext import register\n\n@register('length_spread')\ndef spread(completions):\n"
+        "    return [sum(map(ord, text)) % 17 / 16 for text in completions]\n"
+    )
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    for ranks in ("1", "2"):  # the second is another run in the same folder, and writes both anew
+        words = ["train", "--config", str(tmp_path / "recipe.json"), "--num_processes", ranks, "--resume", "never"]
+        done = subprocess.run(
+            [sys.executable, "-m", "grpo_ext", *words],
+            **{"capture_output": True, "text": True, "cwd": REPO, "timeout": 300},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        assert done.stdout.count("with the adapter merged (log-probs differ by at most") == 1
+        same_as_base_and_adapter(tmp_path / "run" / "merged", tmp_path / "run", tiny_folder)
+    assert (
+        json.loads((tmp_path / "run" / "adapter_config.json").read_text())["revision"] == "v2"
+    )  # which base it belongs to
+
+
+def test_a_recipe_that_trains_no_adapter_saves_none_merged():
+    values = {"model_name_or_path": "m", "save_merged": True}
+    with pytest.raises(RecipeError, match="save_merged merges an adapter, and this recipe trains none"):
+        load_recipe(None, values)
+    with pytest.raises(RecipeError, match="save_merged merges an adapter, and this recipe trains none"):
+        load_sft_recipe(None, {**values, "dataset_name": "rows.jsonl"})
+    with pytest.raises(RecipeError, match="save_merged would add the adapter to other weights"):
+        load_recipe(None, {**values, "use_peft": True, "load_in_4bit": True})
+    assert load_recipe(None, {**values, "use_peft": True}).run.save_merged
