@@ -1,6 +1,6 @@
 # make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
 # make test   set up .venv if needed, run all tests
-# make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes on a CPU
+# make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
 # make lint   ruff, check and format
 PYTHON ?= python3
 VENV := .venv

@@ -98,7 +98,9 @@ class Catch(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         named = [(name.removeprefix("module."), p) for name, p in model.named_parameters()]
-        self.steps.append(({n: p.grad.clone() for n, p in named}, {n: p.detach().clone() for n, p in named}))
+        self.steps.append(
+            ({n: p.grad.clone() for n, p in named if p.grad is not None}, {n: p.detach().clone() for n, p in named})
+        )
 
 
 def lucky(completions, completion_ids, **kwargs):

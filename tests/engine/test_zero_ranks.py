@@ -1,0 +1,49 @@
+"""ZeRO on two ranks of a CPU, DeepSpeed's own: it learns what one rank does, and samples with a vLLM server.
+
+This environment has DeepSpeed; the one of the other tests has not.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from engine_parts import free_port, outside
+from safetensors.torch import load_file
+from sharded_run import check_same, launched, ten_steps
+from test_engine_ranks import words
+
+from grpo_ext import load_recipe
+from grpo_ext.vllm.of_recipe import server_of
+
+pytestmark = pytest.mark.vllm
+
+
+def test_two_ranks_of_zero_learn_what_one_does(tiny_folder, tmp_path):
+    one = ten_steps(tiny_folder, tmp_path, "plain", 1)
+    for how, share in (("zero2", 1.0), ("zero3", 0.5)):
+        check_same(one, ten_steps(tiny_folder, tmp_path, how, 2), share)
+
+
+def test_zero3_beside_a_server_goes_on_from_its_checkpoint_bit_for_bit(engine_folder, tmp_path):
+    where = {"vllm_mode": "server", "vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()}
+    options = {"max_steps": 5, "learning_rate": 1e-2, "save_strategy": "steps", "save_steps": 3, "beta": 0.04}
+    options |= {"group_filter": "refill", "generation_kwargs": {"seed": 1}, "vllm_group_port": free_port()}
+    path = words(engine_folder, tmp_path, 2, **where, **options)
+    run, found = tmp_path / "2", []
+    with server_of(load_recipe(path)).running(seconds=240, restarts=0):
+        for begins in ("begins anew", "goes on from"):
+            out = launched("zero3", 2, tmp_path, "train", "--config", str(path), environment=outside())
+            assert "2 ranks (DEEPSPEED, gloo), sharded by DeepSpeed ZeRO-3" in out and begins in out
+            state = json.loads((run / "trainer_state.json").read_text())
+            steps = [entry for entry in state["log_history"] if "loss" in entry]
+            assert len(steps) == 5 and steps[1]["kl"] > 0
+            assert max(entry["sampling/sampling_logp_difference/max"] for entry in steps) <= 1e-5
+            found.append((load_file(run / "model.safetensors"), [entry["loss"] for entry in steps]))
+            shutil.rmtree(run / "checkpoint-5")
+            (run / "model.safetensors").unlink()
+    (weights, losses), (again, losses_again) = found
+    assert losses == losses_again
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
