@@ -179,6 +179,7 @@ def leave_ranks() -> None:
 
     if dist.is_available() and dist.is_initialized():
         gc.collect()  # a trainer is part of reference cycles, and DDP's reducer within it holds the group
+        time.sleep(0.1)  # DeepSpeed holds groups for good: let their threads have the interpreter while it is there
         dist.destroy_process_group()
 
 
