@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.files import hold
 from grpo_ext.launch import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
 from grpo_ext.recipe.difference import SAVED, check_same_run, differences, save_recipe
 from grpo_ext.recipe.read import split_config
@@ -17,6 +18,7 @@ from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 logger = logging.getLogger(__name__)
+PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
 OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # beside its logs and its model
 
 
@@ -66,6 +68,7 @@ def _train(
         recipe = load(path, words)
         check_same_run(recipe)
         trainer = make_trainer(recipe)
+        trainer.run_lock = hold_folder(trainer)
         resume = where_to_begin(recipe, trainer)
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
@@ -111,6 +114,22 @@ def save_merged(recipe: Any) -> int:
         return 1
     print(f"Saved to {folder / MERGED}, with the adapter merged (log-probs differ by at most {difference:.1g}).")
     return 0
+
+
+def hold_folder(trainer: Any) -> Any:
+    """Keep other runs out of the run's folder; what holds it, on the main process.
+
+    Raises:
+        ValueError: on all ranks, if another run is in it.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    folder, held = Path(trainer.args.output_dir), None
+    if trainer.is_world_process_zero():
+        held = hold(folder, PATIENCE)
+    if broadcast_object_list([trainer.is_world_process_zero() and held is None])[0]:
+        raise ValueError(f"another run is writing to {folder}: stop it, or name another --output_dir.")
+    return held
 
 
 def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:

@@ -1,9 +1,13 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and folders that one process has at a time."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import time
 from pathlib import Path
+from typing import IO
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -18,3 +22,29 @@ def write_atomically(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def hold(folder: Path, seconds: float = 0.0) -> IO[str] | None:
+    """Have a folder to oneself, until the file that this returns is closed or the process has ended, however it ends.
+
+    Args:
+        folder: is made where it is not there.
+        seconds: to wait for a process that has it.
+
+    Returns:
+        `None` if another process has it. Disks that know no locks are not guarded.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + seconds
+    file = open(folder / ".lock", "w")  # noqa: SIM115  what is held is held while it is open
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not shared with processes that are forked off
+            return file
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return file
+        if time.monotonic() >= end:
+            file.close()
+            return None
+        time.sleep(0.1)

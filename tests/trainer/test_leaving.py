@@ -117,10 +117,13 @@ def read(line):
     return {key: value for key, value in json.loads(line).items() if not any(c in key for c in clocks)}
 
 
-def test_a_second_ctrl_c_leaves_at_once_and_another_recipe_is_refused(tiny_folder, tmp_path):
+def test_a_second_ctrl_c_leaves_at_once_and_another_run_or_recipe_is_refused(tiny_folder, tmp_path):
     out = tmp_path / "run"
-    process = start(command(tiny_folder, out, save_strategy="steps", save_steps=1, max_steps=500))
+    words = command(tiny_folder, out, save_strategy="steps", save_steps=1, max_steps=500)
+    process = start(words)
     wait_for_step(out, process)
+    done = subprocess.run(words, cwd=REPO, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and f"another run is writing to {out}" in done.stderr, done.stderr[-2000:]
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)  # two at once arrive as one
