@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import signal
 
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
     if args.dry_run:
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also in a script's background, where SIGINT is ignored
     try:
         server.start()
         server.wait_ready(recipe.training.vllm_server_timeout)

@@ -4,7 +4,8 @@
 #   sbatch --nodes 3 recipes/slurm/multi_node.sh RECIPE        # two train, one serves
 #
 # The first N - 1 machines run accelerate with multi_node.yaml, the last one the recipe's vLLM server. The recipe says
-# `use_vllm: true` and `vllm_mode: server`; its address is set here. Set GPUS to the GPUs of a machine.
+# `use_vllm: true` and `vllm_mode: server`; its address is set here. Set GPUS to the GPUs of a machine, CONFIG to another accelerate
+# config, and the ports where something else has them.
 #SBATCH --job-name grpo
 #SBATCH --ntasks-per-node 1
 #SBATCH --exclusive
@@ -12,12 +13,14 @@
 set -euo pipefail
 RECIPE=${1:?name a recipe}
 GPUS=${GPUS:-8}
+CONFIG=${CONFIG:-recipes/accelerate/multi_node.yaml}
+PORT=${PORT:-29500} SERVER_PORT=${SERVER_PORT:-8000} GROUP_PORT=${GROUP_PORT:-51216}
 mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 SAMPLER=${HOSTS[-1]}
 TRAINERS=$((${#HOSTS[@]} - 1))
 ((TRAINERS > 0)) || { echo "two machines at least: one trains, one samples" >&2; exit 2; }
 # The server listens at the sampler's address. The group port is opened by process 0, on the first machine.
-SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port 8000 --vllm_group_port 51216)
+SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port "$SERVER_PORT" --vllm_group_port "$GROUP_PORT")
 
 srun --nodes 1 --nodelist "$SAMPLER" --kill-on-bad-exit=0 \
   grpo-ext serve --config "$RECIPE" "${SERVER[@]}" --vllm_tensor_parallel_size "$GPUS" &
@@ -26,7 +29,7 @@ trap 'kill "$STEP" 2>/dev/null || true' EXIT
 
 TRAIN_ON=$(IFS=,; echo "${HOSTS[*]:0:TRAINERS}")
 srun --nodes "$TRAINERS" --nodelist "$TRAIN_ON" --kill-on-bad-exit=1 bash -c '
-  exec accelerate launch --config_file recipes/accelerate/multi_node.yaml \
-    --num_machines "$0" --num_processes "$1" --machine_rank "$SLURM_PROCID" --main_process_ip "$2" --main_process_port 29500 \
-    -m grpo_ext.train --config "${@:3}"' \
-  "$TRAINERS" "$((TRAINERS * GPUS))" "${HOSTS[0]}" "$RECIPE" "${SERVER[@]}" --vllm_server_timeout 900
+  exec accelerate launch --config_file "$0" \
+    --num_machines "$1" --num_processes "$2" --machine_rank "$SLURM_PROCID" --main_process_ip "$3" --main_process_port "$4" \
+    -m grpo_ext.train --config "${@:5}"' \
+  "$CONFIG" "$TRAINERS" "$((TRAINERS * GPUS))" "${HOSTS[0]}" "$PORT" "$RECIPE" "${SERVER[@]}" --vllm_server_timeout 900
