@@ -13,11 +13,12 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO), str(REPO / "benchmarks")]
+sys.path[:0] = [str(REPO), str(REPO / "benchmarks"), str(REPO / "tests" / "trainer")]
 
 STEPS = 10
 FSDP2 = {
@@ -40,7 +41,7 @@ def launched(how: str, ranks: int, out: Path, *words: str, environment: dict[str
 
     Args:
         how: `plain`, `fsdp2`, `zero2` or `zero3`.
-        words: `steps FOLDER`, the model's; or `train` and the words of `grpo_ext.train`.
+        words: `steps FOLDER`, the model's; `guard FOLDER`; or `train` and the words of `grpo_ext.train`.
     """
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--rdzv_backend", "c10d"]
     done = subprocess.run(
@@ -113,7 +114,7 @@ def steps(folder: str, out: Path, how: str) -> None:
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     found = {
         "curves": {key: [entry[key] for entry in logged] for key in ("loss", "entropy")},
-        "held": sum((p.to_local() if hasattr(p, "to_local") else p).numel() for p in parameters.values()),
+        "held": sum(held(p).numel() for p in parameters.values()),
         "sharded": trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled,
         "ranks": trainer.accelerator.num_processes,
     }
@@ -121,12 +122,42 @@ def steps(folder: str, out: Path, how: str) -> None:
         weights = {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parameters.items()}
         found["weights"] = {name: p.detach().clone() for name, p in weights.items()}
     if how.startswith("zero"):
-        engine = trainer.model_wrapped
-        assert engine.zero_optimization_stage() == int(how[-1])
-        partitions = [getattr(p, "ds_tensor", None) for p in parameters.values()]
-        found["held"] += sum(part.numel() for part in partitions if part is not None)
+        assert trainer.model_wrapped.zero_optimization_stage() == int(how[-1])
     if trainer.is_world_process_zero():
         torch.save(found, out / f"{how}-{ranks}.pt")
+
+
+def guard(folder: str, out: Path) -> None:
+    """Two steps with a NaN loss on the last rank change nothing on any."""
+    import test_resume
+    from transformers import TrainerCallback
+
+    class Seen(TrainerCallback):
+        weights: ClassVar = {}
+
+        def on_step_end(self, args, state, control, model, **kwargs):
+            self.weights[state.global_step] = torch.cat([held(p).detach().flatten() for p in model.parameters()])
+
+    trainer = test_resume.make(folder, out, save_strategy="no", callbacks=[Seen()])
+    loss, last = trainer._compute_loss, trainer.accelerator.num_processes - 1
+
+    def spoilt(model, inputs):
+        bad = trainer.state.global_step + 1 in (3, 4) and trainer.accelerator.process_index == last
+        return loss(model, inputs) * (float("nan") if bad else 1.0)
+
+    trainer._compute_loss = spoilt
+    trainer.train()
+    seen = Seen.weights
+    assert trainer.skipped_steps == 2 and seen[8].isfinite().all()
+    assert torch.equal(seen[2], seen[4]) and not torch.equal(seen[4], seen[5])
+    assert sorted(p.name for p in out.glob("not_finite-*")) == ["not_finite-3", "not_finite-4"]
+
+
+def held(parameter: torch.Tensor) -> torch.Tensor:
+    """What of a parameter lies on this rank."""
+    if hasattr(parameter, "to_local"):
+        return parameter.to_local()
+    return getattr(parameter, "ds_tensor", parameter)
 
 
 def whole(trainer, how: str):
@@ -146,7 +177,10 @@ def main(how: str, out: str, what: str, *words: str) -> int:
         from grpo_ext.train import main as train
 
         return train(list(words))
-    steps(*words, Path(out), how)
+    if what == "guard":
+        guard(*words, Path(out))
+    else:
+        steps(*words, Path(out), how)
     leave_ranks()
     return 0
 

@@ -71,15 +71,17 @@ class FiniteSteps:
         if math.isfinite(float(norm)):
             self.skipped_in_a_row = 0
             return norm
-        if self.is_deepspeed_enabled:  # its engine has taken the step already
+        if self.is_deepspeed_enabled and not self.accelerator.optimizer_step_was_skipped:
+            # its engine has taken the step by now; recent ones leave such a step out themselves
             raise NonFiniteSteps(
                 f"Step {self.state.global_step + 1} had no finite gradient, and DeepSpeed has taken it: the weights are "
-                "spoilt. Go on from the last checkpoint with a lower learning_rate."
+                "spoilt. Go on from the last checkpoint with a lower learning_rate and DeepSpeed 0.19 or later, which leaves "
+                "such steps out."
             )
         self.skipped_steps += 1
         self.skipped_in_a_row += 1
         self._tell(float(norm))
-        model.zero_grad(set_to_none=True)
+        model.zero_grad()
         return norm
 
     def _tell(self, norm: float) -> None:
@@ -95,7 +97,7 @@ class FiniteSteps:
 
     def _keep(self, folder: Path) -> bool:
         """Write this rank's part of the step: its micro-batches, and the weights where they lie on one rank whole."""
-        whole = not self.is_fsdp_enabled and self.accelerator.is_main_process
+        whole = self.accelerator.is_main_process and not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
         named = self.accelerator.unwrap_model(self.model).named_parameters()
         dump = {
             "step": self.state.global_step + 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sharded_run import check_same, ten_steps
+from sharded_run import check_same, launched, ten_steps
 
 pytestmark = pytest.mark.slow
 
@@ -14,3 +14,7 @@ def test_two_ranks_whole_and_sharded_learn_what_one_does(tiny_folder, tmp_path):
         check_same(one, ten_steps(tiny_folder, tmp_path, how, 2), share)
     entropy = one["curves"]["entropy"]
     assert entropy[4] != pytest.approx(entropy[0], abs=1e-5)  # the same prompts again, and other weights
+
+
+def test_steps_without_a_finite_gradient_are_left_out_on_all_ranks(tiny_folder, tmp_path):
+    launched("fsdp2", 2, tmp_path, "guard", str(tiny_folder))

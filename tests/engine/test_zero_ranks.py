@@ -27,6 +27,11 @@ def test_two_ranks_of_zero_learn_what_one_does(tiny_folder, tmp_path):
         check_same(one, ten_steps(tiny_folder, tmp_path, how, 2), share)
 
 
+@pytest.mark.parametrize("how", ["zero2", "zero3"])
+def test_steps_without_a_finite_gradient_are_left_out_on_all_ranks(tiny_folder, tmp_path, how):
+    launched(how, 2, tmp_path, "guard", str(tiny_folder))
+
+
 def test_zero3_beside_a_server_goes_on_from_its_checkpoint_bit_for_bit(engine_folder, tmp_path):
     where = {"vllm_mode": "server", "vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()}
     options = {"max_steps": 5, "learning_rate": 1e-2, "save_strategy": "steps", "save_steps": 3, "beta": 0.04}

@@ -42,7 +42,7 @@ def letters(completions, **kwargs):
     return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
 
 
-def make(folder, out, reward=letters, **settings):
+def make(folder, out, reward=letters, callbacks=None, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 17)]
     usual = {"max_steps": STEPS, "learning_rate": 1e-2, "logging_steps": 3, "save_strategy": "steps", "save_steps": 1}
     args = GRPOExtConfig(
@@ -64,6 +64,7 @@ def make(folder, out, reward=letters, **settings):
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows[:3]),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        callbacks=callbacks,
     )
 
 
