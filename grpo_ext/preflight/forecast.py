@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.preflight.model_size import model_size, sharding
+from grpo_ext.preflight.model_size import model_size
 from grpo_ext.preflight.prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.report import Report, quiet
 from grpo_ext.preflight.rows import first_rows
 from grpo_ext.recipe.check import processes
+from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
 from grpo_ext.recipe.plan import Plan, as_dict, make_plan

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig, get_peft_config
 
 from grpo_ext.recipe.check import Values
-from grpo_ext.recipe.folder import accelerate_config
 from grpo_ext.recipe.memory import ModelSize
 
 
@@ -53,16 +51,3 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
 def count(parameters: Any) -> int:
     """Weights in all, shared ones once."""
     return sum(p.numel() for p in {id(p): p for p in parameters}.values())
-
-
-def sharding(v: Values) -> int:
-    """How the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP."""
-    if not v["accelerate_config"]:
-        return 0
-    try:
-        config = yaml.safe_load(accelerate_config(v["accelerate_config"]).read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError):
-        return 0
-    if config.get("distributed_type") == "FSDP":
-        return 4
-    return int((config.get("deepspeed_config") or {}).get("zero_stage") or 0)

@@ -15,6 +15,7 @@ import yaml
 
 from grpo_ext.recipe import contradictions, safety
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
+from grpo_ext.recipe.engine import adapter_rules
 from grpo_ext.recipe.folder import accelerate_config
 from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules
 from grpo_ext.recipe.problems import Problem
@@ -135,6 +136,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.reference,
     contradictions.adapters,
     contradictions.merging,
+    adapter_rules,
     contradictions.entropy,
     contradictions.precision,
     contradictions.sampler,

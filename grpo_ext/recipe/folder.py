@@ -1,9 +1,13 @@
-"""Where the recipes lie: in a checkout beside the package, in an installation under its data folder."""
+"""Where the recipes lie, in a checkout beside the package or in an installation under its data folder, and how theirs shard."""
 
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 import grpo_ext
 
@@ -37,3 +41,16 @@ def accelerate_config(name: str) -> Path:
         return path
     known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
     raise FileNotFoundError(f"accelerate_config: no file {name!r} and none of that name among: {known}.")
+
+
+def sharding(v: Mapping[str, Any]) -> int:
+    """How the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP."""
+    if not v["accelerate_config"]:
+        return 0
+    try:
+        config = yaml.safe_load(accelerate_config(v["accelerate_config"]).read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError):
+        return 0
+    if config.get("distributed_type") == "FSDP":
+        return 4
+    return int((config.get("deepspeed_config") or {}).get("zero_stage") or 0)

@@ -40,6 +40,8 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "soft_max_length": ("ms-swift", "reward_funcs: [{name: soft_overlong_punishment, max_completion_len: ...}]"),
     "soft_cache_length": ("ms-swift", "reward_funcs: [{name: soft_overlong_punishment, soft_punish_cache: ...}]"),
     "sleep_level": ("ms-swift", "vllm_enable_sleep_mode: true"),
+    "vllm_enable_lora": ("ms-swift", "vllm_sync_adapter: adapter"),
+    "vllm_max_lora_rank": ("ms-swift", "take it out: it follows from lora_r"),
     "move_model_batches": ("ms-swift", "take it out"),
     "log_entropy": ("ms-swift", "take it out: entropy is always logged"),
     "num_infer_workers": ("ms-swift", "vllm_tensor_parallel_size"),

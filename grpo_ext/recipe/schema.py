@@ -38,6 +38,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "preset": tuple(PRESETS),
     **groups.CHOICES,
     **sampling.CHOICES,
+    **engine.CHOICES,
     **speed.CHOICES,
     **safety.CHOICES,
 }

@@ -79,6 +79,7 @@ ENGINE_METHODS: dict[type, dict[str, tuple[str, ...]]] = {
         "_finish_weight_update": ("self",),
         "reset_prefix_cache": ("self",),
         "close_communicator": ("self",),
+        "_get": ("self", "url"),
         "_post": ("self", "url"),
     },
 }
@@ -146,6 +147,10 @@ def check_contract() -> None:
     for place, text in (*places, (VLLMGeneration._init_vllm, " VLLMClient(")):
         if text not in inspect.getsource(place):
             moved.append(f"{place.__qualname__} no longer calls `{text.strip()}...)`")
+    if "self.llm.generate(" not in inspect.getsource(VLLMGeneration.generate):
+        moved.append("VLLMGeneration.generate no longer calls self.llm.generate")
+    if '"model": self.model' not in inspect.getsource(VLLMClient.generate):
+        moved.append("VLLMClient.generate no longer asks for the model that the client names")
     if not hasattr(GenerationMixin, "_get_logits_processor"):
         moved.append("transformers' GenerationMixin has no _get_logits_processor")
     generation = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)

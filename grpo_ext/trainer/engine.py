@@ -17,6 +17,7 @@ import trl.generation.vllm_generation as trl_vllm
 import trl.trainer.grpo_trainer as trl_trainer
 from accelerate.utils import broadcast_object_list
 from trl import GRPOConfig
+from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.recipe.engine import EngineOptions
@@ -34,8 +35,11 @@ def engine_option(args: GRPOConfig | None, name: str) -> Any:
 
 @contextmanager
 def our_engine(args: GRPOConfig | None) -> Iterator[None]:
-    """Let a trainer that is made meanwhile sample with `EngineGeneration`."""
-    with overridden(trl_trainer, VLLMGeneration=partial(EngineGeneration, args)):
+    """Let a trainer that is made meanwhile sample with `EngineGeneration`, or its kin for `vllm_sync_adapter: adapter`."""
+    generation = EngineGeneration
+    if engine_option(args, "vllm_sync_adapter") == "adapter":
+        from grpo_ext.trainer.adapter_sync import AdapterGeneration as generation
+    with overridden(trl_trainer, VLLMGeneration=partial(generation, args)):
         yield
 
 
@@ -51,19 +55,25 @@ class EngineGeneration(VLLMGeneration):
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
-        if self.mode == "colocate" and self.accelerator.device.type == "cpu":
-            with overridden(trl_vllm, LLM=partial(trl_vllm.LLM, **self._cpu_settings())):
+        if self.mode == "colocate" and (settings := self._settings()):
+            with overridden(trl_vllm, LLM=partial(trl_vllm.LLM, **settings)):
                 super()._init_vllm()
         elif self.mode == "server" and self.accelerator.is_main_process:
-            from grpo_ext.trainer.server_client import ServerClient
-
             patience = engine_option(self.options, "vllm_server_request_timeout")
-            with overridden(trl_vllm, VLLMClient=partial(ServerClient, request_timeout=patience)):
+            with overridden(trl_vllm, VLLMClient=partial(self._client(), request_timeout=patience)):
                 super()._init_vllm()
         else:
             super()._init_vllm()
 
-    def _cpu_settings(self) -> dict[str, Any]:
+    def _client(self) -> Callable[..., VLLMClient]:
+        from grpo_ext.trainer.server_client import ServerClient
+
+        return ServerClient
+
+    def _settings(self) -> dict[str, Any]:
+        """What `vllm.LLM` is given beside TRL's own arguments."""
+        if self.accelerator.device.type != "cpu":
+            return {}
         from grpo_ext.vllm.plugin import register
 
         register()  # also where the package's entry points are not installed
@@ -86,8 +96,12 @@ class EngineGeneration(VLLMGeneration):
         Raises:
             EngineFailure: on all ranks, if it does not come back.
         """
-        self._until_answered(super().sync_weights)
+        self._until_answered(self._push)
         self.syncs += 1
+
+    def _push(self) -> None:
+        """Give the engine what the trainer has, once."""
+        super().sync_weights()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
         """As TRL's; a server that fails is waited for, given the current weights and asked again.
@@ -126,5 +140,5 @@ class EngineGeneration(VLLMGeneration):
                 f"current weights to and to ask again ({attempt})."
             )
             self.vllm_client.reconnect(self.server_timeout)
-        super().sync_weights()
+        self._push()
         self.syncs += 1

@@ -34,6 +34,8 @@ class Server:
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
         self.words, self.url, self.log = words, url, log
         self.environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # the endpoints that take weights
+        if "--enable-lora" in words:
+            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # those that take adapters
         for name in (*RANKS, "VLLM_CPU_KVCACHE_SPACE"):  # the last would win over the size that we ask for
             self.environment.pop(name, None)
         if devices is not None:

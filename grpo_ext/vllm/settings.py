@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from grpo_ext.recipe.check import Values
+from grpo_ext.recipe.engine import engine_rank
 from grpo_ext.recipe.memory import BYTES
 
 MIB = 2**20
@@ -83,6 +84,18 @@ def cpu_engine(model: TextModel, dtype: str, sequences: int, tokens: int | None)
     return {"dtype": dtype, "enforce_eager": True, "kv_cache_memory_bytes": room}
 
 
+def adapter_engine(r: int) -> dict[str, Any]:
+    """Arguments of `vllm.LLM` for one adapter of rank `r`, beside those of the base.
+
+    Raises:
+        ValueError: for a rank that vLLM has no room for.
+    """
+    rank = engine_rank(r)
+    if rank is None:
+        raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+
+
 def server_url(v: Values) -> str:
     """Where the trainer looks for the server."""
     return (v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}").rstrip("/")
@@ -110,8 +123,11 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         # log-probs of the distribution that is sampled from, which the correction divides by
         "logprobs-mode": "processed_logprobs",
         "max-logprobs": -1,
-        "weight-transfer-config": json.dumps({"backend": "gloo" if model else "nccl"}),
     }
+    if v["use_peft"] and v["vllm_sync_adapter"] == "adapter":
+        flags |= {name.replace("_", "-"): value for name, value in adapter_engine(v["lora_r"]).items()}
+    else:
+        flags["weight-transfer-config"] = json.dumps({"backend": "gloo" if model else "nccl"})
     loaded = str(v["dtype"] or "auto").removeprefix("torch.")
     dtype = engine_dtype(model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"])
     if model is None:

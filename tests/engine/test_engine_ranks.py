@@ -71,5 +71,8 @@ def test_two_ranks_have_the_losses_of_one(engine_folder, tmp_path):
     assert norms[0] == pytest.approx(norms[1], rel=1e-3) and min(norms[0]) > 0
 
 
-def test_two_ranks_each_with_an_engine(engine_folder, tmp_path):
-    train(words(engine_folder, tmp_path, 2, vllm_mode="colocate"), 2)
+@pytest.mark.parametrize(
+    "adapter", [{}, {"use_peft": True, "lora_dropout": 0, "vllm_sync_adapter": "adapter"}], ids=["full", "adapter"]
+)
+def test_two_ranks_each_with_an_engine(engine_folder, tmp_path, adapter):
+    train(words(engine_folder, tmp_path, 2, vllm_mode="colocate", **adapter), 2)

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
+from grpo_ext.preflight.engine import traffic
 from grpo_ext.preflight.forecast import make_forecast
 from grpo_ext.recipe.memory import checkpoint_bytes
 
@@ -86,3 +87,20 @@ def test_the_command_prints_it(tiny_folder, tmp_path, capsys):
     assert (plan["steps"], plan["rows"], plan["checkpoints"]) == (2, 40, [1, 2])
     assert main(["plan", "--config", str(path), "--num_generations", "5"]) == 2
     assert capsys.readouterr().err.count("`") == 6  # three settings that fit
+
+
+def test_what_travels_to_vllm(tiny_folder):
+    lora = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"], "use_vllm": True}
+    values = {**VALUES, **lora, "model_name_or_path": str(tiny_folder)}
+
+    def last(**options):
+        recipe = load_recipe(None, {**values, **options})
+        forecast = make_forecast(recipe)
+        return forecast.size, list(traffic(recipe.flat, forecast))[-1]
+
+    size, (sentence, travels) = last()
+    assert "loads its weights into" in sentence and travels == 4 * size.parameters
+    size, (sentence, travels) = last(vllm_sync_adapter="adapter")
+    assert "loads its adapter into" in sentence and travels == 4 * size.trainable < 4 * size.parameters / 10
+    _, (sentence, again) = last(vllm_sync_adapter="adapter", vllm_mode="server")
+    assert "into output_dir, where the server reads it" in sentence and again == travels

@@ -86,3 +86,11 @@ def test_gpus_of_server_and_trainers(monkeypatch):
     for wrong in (None, "0,1,2,3"):
         with pytest.raises(ValueError, match="leaves at least one of 0,1,2,3"):
             of_recipe.trainer_devices(load_recipe(None, {**SERVER, "vllm_server_devices": wrong}))
+
+
+def test_server_that_is_given_adapters():
+    alone = {"use_peft": True, "lora_r": 40, "vllm_sync_adapter": "adapter"}
+    given = flags(SMALL, use_cpu=True, **alone)
+    assert (given["enable-lora"], given["max-loras"], given["max-lora-rank"]) == ("", "1", "64")
+    assert "weight-transfer-config" not in given
+    assert "enable-lora" not in flags(SMALL, use_cpu=True, use_peft=True)

@@ -1,0 +1,198 @@
+"""The adapter alone to vLLM: the base stays as the engine loaded it, and the adapter is added to it as it computes.
+
+After each step the adapter is written as peft writes it, read by the engine under a new name, and removed. What vLLM computed
+with an earlier one can then be taken for nothing else: its prefix cache goes by name and path.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from grpo_ext.recipe.engine import OR_MERGED
+from grpo_ext.trainer.engine import EngineGeneration
+from grpo_ext.trainer.rows import overridden
+from grpo_ext.trainer.server_client import PROBE_SECONDS, ServerClient
+from grpo_ext.vllm.settings import adapter_engine
+
+MEMORY = Path("/dev/shm")
+# Fields of a LoraConfig that vLLM reads, and those that do not change what a trained adapter computes.
+READ = ("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
+HARMLESS = (
+    "lora_dropout",
+    "task_type",
+    "inference_mode",
+    "base_model_name_or_path",
+    "revision",
+    "auto_mapping",
+    "peft_version",
+)
+
+
+class AdapterGeneration(EngineGeneration):
+    """As `EngineGeneration`, with an engine that is given the adapter instead of all weights.
+
+    Raises:
+        ValueError: for a model whose adapter vLLM would compute otherwise than the trainer.
+    """
+
+    def _init_vllm(self) -> None:
+        check_adapter(self.model)
+        if self._dist.is_fsdp or self._dist.is_zero3:
+            raise ValueError(
+                f"an adapter that is sharded is not gathered for vLLM: train without FSDP or ZeRO-3{OR_MERGED}"
+            )
+        if self.mode == "colocate" and self.enable_sleep_mode:
+            raise ValueError(f"an engine that sleeps loses its base: set vllm_enable_sleep_mode: false{OR_MERGED}")
+        self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
+        super()._init_vllm()
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), **adapter_engine(trained(self.model).r)}
+
+    def _client(self) -> Callable[..., ServerClient]:
+        return partial(AdapterClient, rank=trained(self.model).r)
+
+    def _push(self) -> None:
+        if self.mode == "colocate":
+            with saved(self.model, in_memory(self.model)) as folder:
+                self._load(folder)
+        elif self.accelerator.is_main_process:
+            self.vllm_client.load_adapter(saved(self.model, self.options.output_dir))
+
+    def _load(self, folder: str) -> None:
+        from vllm.lora.request import LoRARequest
+
+        number = self.request.lora_int_id + 1 if self.request else 1
+        self.request = LoRARequest(f"sync-{number}", number, folder)
+        self.llm.llm_engine.add_lora(self.request)
+
+    def generate(self, *args: Any, **kwargs: Any) -> tuple:
+        """As `EngineGeneration`'s; the engine adds the adapter of the last sync to its base."""
+        if self.mode != "colocate":
+            return super().generate(*args, **kwargs)
+        with overridden(self.llm, generate=partial(self.llm.generate, lora_request=self.request)):
+            return super().generate(*args, **kwargs)
+
+
+class AdapterClient(ServerClient):
+    """As `ServerClient`, for a server that reads an adapter from a folder; there is no group for weights.
+
+    Args:
+        rank: of the adapter; the others are those of `ServerClient`.
+    """
+
+    def __init__(self, *args: Any, rank: int, **kwargs: Any):
+        self._rank = rank
+        super().__init__(*args, **kwargs)
+
+    def init_communicator(self, device: torch.device | str | int = 0) -> None:
+        """Look whether the server takes adapters of this rank; nothing is joined.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        self._device = device
+        config = self.get_server_info()["lora_config"]
+        path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")  # status 405 where one can post to it
+        if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
+            rank = adapter_engine(self._rank)["max_lora_rank"]
+            raise ValueError(
+                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} as it runs. Start it with "
+                f"`grpo-ext serve`, or with --enable-lora --max-lora-rank {rank}, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in "
+                f"its environment{OR_MERGED}"
+            )
+
+    def load_adapter(self, saved: AbstractContextManager[str]) -> None:
+        """Have the server read the adapter from the folder that `saved` gives, and answer with it from now on."""
+        self._attempt(lambda: self._load(saved))
+
+    def _load(self, saved: AbstractContextManager[str]) -> None:
+        self._updates += 1
+        name, former = f"{self._run}-{self._updates}", self._version
+        with saved as folder:
+            self._tell("load_lora_adapter", lora_name=name, lora_path=folder)
+        self.model = self._version = name  # requests name a model
+        if former is not None:
+            self._tell("unload_lora_adapter", lora_name=former)
+
+    def _tell(self, what: str, **body: str) -> None:
+        answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)  # which is no JSON where it went well
+        if answer.status_code == 404 and "lora_path" in body:
+            raise Exception(
+                f"Request failed: 404, the server finds no {body['lora_path']}: it must see output_dir under the trainer's "
+                f"path{OR_MERGED}"
+            )
+        if answer.status_code != 200:
+            raise Exception(f"Request failed: {answer.status_code}, {answer.text}")
+
+    def _check_weights(self) -> None:
+        if self._version is None:
+            return
+        names = [model["id"] for model in self._get(f"{self.base_url}/v1/models", timeout=PROBE_SECONDS)["data"]]
+        if self._version not in names:
+            raise ConnectionError("it was started anew, or has forgotten the adapter that it was given")
+
+
+def trained(model: PeftModel) -> LoraConfig:
+    """The config of the adapter that is trained."""
+    return model.peft_config[model.active_adapter]
+
+
+def check_adapter(model: Any) -> None:
+    """Whether vLLM computes with a model's adapter what the trainer does.
+
+    Raises:
+        ValueError: with what it leaves out.
+    """
+    if not isinstance(model, PeftModel):
+        raise ValueError(
+            "vllm_sync_adapter: adapter gives vLLM an adapter, and the model has none: give a peft_config."
+        )
+    config = trained(model)
+    if type(config) is not LoraConfig:
+        raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
+    adapter_engine(config.r)
+    plain = LoraConfig()
+    changed = [
+        field.name
+        for field in fields(config)
+        if field.name not in (*READ, *HARMLESS, "init_lora_weights")
+        and getattr(config, field.name) != getattr(plain, field.name)
+    ]
+    if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
+        changed.append("init_lora_weights")
+    if changed:
+        raise ValueError(f"vLLM reads nothing of {', '.join(changed)} in a LoraConfig: leave that out{OR_MERGED}")
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if any(isinstance(end, BaseTunerLayer) for end in ends):
+        raise ValueError(f"vLLM is given no adapter of embeddings or of the output head: take them out{OR_MERGED}")
+
+
+def in_memory(model: PeftModel) -> Path | None:
+    """A folder in memory with room for the adapter twice; `None`, the machine's usual one, where there is none."""
+    size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * size
+    return MEMORY if there else None
+
+
+@contextmanager
+def saved(model: PeftModel, parent: Path | str | None) -> Iterator[str]:
+    """The trained adapter in a folder of its own under `parent` for a while, as an absolute path."""
+    if parent is not None:
+        Path(parent).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="vllm-adapter-", dir=parent and Path(parent).absolute()) as folder:
+        name = model.active_adapter
+        model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
+        yield folder if name == "default" else str(Path(folder, name))
