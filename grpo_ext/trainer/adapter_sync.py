@@ -175,6 +175,10 @@ def check_adapter(model: Any) -> None:
         changed.append("init_lora_weights")
     if changed:
         raise ValueError(f"vLLM reads nothing of {', '.join(changed)} in a LoraConfig: leave that out{OR_MERGED}")
+    if getattr(model.config, "quantization_config", None):
+        raise ValueError(
+            f"whether vLLM's quantised base is the trainer's has not been tried: load it as it is{OR_MERGED}"
+        )
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     if any(isinstance(end, BaseTunerLayer) for end in ends):
         raise ValueError(f"vLLM is given no adapter of embeddings or of the output head: take them out{OR_MERGED}")

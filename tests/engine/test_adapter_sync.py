@@ -9,7 +9,7 @@ import torch
 from engine_parts import STEPS, differences, lora, make_trainer, without_sync
 
 from grpo_ext.recipe.engine import LORA_RANKS
-from grpo_ext.trainer.adapter_sync import AdapterGeneration
+from grpo_ext.trainer.adapter_sync import AdapterGeneration, check_adapter
 from grpo_ext.vllm import EngineFailure
 
 pytestmark = pytest.mark.vllm
@@ -130,6 +130,17 @@ def test_what_vllm_would_leave_out_is_refused(engine_folder, tmp_path, changed, 
         setattr(config, name, value)
     with pytest.raises(ValueError, match=f"{named}.*vllm_sync_adapter: merged"):
         make_trainer(engine_folder, tmp_path, config, **ALONE)
+
+
+def test_a_quantised_base_is_refused(engine_folder):
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(engine_folder), lora())
+    check_adapter(model)
+    model.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    with pytest.raises(ValueError, match=r"quantised base.*vllm_sync_adapter: merged"):
+        check_adapter(model)
 
 
 def test_a_model_without_an_adapter_is_refused(engine_folder, tmp_path):
