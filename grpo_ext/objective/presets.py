@@ -61,6 +61,7 @@ PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
         "group_filter": ("off", f"{TRL}: groups without signal are trained on"),
         "fast_generate": (False, f"{TRL}: grpo_trainer.py, _generate_single_turn"),
         "vllm_importance_sampling_mode": ("sequence_mask", f"{TRL}: grpo_config.py"),
+        "disable_dropout": (False, f"{TRL}: grpo_config.py"),
     },
 }
 

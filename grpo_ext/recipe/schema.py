@@ -107,10 +107,10 @@ class GRPOExtConfig(
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
-    `fast_generate=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their
-    defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do. The options about groups are those of
-    `GroupOptions`, those about sampling of `SamplingOptions`, about speed of `SpeedOptions`, about vLLM of `EngineOptions`,
-    about faults and alarms of `SafetyOptions`.
+    `fast_generate=False`, `disable_dropout=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other
+    added options at their defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do. The options about
+    groups are those of `GroupOptions`, those about sampling of `SamplingOptions`, about speed of `SpeedOptions`, about vLLM of
+    `EngineOptions`, about faults and alarms of `SafetyOptions`.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer

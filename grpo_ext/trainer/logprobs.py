@@ -19,7 +19,7 @@ from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder, watching
-from grpo_ext.trainer.sampler import is_watched, resolve_for, warn_of_another_policy
+from grpo_ext.trainer.sampler import is_watched, resolve_for, warn_of_another_policy, warn_of_dropout
 from grpo_ext.trainer.temperature import ScheduledTemperature
 
 
@@ -43,6 +43,8 @@ class SamplingLogProbs(ScheduledTemperature):
         self.sampling = given.get(self.logprob_policy) or resolve_for(self)
         if self.logprob_policy == "model":
             warn_of_another_policy(self)
+        if self.logprob_policy != "trl":
+            warn_of_dropout(self)
 
     def _generate_single_turn(self, prompt_ids, images, multimodal_fields, num_generations, has_tool_images=False):
         self._kept_rows = self._sampler_logps = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
@@ -64,6 +65,17 @@ def _sampling_of(trainer: Any, watched: bool) -> SamplingParams:
         sampler="vllm" if trainer.use_vllm else "hf",
         watched=watched,
     )
+
+
+def warn_of_dropout(trainer: Any) -> None:
+    """Say what dropout does to log-probs, where it is on."""
+    kinds = (torch.nn.Dropout, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
+    active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
+    if active and trainer.accelerator.is_main_process:
+        logger.warning(
+            f"The model drops out ({max(active):g}) where completions are scored, and did not where they were sampled: ratios "
+            "of an unchanged policy differ from 1, each time by something else. Write disable_dropout: true, or lora_dropout: 0."
+        )
 
 
 def warn_of_another_policy(trainer: Any) -> None:
