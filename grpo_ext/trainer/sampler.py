@@ -74,7 +74,7 @@ def warn_of_dropout(trainer: Any) -> None:
     if active and trainer.accelerator.is_main_process:
         logger.warning(
             f"The model drops out ({max(active):g}) where completions are scored, and did not where they were sampled: ratios "
-            "of an unchanged policy differ from 1, each time by something else. Write disable_dropout: true, or lora_dropout: 0."
+            "of an unchanged policy differ from 1, each time by something else. Write disable_dropout: true or lora_dropout: 0."
         )
 
 

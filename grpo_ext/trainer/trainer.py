@@ -1,7 +1,7 @@
 """`GRPOExtTrainer`: TRL's `GRPOTrainer` with few overrides, each short.
 
-With `preset: trl` (`loss_normalization: micro_batch`, `logprob_policy: trl`, `fast_generate: false`, `disable_dropout: false`) and
-rewards that answer every row, a run is bit for bit TRL's own.
+With `loss_normalization: micro_batch`, `logprob_policy: trl`, `fast_generate: false`, `disable_dropout: false` and rewards that
+answer every row, a run is bit for bit TRL's own.
 """
 
 from __future__ import annotations
