@@ -27,6 +27,17 @@ UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors
 logger = logging.getLogger(__name__)
 
 
+def _numbered_cpu(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """Lets `torch.load` read to `cpu:0`, which is what ranks on a CPU are on by accelerate.
+
+    transformers 5.17 reads the optimizer's state there, and torch by itself knows `cpu` alone.
+    """
+    return storage if location.startswith("cpu:") else None
+
+
+torch.serialization.register_package(1000, lambda storage: None, _numbered_cpu)
+
+
 class CheckpointMismatch(ValueError):
     """A checkpoint that this run cannot go on from exactly."""
 

@@ -145,6 +145,13 @@ def test_a_failing_reward_leaves_the_checkpoint_before_it_alone(tiny_folder, tmp
     assert all(torch.equal(p, weights(whole)[n]) for n, p in weights(again).items())
 
 
+def test_what_ranks_on_a_cpu_have_saved_can_be_read(tmp_path):
+    """accelerate puts them on `cpu:0`, and older versions of transformers read the optimizer's state to there."""
+    torch.save({"exp_avg": torch.ones(3)}, tmp_path / "optimizer.pt")
+    state = torch.load(tmp_path / "optimizer.pt", map_location=torch.device("cpu", 0), weights_only=True)
+    assert torch.equal(state["exp_avg"], torch.ones(3)) and state["exp_avg"].device.type == "cpu"
+
+
 def test_weights_alone_are_no_state_to_go_on_from(tiny_folder, tmp_path):
     make(tiny_folder, tmp_path, save_only_model=True).train()
     assert not list(tmp_path.glob("checkpoint-*/grpo_state_*"))
