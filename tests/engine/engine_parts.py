@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 
 import torch
+from conftest import REPO
 
 from grpo_ext.vllm.server import RANKS
 
@@ -89,3 +93,58 @@ def lora():
 
     torch.manual_seed(0)
     return LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+REWARDS = """
+from grpo_ext import register
+
+
+@register("spread")
+def spread(completions):
+    return [sum(map(ord, text)) % 17 / 16 for text in completions]
+
+
+@register("fifth")
+def fifth(completions):
+    return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
+"""
+
+
+def words(engine_folder, folder, ranks, **options):
+    """A recipe of 16 completions a step on disk, whose `output_dir` is `folder/ranks`; JSON is YAML."""
+    rewards = folder / "rewards.py"
+    rewards.write_text(REWARDS)
+    values = {
+        **{
+            "model_name_or_path": str(engine_folder),
+            "output_dir": str(folder / f"{ranks}"),
+            "accelerate_config": "cpu",
+        },
+        **{"task": "countdown", "num_problems": 64, "reward_funcs": ["spread"], "reward_plugins": [str(rewards)]},
+        **{"num_generations": 4, "per_device_train_batch_size": 16 // ranks, "max_completion_length": 24},
+        **{"learning_rate": 1e-3, "max_steps": 10, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True},
+        **{"use_cpu": True, "bf16": False, "report_to": "none", "health_action": "none", "use_vllm": True},
+        **{"vllm_max_model_length": 256, **options},
+    }
+    path = folder / f"{ranks}.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def train_words(path, ranks):
+    return [sys.executable, "-m", "grpo_ext", "train", "--config", str(path), "--num_processes", str(ranks)]
+
+
+def check_run(words):
+    """Run a command to its end; what it said. It finds the modules of this folder."""
+    path = os.pathsep.join([str(REPO / "tests" / "engine"), os.environ.get("PYTHONPATH", "")])
+    environment = {**outside(), "PYTHONPATH": path}
+    done = subprocess.run(words, capture_output=True, text=True, cwd=REPO, timeout=400, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def steps_of(path):
+    """What the run of a recipe logged of its steps."""
+    state = json.loads((path.with_suffix("") / "trainer_state.json").read_text())
+    return [entry for entry in state["log_history"] if "loss" in entry]

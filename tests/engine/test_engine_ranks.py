@@ -1,74 +1,164 @@
-"""Two processes beside one: both draw the same from one server, so that their losses are the same to rounding."""
+"""Two ranks and vLLM: what they learn is what one learns, from a server at another address or from an engine in each."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from types import SimpleNamespace
 
+import psutil
 import pytest
+import torch
 from conftest import REPO
-from engine_parts import free_port, outside
+from engine_parts import check_run, check_truncated, free_port, outside, steps_of, train_words, words
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.of_recipe import server_of
+from grpo_ext.vllm.transfer import own_address
 
 pytestmark = pytest.mark.vllm
-STEPS = 10
+CLOSE = 1e-5
+HERE, THERE = "127.0.0.1", "127.0.0.2"  # Linux answers on all of 127.0.0.0/8
 
 
-def words(engine_folder, folder, ranks, **options):
-    """A recipe of 16 completions a step, on disk; JSON is YAML."""
-    rewards = folder / "spread.py"
-    rewards.write_text(
-        "from grpo_ext import register\n\n@register('spread')\ndef spread(completions):\n"
-        "    return [sum(map(ord, text)) % 17 / 16 for text in completions]\n"
-    )
-    values = {
-        **{
-            "model_name_or_path": str(engine_folder),
-            "output_dir": str(folder / f"{ranks}"),
-            "accelerate_config": "cpu",
-        },
-        **{"task": "countdown", "num_problems": 64, "reward_funcs": ["spread"], "reward_plugins": [str(rewards)]},
-        **{"num_generations": 4, "per_device_train_batch_size": 16 // ranks, "max_completion_length": 24},
-        **{"learning_rate": 1e-3, "max_steps": STEPS, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True},
-        **{"use_cpu": True, "bf16": False, "report_to": "none", "health_action": "none", "use_vllm": True},
-        **{"vllm_max_model_length": 256, **options},
-    }
-    path = folder / f"{ranks}.json"
-    path.write_text(json.dumps(values))
-    return path
+@pytest.fixture(scope="module")
+def server(engine_folder, tmp_path_factory):
+    """A server that listens at `THERE` alone, and what a recipe says of it."""
+    where = {"vllm_mode": "server", "vllm_server_host": THERE, "vllm_server_port": free_port()}
+    path = words(engine_folder, tmp_path_factory.mktemp("server"), 1, **where)
+    server = server_of(load_recipe(path))
+    with server.running(seconds=240, restarts=0):
+        yield SimpleNamespace(process=server.process, where=where)
 
 
 def train(path, ranks):
-    out = subprocess.run(
-        [sys.executable, "-m", "grpo_ext", "train", "--config", str(path), "--num_processes", str(ranks)],
-        capture_output=True,
-        text=True,
-        cwd=REPO,
-        timeout=400,
-        env=outside(),
-    )
-    assert out.returncode == 0, out.stdout[-2000:] + out.stderr[-4000:]
-    assert f"{ranks} rank" in out.stdout
-    state = json.loads((path.parent / str(ranks) / "trainer_state.json").read_text())
-    steps = [entry for entry in state["log_history"] if "loss" in entry]
-    assert len(steps) == STEPS
-    assert max(entry["sampling/sampling_logp_difference/max"] for entry in steps) <= 1e-5
+    """Train as a recipe says, and check that the log-probs are those of the server or the engines; what was logged."""
+    assert f"{ranks} rank" in check_run(train_words(path, ranks))
+    return close_steps(path)
+
+
+def close_steps(path):
+    steps = steps_of(path)
+    assert len(steps) == json.loads(path.read_text())["max_steps"]
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in steps) <= CLOSE
     return steps
 
 
-def test_two_ranks_have_the_losses_of_one(engine_folder, tmp_path):
-    where = {"vllm_mode": "server", "vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()}
-    options = {**where, "vllm_group_port": free_port(), "generation_kwargs": {"seed": 1}}
-    one, two = (words(engine_folder, tmp_path, ranks, **options) for ranks in (1, 2))
-    with server_of(load_recipe(one)).running(seconds=240, restarts=0):
-        found = [train(path, ranks) for ranks, path in ((1, one), (2, two))]
+def test_two_ranks_have_the_losses_of_one(engine_folder, tmp_path, server):
+    """Both draw the same from the server, so that their losses are the same to rounding."""
+    options = {**server.where, "generation_kwargs": {"seed": 1}}
+    found = []
+    for ranks in (1, 2):
+        path = words(engine_folder, tmp_path, ranks, vllm_group_port=free_port(), **options)
+        found.append(train(path, ranks))
     assert [entry["reward"] for entry in found[0]] == pytest.approx([entry["reward"] for entry in found[1]], abs=1e-7)
     assert [entry["loss"] for entry in found[0]] == pytest.approx([entry["loss"] for entry in found[1]], abs=1e-5)
     norms = [[entry["grad_norm"] for entry in steps] for steps in found]
     assert norms[0] == pytest.approx(norms[1], rel=1e-3) and min(norms[0]) > 0
+
+
+def sockets(process):
+    """Own end, other end and status of every TCP socket of a process and of those that it started."""
+    found = set()
+    for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+        with suppress(psutil.Error):  # it has ended
+            found |= {(plain(s.laddr), plain(s.raddr), s.status) for s in one.net_connections("tcp")}
+    return found
+
+
+def plain(address):
+    return (address.ip.removeprefix("::ffff:"), address.port) if address else None
+
+
+def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, server):
+    """Weights travel between the trainers' address and the worker, whatever address the server answers at."""
+    assert own_address(THERE) == HERE  # a listener there is one that the server reaches
+    port, group = server.where["vllm_server_port"], free_port()
+    options = {"learning_rate": 1e-2, "lr_scheduler_type": "constant", "max_steps": 5, "vllm_group_port": group}
+    path = words(engine_folder, tmp_path, 2, **server.where, **options)
+    samplers, trainers, log = set(), set(), tmp_path / "run.log"
+    with log.open("w") as out:
+        run = subprocess.Popen(train_words(path, 2), stdout=out, stderr=subprocess.STDOUT, cwd=REPO, env=outside())
+    try:
+        while run.poll() is None:
+            samplers |= sockets(server.process)
+            with suppress(psutil.Error):
+                trainers |= sockets(run)
+            time.sleep(0.5)
+    finally:
+        run.terminate()
+    assert run.returncode == 0, log.read_text()[-3000:]
+    close_steps(path)
+    assert {own[0] for own, _, status in samplers if own[1] == port and status == "LISTEN"} == {THERE}
+    between = {
+        (own, other) for own, other, status in samplers if status == "ESTABLISHED" and (other, own, status) in trainers
+    }
+    requests = {(own, other) for own, other in between if own == (THERE, port)}
+    weights = between - requests
+    assert requests and (HERE, group) in {other for _, other in weights}  # the worker came to the trainers' store
+    assert {end[0] for link in weights for end in link} == {HERE}
+    assert any(other[1] != group for _, other in weights)  # and gloo made a link of its own
+
+
+# All that shapes a step at once. A generation serves two steps, so that checkpoint 3 lies in the midst of one.
+FEATURES = {
+    "reward_funcs": ["fifth"],
+    **{"group_filter": "refill", "max_staleness": 2, "curriculum": "adaptive", "num_iterations": 2, "beta": 0.04},
+    **{"top_p": 0.95, "top_k": 20, "learning_rate": 1e-2, "max_steps": 6, "save_strategy": "steps", "save_steps": 3},
+    **{"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 8, "lora_dropout": 0.0},
+}
+
+
+def run_features(path):
+    """Two ranks that keep their trained weights when they end; what was logged of each step."""
+    program = (
+        "import sys; from grpo_ext.launch import launch; sys.exit(launch('weights_of_ranks', sys.argv[1:], 'cpu', 2))"
+    )
+    said = check_run([sys.executable, "-c", program, "--config", str(path)])
+    one, two = (torch.load(path.with_suffix("") / f"weights-{rank}.pt") for rank in (0, 1))
+    assert one.keys() == two.keys() and all("lora_" in name for name in one)
+    assert all(torch.equal(weight, two[name]) for name, weight in one.items())
+    assert max(weight.abs().max().item() for name, weight in one.items() if "lora_B" in name) > 5e-3  # it was 0
+    return said, steps_of(path)
+
+
+def check_features(path):
+    """A whole run, and the second half of it once more from its checkpoint; what both logged."""
+    said, whole = run_features(path)
+    assert "begins anew" in said
+    shutil.rmtree(path.with_suffix("") / "checkpoint-6")
+    said, again = run_features(path)
+    assert f"goes on from {path.with_suffix('') / 'checkpoint-3'}" in said
+    for steps in (whole, again):
+        assert [entry["step"] for entry in steps] == [1, 2, 3, 4, 5, 6]
+        generations = [entry for entry in steps if "groups/kept" in entry]
+        assert [entry["step"] for entry in generations] == [1, 3, 5]
+        check_truncated([entry["sampling/sampling_logp_difference/max"] for entry in generations], CLOSE)
+        assert all(entry["groups/missing"] == 0 for entry in generations)
+        for name in ("refilled", "carried", "reused"):
+            assert sum(entry[f"groups/{name}"] for entry in generations) > 0, name
+        assert max(entry["kl"] for entry in steps) > 1e-3
+        for entry in steps:
+            shares = [value for name, value in entry.items() if name.startswith("pass_rates/")]
+            assert len(shares) == 6 and sum(shares) == pytest.approx(1)
+    assert whole[:3] == again[:3]
+    return whole, again
+
+
+def test_everything_at_once_beside_a_server(engine_folder, tmp_path, server):
+    options = {**server.where, "vllm_group_port": free_port(), "generation_kwargs": {"seed": 1}}
+    whole, again = check_features(words(engine_folder, tmp_path, 2, **options, **FEATURES))
+    for name in ("loss", "kl", "grad_norm"):
+        assert [entry[name] for entry in whole] == pytest.approx([entry[name] for entry in again], abs=1e-5), name
+    assert [entry.get("reward") for entry in whole] == [entry.get("reward") for entry in again]  # of each generation
+
+
+def test_everything_at_once_with_an_engine_in_each(engine_folder, tmp_path):
+    check_features(words(engine_folder, tmp_path, 2, vllm_mode="colocate", **FEATURES))
 
 
 @pytest.mark.parametrize(

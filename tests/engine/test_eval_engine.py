@@ -1,27 +1,41 @@
-"""Evaluation through vLLM: the greedy completions are those of transformers, the sampled ones of the same distribution."""
+"""Evaluation through vLLM: the greedy completions are those of transformers, the sampled ones of the same distribution.
+
+vLLM has a merged model, and transformers the base and the adapter that it was merged from.
+"""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.evaluation.engine import EngineCompletions
 from grpo_ext.evaluation.generate import Decoding, generate_completions
+from grpo_ext.merge import merge_adapter
 from grpo_ext.tasks.countdown import Countdown
 
 pytestmark = pytest.mark.vllm
 
 
-def test_completions_of_both_engines(engine_folder):
-    tokenizer = AutoTokenizer.from_pretrained(engine_folder, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(engine_folder)
+def test_completions_of_both_engines(engine_folder, tmp_path):
+    torch.manual_seed(0)
+    base = AutoModelForCausalLM.from_pretrained(engine_folder)
+    config = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    get_peft_model(base, config).save_pretrained(tmp_path / "adapter")
+    assert merge_adapter(tmp_path / "adapter", tmp_path / "merged") <= 1e-5
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "merged", padding_side="left")
+    model = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
     task = Countdown(num_problems=16, max_numbers=3, max_number=9, operators="+-", max_target=30)
     prompts = [row["prompt"] for row in task.dataset("train")]
-    engine = EngineCompletions(str(engine_folder), tokenizer, None, 256)
     greedy = Decoding(12)
     sampled = Decoding(4, temperature=0.7, num_samples=64, top_k=3)
+    expected = generate_completions(model, tokenizer, prompts, greedy)
+    base = AutoModelForCausalLM.from_pretrained(engine_folder)
+    assert generate_completions(base, tokenizer, prompts, greedy) != expected
+    engine = EngineCompletions(str(tmp_path / "merged"), tokenizer, None, 256)
     try:
-        assert engine(prompts, greedy) == generate_completions(model, tokenizer, prompts, greedy)
+        assert engine(prompts, greedy) == expected
         ours = engine(prompts, sampled)
     finally:
         engine.close()

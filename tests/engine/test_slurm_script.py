@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPO
-from engine_parts import free_port, outside
-from test_engine_ranks import words
+from engine_parts import free_port, outside, words
 
 pytestmark = pytest.mark.vllm
 SCONTROL = "#!/usr/bin/env bash\nprintf '127.0.0.%s\\n' 1 2 3\n"

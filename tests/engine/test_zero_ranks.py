@@ -10,10 +10,9 @@ import shutil
 
 import pytest
 import torch
-from engine_parts import free_port, outside
+from engine_parts import free_port, outside, words
 from safetensors.torch import load_file
 from sharded_run import check_same, launched, ten_steps
-from test_engine_ranks import words
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.of_recipe import server_of
