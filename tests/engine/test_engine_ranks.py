@@ -109,7 +109,7 @@ FEATURES = {
     "reward_funcs": ["fifth"],
     **{"group_filter": "refill", "max_staleness": 2, "curriculum": "adaptive", "num_iterations": 2, "beta": 0.04},
     **{"top_p": 0.95, "top_k": 20, "learning_rate": 1e-2, "max_steps": 6, "save_strategy": "steps", "save_steps": 3},
-    **{"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 8, "lora_dropout": 0.0},
+    **{"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 8, "lora_dropout": 0.05},
 }
 
 
