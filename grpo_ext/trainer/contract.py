@@ -65,6 +65,7 @@ ENGINE_METHODS: dict[type, dict[str, tuple[str, ...]]] = {
     VLLMGeneration: {
         "_init_vllm": ("self",),
         "sync_weights": ("self",),
+        "_iter_named_params": ("self",),
         "generate": ("self", "prompts", "images", "num_generations", "profiler"),
     },
     VLLMClient: {

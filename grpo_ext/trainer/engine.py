@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import trl.generation.vllm_generation as trl_vllm
 import trl.trainer.grpo_trainer as trl_trainer
 from accelerate.utils import broadcast_object_list
+from peft import PeftModel
 from trl import GRPOConfig
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.recipe.engine import EngineOptions
+from grpo_ext.trainer.base_kept import base_kept
 from grpo_ext.trainer.rows import overridden
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.settings import TextModel, cpu_engine, engine_dtype
@@ -102,6 +104,12 @@ class EngineGeneration(VLLMGeneration):
     def _push(self) -> None:
         """Give the engine what the trainer has, once."""
         super().sync_weights()
+
+    def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
+        """As TRL's, which merges an adapter meanwhile; a base that is sharded is left as that leaves it."""
+        whole = not (self._dist.is_fsdp or self._dist.is_zero3)
+        with base_kept(self.model) if whole and isinstance(self.model, PeftModel) else nullcontext():
+            yield from super()._iter_named_params()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
         """As TRL's; a server that fails is waited for, given the current weights and asked again.

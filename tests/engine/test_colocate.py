@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from engine_parts import STEPS, check_truncated, differences, lora, make_trainer, without_sync
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm as packed  # before any engine is made
 
@@ -22,7 +23,10 @@ def test_five_steps(engine_folder, tmp_path):
 
 def test_five_steps_of_an_adapter(engine_folder, tmp_path):
     trainer = make_trainer(engine_folder, tmp_path, lora())
+    base = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if not p.requires_grad}
     assert max(differences(trainer)) <= CLOSE
+    weights = dict(trainer.model.named_parameters())
+    assert base and all(torch.equal(weights[name], before) for name, before in base.items())
     adapter = [name for name, p in trainer.model.named_parameters() if p.requires_grad]
     assert adapter and all("lora_" in name for name in adapter)
     assert not any(module.merged for module in trainer.model.modules() if hasattr(module, "merged"))
