@@ -18,6 +18,7 @@ from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 logger = logging.getLogger(__name__)
+HELD: list[Any] = []  # by this process: its run's folder
 PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
 OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # beside its logs and its model
 
@@ -68,7 +69,7 @@ def _train(
         recipe = load(path, words)
         check_same_run(recipe)
         trainer = make_trainer(recipe)
-        trainer.run_lock = hold_folder(trainer)
+        hold_folder(trainer)
         resume = where_to_begin(recipe, trainer)
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
@@ -116,8 +117,8 @@ def save_merged(recipe: Any) -> int:
     return 0
 
 
-def hold_folder(trainer: Any) -> Any:
-    """Keep other runs out of the run's folder; what holds it, on the main process.
+def hold_folder(trainer: Any) -> None:
+    """Keep other runs out of the run's folder until this process ends.
 
     Raises:
         ValueError: on all ranks, if another run is in it.
@@ -129,7 +130,7 @@ def hold_folder(trainer: Any) -> Any:
         held = hold(folder, PATIENCE)
     if broadcast_object_list([trainer.is_world_process_zero() and held is None])[0]:
         raise ValueError(f"another run is writing to {folder}: stop it, or name another --output_dir.")
-    return held
+    HELD.append(held)
 
 
 def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
