@@ -73,8 +73,8 @@ def warn_of_dropout(trainer: Any) -> None:
     active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
     if active and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model drops out ({max(active):g}) where completions are scored, and did not where they were sampled: ratios "
-            "of an unchanged policy differ from 1, each time by something else. Write disable_dropout: true or lora_dropout: 0."
+            f"The model drops out ({max(active):g}), in each pass something else: completions are scored under another policy than "
+            "the one that sampled, and ratios differ from 1. Write disable_dropout: true or lora_dropout: 0."
         )
 
 

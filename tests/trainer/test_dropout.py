@@ -1,4 +1,4 @@
-"""Completions are scored without dropout, as they were sampled."""
+"""Completions are sampled and scored without dropout, so that both are of one policy."""
 
 from __future__ import annotations
 

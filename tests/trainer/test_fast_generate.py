@@ -115,7 +115,7 @@ def test_adapters_with_dropout_train(tiny_folder, tmp_path):
 
     base = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     model = get_peft_model(base, LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj"]))
-    trainer = make_trainer(tiny_folder, tmp_path, model=model, ends=60)
+    trainer = make_trainer(tiny_folder, tmp_path, model=model, ends=60, disable_dropout=False)
     with batch_sizes(model.get_base_model()) as passes:
         trainer.train()
     assert passes[0][0] == 16  # each row of a group has dropout of its own
