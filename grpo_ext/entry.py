@@ -68,8 +68,8 @@ def _train(
     try:
         recipe = load(path, words)
         check_same_run(recipe)
+        hold_folder(recipe)
         trainer = make_trainer(recipe)
-        hold_folder(trainer)
         resume = where_to_begin(recipe, trainer)
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
@@ -101,7 +101,11 @@ def _train(
 
 def save_merged(recipe: Any) -> int:
     """Save adapter and base as one model beside the adapter; the exit code."""
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
     from grpo_ext.merge import MERGED, merge_adapter
+
+    unset_hf_deepspeed_config()  # with ZeRO-3's a model would be loaded in parts, on ranks that have left
 
     folder = Path(recipe.training.output_dir)
     dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
@@ -117,18 +121,20 @@ def save_merged(recipe: Any) -> int:
     return 0
 
 
-def hold_folder(trainer: Any) -> None:
+def hold_folder(recipe: Any) -> None:
     """Keep other runs out of the run's folder until this process ends.
 
     Raises:
         ValueError: on all ranks, if another run is in it.
     """
+    from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
-    folder, held = Path(trainer.args.output_dir), None
-    if trainer.is_world_process_zero():
+    folder, held = Path(recipe.training.output_dir), None  # which sets up the ranks
+    main = PartialState().is_main_process
+    if main:
         held = hold(folder, PATIENCE)
-    if broadcast_object_list([trainer.is_world_process_zero() and held is None])[0]:
+    if broadcast_object_list([main and held is None])[0]:
         raise ValueError(f"another run is writing to {folder}: stop it, or name another --output_dir.")
     HELD.append(held)
 

@@ -46,14 +46,14 @@ def merge_adapter(
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code)
-        before = probe(model)
+        before = log_probs_of(model)
         model = model.merge_and_unload(safe_merge=True)
         kind = str(model.dtype).removeprefix("torch.")
         model.save_pretrained(partial)
         del model  # a large one does not fit twice
         _save_tokenizer(folder, base, partial, trust_remote_code)
         model = AutoModelForCausalLM.from_pretrained(partial, dtype="auto", trust_remote_code=trust_remote_code)
-        difference = (probe(model) - before).abs().max().item()
+        difference = (log_probs_of(model) - before).abs().max().item()
         if not difference <= LIMITS.get(kind, HALF_LIMIT):
             raise ValueError(
                 f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. An "
@@ -96,7 +96,7 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
     return name, revision
 
 
-def probe(model):
+def log_probs_of(model):
     """Log-probs (T, V) of a model over some tokens, always the same ones."""
     import torch
 

@@ -93,6 +93,9 @@ def shard_on_a_cpu(how: str, out: Path) -> None:
         use = {"USE_DEEPSPEED": "true", "DEEPSPEED_CONFIG_FILE": str(config), "MIXED_PRECISION": "no"}
         os.environ |= {f"ACCELERATE_{name}": value for name, value in use.items()} | {"DS_ACCELERATOR": "cpu"}
         passed_off_as = DistributedType.DEEPSPEED
+        from deepspeed.comm import torch as deepspeed_comm
+
+        deepspeed_comm.build_shm_op = lambda: None  # compiled at first use; gloo's collectives do as well
     begin = PartialState.__init__
 
     def passed_off(self, *args, **kwargs):

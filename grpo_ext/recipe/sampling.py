@@ -35,9 +35,9 @@ class SamplingOptions:
             product vanish or explode with the length, so that little is learnt from long completions. A token's own ratio stays
             near 1 whatever the length, and cutting it off keeps every token. What that leaves out is how likely the tokens
             before it were in either engine: a small bias, in place of a signal that fades.
-        disable_dropout (`bool`, defaults to `True`): whether dropout is off; TRL's field with another default. With dropout each
-            pass drops other numbers, the one that samples, too (vLLM drops none), so that ratios of an unchanged policy are off
-            by some hundredths, and so is the KL. `lora_dropout`, 0.05 by TRL's default, is of it.
+        disable_dropout (`bool`, defaults to `True`): whether the model's dropout modules are off; TRL's field with another
+            default. With dropout each pass drops other numbers, the one that samples, too (vLLM drops none), so that ratios of
+            an unchanged policy are off by some hundredths, and so is the KL. `lora_dropout`, 0.05 by TRL's default, is of it.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
             training does, draws from training's random state and always reports a loss of 0. A number switches to ours:
             0 decodes greedily, above 0 samples at that temperature; the random state is left as it was found, and scores

@@ -114,14 +114,14 @@ class AdapterClient(ServerClient):
                 f"its environment{OR_MERGED}"
             )
 
-    def load_adapter(self, saved: AbstractContextManager[str]) -> None:
-        """Have the server read the adapter from the folder that `saved` gives, and answer with it from now on."""
-        self._attempt(lambda: self._load(saved))
+    def load_adapter(self, writing: AbstractContextManager[str]) -> None:
+        """Have the server read the adapter from the folder that `writing` gives, and answer with it from now on."""
+        self._attempt(lambda: self._load(writing))
 
-    def _load(self, saved: AbstractContextManager[str]) -> None:
+    def _load(self, writing: AbstractContextManager[str]) -> None:
         self._updates += 1
         name, former = f"{self._run}-{self._updates}", self._version
-        with saved as folder:
+        with writing as folder:
             self._tell("load_lora_adapter", lora_name=name, lora_path=folder)
         self.model = self._version = name  # requests name a model
         if former is not None:

@@ -24,18 +24,18 @@ def base_kept(model: PeftModel) -> Iterator[None]:
     lost = [kept for layer in model.modules() if isinstance(layer, BaseTunerLayer) for kept in lost_by_merging(layer)]
     yield
     for weight, places, numbers in lost:
-        weight.view(-1)[places.to(weight.device)] = numbers.to(weight.device)
+        weight.data.view(-1)[places.to(weight.device)] = numbers.to(weight.device)
 
 
 @torch.no_grad()
 def lost_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """For each weight of a layer's base that changes: it, the places (N,) in it, and the numbers (N,) that belong there."""
-    weights = [p.detach() for p in layer.get_base_layer().parameters()]
-    before = [weight.clone() for weight in weights]
+    weights = list(layer.get_base_layer().parameters())
+    before = [weight.detach().clone() for weight in weights]
     layer.merge()
     layer.unmerge()
     for weight, former in zip(weights, before, strict=True):
-        places = (weight != former).flatten().nonzero().squeeze(1)  # (N,)
-        weight.copy_(former)
+        places = (weight.data != former).flatten().nonzero().squeeze(1)  # (N,); peft may have replaced `data`
+        weight.data.copy_(former)
         if len(places):
             yield weight, places.cpu(), former.flatten()[places].cpu()

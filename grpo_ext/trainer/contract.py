@@ -7,6 +7,7 @@ silence, so it is refused: by `check_contract()`, called when a trainer is made,
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cache
 
 import trl
@@ -122,6 +123,12 @@ ATTRIBUTES = (
 LOSS_STATE = ("_tr_loss", "_globalstep_last_logged")  # of transformers' loop; a resumed run gives them back
 
 
+def in_order(method: Callable, first: str, second: str) -> bool:
+    """Whether a method's source has both, in this order."""
+    source = inspect.getsource(method)
+    return -1 < source.find(first) < source.find(second)
+
+
 @cache
 def check_contract() -> None:
     """Check the installed TRL against the seams above.
@@ -154,6 +161,10 @@ def check_contract() -> None:
         moved.append("VLLMClient.generate no longer asks for the model that the client names")
     if not hasattr(GenerationMixin, "_get_logits_processor"):
         moved.append("transformers' GenerationMixin has no _get_logits_processor")
+    if not in_order(trl.GRPOTrainer._compute_loss, "_logps_and_entropies(", 'inputs.get("old_per_token_logps")'):
+        moved.append("GRPOTrainer._compute_loss no longer looks for old log-probs after it has scored")
+    if not in_order(VLLMGeneration._iter_named_params, "model.merge_adapter()", "model.unmerge_adapter()"):
+        moved.append("VLLMGeneration._iter_named_params no longer merges an adapter and takes it out again")
     generation = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)
     if "self.args.steps_per_generation * self.num_iterations" not in generation:
         moved.append(

@@ -61,6 +61,7 @@ class FiniteSteps:
             self._rng = random_state()
         self._seen.append(dict(inputs))
         loss = super()._compute_loss(model, inputs)
+        self._seen[-1] = dict(inputs)  # with old log-probs that are known only now
         self._losses.append(loss.detach())
         return loss
 

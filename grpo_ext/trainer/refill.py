@@ -34,7 +34,7 @@ from grpo_ext.curriculum.prompts import PromptSupply, Row
 from grpo_ext.objective.advantage import group_advantages
 from grpo_ext.trainer.logprobs import loss_mask
 from grpo_ext.trainer.rows import overridden
-from grpo_ext.trainer.scored_later import ScoredLater, unscored, without_blanks
+from grpo_ext.trainer.scored_later import ScoredLater, unscored
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class FilteredGroups(ScoredLater):
         """This rank's rows of the groups with signal, filled up with silenced ones."""
         filler = silenced(dead.take(range(missing))) if missing else None
         groups = join_groups([live, filler])
-        table = without_blanks(groups.table)
+        table = dict(groups.table)
         if self.scale_rewards == "batch":
             rewards = groups.rewards.clone()
             rewards[len(rewards) - missing * self.num_generations :] = torch.nan

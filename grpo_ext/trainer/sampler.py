@@ -71,10 +71,14 @@ def warn_of_dropout(trainer: Any) -> None:
     """Say what dropout does to log-probs, where it is on."""
     kinds = (torch.nn.Dropout, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
     active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
+    how = "Write disable_dropout: true or lora_dropout: 0."
+    if attention := getattr(trainer.model.config.get_text_config(), "attention_dropout", 0.0):
+        active.append(attention)
+        how = "Set attention_dropout to 0 in the model's config.json, and leave disable_dropout on."
     if active and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model drops out ({max(active):g}), in each pass something else: completions are scored under another policy than "
-            "the one that sampled, and ratios differ from 1. Write disable_dropout: true or lora_dropout: 0."
+            f"The model drops out ({max(active):g}), in each pass something else: completions are scored under another policy "
+            f"than the one that sampled, and ratios differ from 1. {how}"
         )
 
 

@@ -83,8 +83,3 @@ def unscored(table: Batch) -> Batch:
     """A generation whose old log-probs are those of the step that follows, where TRL has not scored it."""
     blank = torch.full(table["completion_ids"].shape, torch.nan, device=table["completion_ids"].device)
     return {OLD: blank, **table}
-
-
-def without_blanks(table: Batch) -> Batch:
-    """The table of a step; all of it sampled by the policy of the step, it needs no old log-probs at all."""
-    return {name: value for name, value in table.items() if name != OLD or not value.isnan().any(1).all()}

@@ -4,8 +4,8 @@
 #   sbatch --nodes 3 recipes/slurm/multi_node.sh RECIPE        # two train, one serves
 #
 # The first N - 1 machines run accelerate with multi_node.yaml, the last one the recipe's vLLM server. The recipe says
-# `use_vllm: true` and `vllm_mode: server`; its address is set here. Set GPUS to the GPUs of a machine, CONFIG to another accelerate
-# config, and the ports where something else has them.
+# `use_vllm: true` and `vllm_mode: server`; its address is set here. Set GPUS to the GPUs of a machine, ACCELERATE_CONFIG to
+# another of accelerate's, and the ports below where something else has them.
 #SBATCH --job-name grpo
 #SBATCH --ntasks-per-node 1
 #SBATCH --exclusive
@@ -13,14 +13,14 @@
 set -euo pipefail
 RECIPE=${1:?name a recipe}
 GPUS=${GPUS:-8}
-CONFIG=${CONFIG:-recipes/accelerate/multi_node.yaml}
-PORT=${PORT:-29500} SERVER_PORT=${SERVER_PORT:-8000} GROUP_PORT=${GROUP_PORT:-51216}
+ACCELERATE_CONFIG=${ACCELERATE_CONFIG:-recipes/accelerate/multi_node.yaml}
+TRAIN_PORT=${TRAIN_PORT:-29500} SAMPLE_PORT=${SAMPLE_PORT:-8000} GROUP_PORT=${GROUP_PORT:-51216}
 mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 SAMPLER=${HOSTS[-1]}
 TRAINERS=$((${#HOSTS[@]} - 1))
 ((TRAINERS > 0)) || { echo "two machines at least: one trains, one samples" >&2; exit 2; }
 # The server listens at the sampler's address. The group port is opened by process 0, on the first machine.
-SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port "$SERVER_PORT" --vllm_group_port "$GROUP_PORT")
+SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port "$SAMPLE_PORT" --vllm_group_port "$GROUP_PORT")
 
 srun --nodes 1 --nodelist "$SAMPLER" --kill-on-bad-exit=0 \
   grpo-ext serve --config "$RECIPE" "${SERVER[@]}" --vllm_tensor_parallel_size "$GPUS" &
@@ -32,4 +32,4 @@ srun --nodes "$TRAINERS" --nodelist "$TRAIN_ON" --kill-on-bad-exit=1 bash -c '
   exec accelerate launch --config_file "$0" \
     --num_machines "$1" --num_processes "$2" --machine_rank "$SLURM_PROCID" --main_process_ip "$3" --main_process_port "$4" \
     -m grpo_ext.train --config "${@:5}"' \
-  "$CONFIG" "$TRAINERS" "$((TRAINERS * GPUS))" "${HOSTS[0]}" "$PORT" "$RECIPE" "${SERVER[@]}" --vllm_server_timeout 900
+  "$ACCELERATE_CONFIG" "$TRAINERS" "$((TRAINERS * GPUS))" "${HOSTS[0]}" "$TRAIN_PORT" "$RECIPE" "${SERVER[@]}" --vllm_server_timeout 900

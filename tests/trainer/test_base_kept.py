@@ -10,10 +10,11 @@ from transformers import AutoModelForCausalLM
 from grpo_ext.trainer.base_kept import base_kept
 
 
+@pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_the_base_comes_back_to_the_bit(tiny_folder, dtype):
+def test_the_base_comes_back_to_the_bit(tiny_folder, dtype, dora):
     torch.manual_seed(0)
-    adapter = LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False)
+    adapter = LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False, use_dora=dora)
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=dtype), adapter)
     ids = torch.arange(8)[None]
     before = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -9,7 +9,8 @@ from scripted_groups import GROUP, train
 from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.trainer.scored_later import OLD, unscored, without_blanks
+from grpo_ext.trainer.refill import FilteredGroups
+from grpo_ext.trainer.scored_later import OLD, unscored
 
 pytestmark = pytest.mark.slow
 
@@ -65,10 +66,20 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_
     assert max(ratios) > 0, "the policy moved, so that ratios of what it carried are clipped"
 
 
-def test_a_step_of_one_policy_has_no_old_log_probs():
+def test_generations_of_one_step_with_and_without_groups_carried_over(tiny_folder, tmp_path, monkeypatch):
+    """A step of two generations has the gradient that it has where TRL scores every completion beforehand."""
+    settings = {"ga": 4, "steps": 3, "steps_per_generation": 2, "group_filter": "refill"}
+    trainer, steps = train(tiny_folder, tmp_path, **settings)
+    reused = [row["groups/reused"] for row in trainer.state.log_history if "groups/reused" in row]
+    assert sum(reused) > 0
+    monkeypatch.setattr(FilteredGroups, "_may_score_later", False)
+    _, before = train(tiny_folder, tmp_path / "before", **settings)
+    for (ours, _), (theirs, _) in zip(steps, before, strict=True):
+        largest = max(g.abs().max() for g in theirs.values())
+        assert all((ours[name] - g).abs().max() <= 1e-5 * largest for name, g in theirs.items())
+
+
+def test_a_generation_that_trl_has_scored_stays_as_it_is():
     table = {"completion_ids": torch.zeros(3, 4, dtype=torch.long)}
     assert unscored({**table, OLD: torch.ones(3, 4)})[OLD].eq(1).all()
-    assert OLD not in without_blanks(unscored(table))
-    mixed = unscored(table)
-    mixed[OLD][1] = -1.0
-    assert without_blanks(mixed)[OLD].isnan().any(1).tolist() == [True, False, True]
+    assert unscored(table)[OLD].isnan().all()
