@@ -51,3 +51,16 @@ def test_zero3_beside_a_server_goes_on_from_its_checkpoint_bit_for_bit(engine_fo
     (weights, losses), (again, losses_again) = found
     assert losses == losses_again
     assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def test_an_adapter_that_was_trained_in_parts_is_merged(engine_folder, tmp_path):
+    options = {
+        "use_vllm": False,
+        "vllm_max_model_length": None,
+        "use_peft": True,
+        "lora_target_modules": ["q_proj", "v_proj"],
+    }
+    path = words(engine_folder, tmp_path, 2, max_steps=2, save_merged=True, **options)
+    out = launched("zero3", 2, tmp_path, "train", "--config", str(path), environment=outside())
+    assert "with the adapter merged" in out
+    assert (tmp_path / "2" / "merged" / "model.safetensors").exists()
