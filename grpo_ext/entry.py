@@ -106,7 +106,6 @@ def save_merged(recipe: Any) -> int:
     from grpo_ext.merge import MERGED, merge_adapter
 
     unset_hf_deepspeed_config()  # with ZeRO-3's a model would be loaded in parts, on ranks that have left
-
     folder = Path(recipe.training.output_dir)
     dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
     try:

@@ -124,6 +124,8 @@ def test_a_second_ctrl_c_leaves_at_once_and_another_run_or_recipe_is_refused(tin
     wait_for_step(out, process)
     done = subprocess.run(words, cwd=REPO, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and f"another run is writing to {out}" in done.stderr, done.stderr[-2000:]
+    logged = (out / "metrics.jsonl").read_text().count("\n")
+    wait_for_step(out, process, logged + 1)  # the next one has half a second to go: both signals come within it
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)  # two at once arrive as one
