@@ -59,9 +59,8 @@ class FiniteSteps:
             return super()._compute_loss(model, inputs)
         if not self._seen:
             self._rng = random_state()
-        self._seen.append(dict(inputs))
         loss = super()._compute_loss(model, inputs)
-        self._seen[-1] = dict(inputs)  # with old log-probs that are known only now
+        self._seen.append(dict(inputs))  # with old log-probs that are known only now
         self._losses.append(loss.detach())
         return loss
 
