@@ -51,11 +51,11 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
 
 def announce(trainer: GRPOExtTrainer) -> None:
     """Say what runs: ranks, how the model lies on them, data, rewards, batch, generation."""
-    from grpo_ext.trainer.rollout import how_it_generates
-    from grpo_ext.trainer.scoring import how_it_trains
+    from grpo_ext.trainer.assembly import describe
 
     args, accelerator = trainer.args, trainer.accelerator
     ranks = accelerator.num_processes
+    generation, training = describe(trainer)
     groups = args.generation_batch_size // args.num_generations
     rewards = ", ".join(
         f"{name} x {weight:g}"
@@ -68,8 +68,8 @@ def announce(trainer: GRPOExtTrainer) -> None:
         f"rewards: {rewards}\n"
         f"each generation: {groups} prompts x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
-        f"generation: {how_it_generates(trainer)}\n"
-        f"training: {how_it_trains(trainer)}"
+        f"generation: {generation}\n"
+        f"training: {training}"
     )
 
 

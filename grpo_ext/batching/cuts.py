@@ -131,3 +131,24 @@ def length_chunks(
         chunks.append(order[start[num] : num])
         num = start[num]
     return chunks[::-1]
+
+
+def equal_prompts(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which rows have the same prompt.
+
+    Args:
+        prompt_ids: (B, P), left padded.
+        prompt_mask: (B, P).
+
+    Returns:
+        (N,) the first row of each of the N distinct prompts, and (B,) the number of each row's prompt among them.
+    """
+    keys = torch.where(prompt_mask.bool(), prompt_ids, -1).cpu()  # (B, P)
+    _, number = keys.unique(dim=0, return_inverse=True)  # (B,)
+    first = torch.full((int(number.max()) + 1,), len(number)).scatter_reduce(
+        0, number, torch.arange(len(number)), "amin"
+    )
+    order = first.argsort()  # as they come, which `unique` does not keep
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order))
+    return first[order].to(prompt_ids.device), rank[number].to(prompt_ids.device)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
 
-from grpo_ext.curriculum.groups import GroupStats
+from grpo_ext.step.groups import GroupStats
+from grpo_ext.step.refill import Filled
 
 WINDOW = 20  # generations that advice looks back on
 SILENT_SHARE = 0.5  # of the groups, from which there is advice
-
-Metrics = dict[str, list[float]]
 
 
 class GroupLog:
@@ -46,23 +44,16 @@ class GroupLog:
         """So many groups with signal go into the step."""
         self._used = count
 
-    def refilled(self, further: int, expired: int, taken: int, carried: int, missing: int) -> None:
-        """How the step was filled.
-
-        Args:
-            further: groups generated beyond the data loader's.
-            expired: groups carried here that had become too old.
-            taken: groups carried here and used.
-            carried: groups kept for the next generation.
-            missing: places that no group with signal was found for.
-        """
+    def refilled(self, filled: Filled) -> None:
+        """How the step was filled."""
         self._further = {
-            "refilled": further,
-            "expired": expired,
-            "reused": taken,
-            "carried": carried,
-            "missing": missing,
+            "refilled": filled.further,
+            "expired": filled.expired,
+            "reused": filled.reused,
+            "carried": 0 if filled.carried is None else len(filled.carried),
+            "missing": filled.missing,
         }
+        self.used(filled.used)
 
     def figures(self) -> dict[str, float]:
         """The figures of the generation, under the names they are logged by."""
@@ -90,27 +81,3 @@ class GroupLog:
             f"{wrong / generated:.0%} all wrong) and taught nothing. Set {remedies[self.group_filter]}, or {easy}. "
             "`grpo-ext probe` says what to expect of each num_generations."
         )
-
-
-def merge_metrics(metrics: Metrics, marks: dict[str, int], weights: list[int]) -> None:
-    """Make one value of those that several rounds of one generation have logged, in place.
-
-    Args:
-        metrics: name to values.
-        marks: how many values each had before.
-        weights: completions of each round.
-    """
-    for name, values in metrics.items():
-        mark = marks.get(name, 0)
-        found = values[mark:]
-        if len(weights) < 2 or len(found) != len(weights):
-            continue
-        pairs = [(value, weight) for value, weight in zip(found, weights, strict=True) if not math.isnan(value)]
-        last = name.rsplit("/", 1)[-1]
-        if not pairs:
-            merged = math.nan
-        elif last.startswith(("min", "max")):
-            merged = (min if last.startswith("min") else max)(value for value, _ in pairs)
-        else:
-            merged = sum(value * weight for value, weight in pairs) / sum(weight for _, weight in pairs)
-        values[mark:] = [merged]

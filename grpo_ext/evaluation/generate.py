@@ -15,7 +15,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_ext.rollout import fast_generation
+from grpo_ext.seams.generate import fast_generation
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from grpo_ext.curriculum.groups import outcome_index
+from grpo_ext.step.judge import outcome_index
 from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.engine import EngineCompletions, pick_engine
 from grpo_ext.evaluation.run import evaluate, evaluate_model

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from datasets import Dataset, IterableDataset
 
-from grpo_ext.curriculum.groups import outcome_index
+from grpo_ext.step.judge import outcome_index
 from grpo_ext.curriculum.pass_rates import PassCount, prompt_id
 from grpo_ext.evaluation.generate import Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, score_completions

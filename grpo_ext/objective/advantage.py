@@ -72,3 +72,24 @@ def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.
     count = (~values.isnan()).sum(dim, keepdim=True)
     squares = ((values - values.nanmean(dim, keepdim=True)) ** 2).nansum(dim, keepdim=True)
     return (squares / (count - 1 if estimator == "sample" else count)).sqrt()
+
+
+def normalized_then_summed(rewards: torch.Tensor, weights: torch.Tensor, num_generations: int) -> torch.Tensor:
+    """Advantages where each reward is normalised by itself: GDPO (arXiv 2601.05242), as TRL computes it.
+
+    Within each group a reward is centred and divided by its std, then the weighted sum is centred and divided by its std over
+    the batch.
+
+    Args:
+        rewards: (B, R), B whole groups; NaN where a reward did not score a completion.
+        weights: (R,).
+        num_generations: completions a prompt.
+
+    Returns:
+        (B,).
+    """
+    grouped = rewards.view(-1, num_generations, rewards.size(1))  # (groups, G, R)
+    each = (grouped - grouped.nanmean(dim=1, keepdim=True)) / (nan_std(grouped, 1) + _EPSILON)
+    total = (each.view_as(rewards) * weights).nansum(dim=1)  # (B,)
+    total = total.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+    return ((total - total.nanmean()) / (nan_std(total, 0) + _EPSILON)).nan_to_num(nan=0.0)

@@ -36,6 +36,21 @@ class StepCounts:
     tokens: float
 
 
+@dataclass(frozen=True)
+class Stat:
+    """A figure of a micro-batch, to be brought together over micro-batches and ranks.
+
+    Args:
+        value: a sum where `kind` is "mean", else a smallest or largest value.
+        weight: what the sum is divided by; 0 leaves the figure out.
+        kind: "mean", "min" or "max".
+    """
+
+    value: torch.Tensor | float
+    weight: torch.Tensor | float = 1.0
+    kind: str = "mean"
+
+
 def denominator(aggregation: str, counts: StepCounts, max_completion_length: int) -> float:
     """What the sum over the step is divided by; at least 1, so that a step without tokens has loss 0.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo_ext.objective.aggregate import AGGREGATIONS
+from grpo_ext.objective.aggregate import AGGREGATIONS, Stat
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class LossInputs:
 
 
 PolicyTerm = Callable[[LossInputs], torch.Tensor]
+LossStats = Callable[[LossInputs], dict[str, Stat]]
 
 
 @dataclass(frozen=True)
@@ -65,22 +66,58 @@ class Loss:
         name: the value of `loss_type`.
         term: from `LossInputs` to (B, T) or (B, 1).
         aggregation: one of `AGGREGATIONS`.
+        stats: what it logs.
+        needs_advantage: whether the term is 0 where the advantage is 0, so that such completions need not run.
+        corrects_sampler: whether the term itself takes the sampler's ratio into account.
     """
 
     name: str
     term: PolicyTerm
     aggregation: str
+    stats: LossStats
+    needs_advantage: bool = False
+    corrects_sampler: bool = False
 
 
 _LOSSES: dict[str, Loss] = {}
 
 
-def register_loss(name: str, *, aggregation: str) -> Callable[[PolicyTerm], PolicyTerm]:
-    """Make a policy term a value of `loss_type`.
+def clip_stats(x: LossInputs) -> dict[str, Stat]:
+    """Shares of the tokens (of the sequences, where a sequence has one ratio) whose ratio is outside of the clip range."""
+    low = ((x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)).float()
+    high = ((x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)).float()
+    rows = x.mask.sum(-1)
+    shares = [share.squeeze(1) if share.size(1) == 1 else (share * x.mask).sum(-1) / rows for share in (low, high)]
+    return {
+        "clip_ratio/low_mean": mean_stat(low, x.mask),
+        "clip_ratio/high_mean": mean_stat(high, x.mask),
+        "clip_ratio/region_mean": mean_stat(low + high, x.mask),
+        "clip_ratio/low_min": Stat(shares[0][rows > 0].amin() if rows.any() else 0.0, rows.any(), "min"),
+        "clip_ratio/high_max": Stat(shares[1][rows > 0].amax() if rows.any() else 0.0, rows.any(), "max"),
+    }
+
+
+def mean_stat(values: torch.Tensor, mask: torch.Tensor) -> Stat:
+    """The mean of (B, T) over tokens, or of (B, 1) over sequences."""
+    if values.size(1) == 1:
+        return Stat(values.sum(), float(len(values)))
+    return Stat((values * mask).sum(), mask.sum())
+
+
+def register_loss(
+    name: str,
+    *,
+    aggregation: str,
+    stats: LossStats = clip_stats,
+    needs_advantage: bool = False,
+    corrects_sampler: bool = False,
+) -> Callable[[PolicyTerm], PolicyTerm]:
+    """Make a policy term a value of `loss_type`, in a file of `reward_plugins` for recipes.
 
     Args:
         name: a new name.
         aggregation: one of `AGGREGATIONS`.
+        stats, needs_advantage, corrects_sampler: as in `Loss`.
 
     Raises:
         ValueError: for a name that is taken, or an unknown aggregation.
@@ -91,7 +128,7 @@ def register_loss(name: str, *, aggregation: str) -> Callable[[PolicyTerm], Poli
         raise ValueError(f"aggregation is {aggregation!r}: write one of {', '.join(AGGREGATIONS)}.")
 
     def register(term: PolicyTerm) -> PolicyTerm:
-        _LOSSES[name] = Loss(name, term, aggregation)
+        _LOSSES[name] = Loss(name, term, aggregation, stats, needs_advantage, corrects_sampler)
         return term
 
     return register
@@ -115,6 +152,22 @@ def loss_names() -> tuple[str, ...]:
     return tuple(_LOSSES)
 
 
+def no_stats(x: LossInputs) -> dict[str, Stat]:
+    """For losses that clip nothing."""
+    return {}
+
+
+def cispo_stats(x: LossInputs) -> dict[str, Stat]:
+    """The share of tokens with positive advantage whose ratio is above the cap."""
+    capped = (x.ratio > x.options.epsilon_high) & (x.advantages > 0)
+    return {"cispo_clip_ratio": mean_stat(capped.float(), x.mask)}
+
+
+def vespo_stats(x: LossInputs) -> dict[str, Stat]:
+    """The mean weight of a sequence."""
+    return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask)}
+
+
 def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
     """w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
     log_ratio = logps - old_logps
@@ -134,13 +187,13 @@ def clipped(x: LossInputs) -> torch.Tensor:
     return -torch.min(ratio * x.advantages, inside * x.advantages)
 
 
-@register_loss("grpo", aggregation="sequence_mean")
+@register_loss("grpo", aggregation="sequence_mean", needs_advantage=True)
 def grpo(x: LossInputs) -> torch.Tensor:
     """DeepSeekMath (arXiv 2402.03300, eq. 3): `clipped`, mean over the tokens of a completion, mean over completions."""
     return clipped(x)
 
 
-@register_loss("bnpo", aggregation="token_mean")
+@register_loss("bnpo", aggregation="token_mean", needs_advantage=True)
 def bnpo(x: LossInputs) -> torch.Tensor:
     """`clipped`, mean over the batch's tokens: TRL's name, with no paper of its own.
 
@@ -149,19 +202,19 @@ def bnpo(x: LossInputs) -> torch.Tensor:
     return clipped(x)
 
 
-@register_loss("dr_grpo", aggregation="constant")
+@register_loss("dr_grpo", aggregation="constant", needs_advantage=True)
 def dr_grpo(x: LossInputs) -> torch.Tensor:
     """Dr. GRPO (arXiv 2503.20783): `clipped`, every token divided by the same constant."""
     return clipped(x)
 
 
-@register_loss("dapo", aggregation="token_mean")
+@register_loss("dapo", aggregation="token_mean", needs_advantage=True)
 def dapo(x: LossInputs) -> torch.Tensor:
     """DAPO (arXiv 2503.14476): `clipped` with eps_high above eps_low, mean over all tokens of all completions."""
     return clipped(x)
 
 
-@register_loss("cispo", aggregation="token_mean")
+@register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
 def cispo(x: LossInputs) -> torch.Tensor:
     """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p; no token loses its gradient.
 
@@ -170,7 +223,7 @@ def cispo(x: LossInputs) -> torch.Tensor:
     return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
 
 
-@register_loss("sapo", aggregation="sequence_mean")
+@register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=no_stats)
 def sapo(x: LossInputs) -> torch.Tensor:
     """SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1)) A, tau by the sign of A."""
     o = x.options
@@ -178,7 +231,7 @@ def sapo(x: LossInputs) -> torch.Tensor:
     return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
 
 
-@register_loss("luspo", aggregation="sequence_sum")
+@register_loss("luspo", aggregation="sequence_sum", needs_advantage=True)
 def luspo(x: LossInputs) -> torch.Tensor:
     """LUSPO, Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261).
 
@@ -187,21 +240,24 @@ def luspo(x: LossInputs) -> torch.Tensor:
     return clipped(x)
 
 
-@register_loss("vespo", aggregation="token_mean")
+@register_loss("vespo", aggregation="token_mean", stats=vespo_stats, needs_advantage=True, corrects_sampler=True)
 def vespo(x: LossInputs) -> torch.Tensor:
-    """VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693).
+    """VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693): -phi(W) A log p, see `vespo_weight`."""
+    return -vespo_weight(x) * x.advantages * x.logps
 
-    -sg(W^k exp(lambda (1 - W))) A log p, W the product of the sequence's ratios; k and lambda depend on the sign of A. log W
-    is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate sampler, W includes its ratio.
+
+@torch.no_grad()
+def vespo_weight(x: LossInputs) -> torch.Tensor:
+    """phi(W) = W^k exp(lambda (1 - W)), (B, 1), W the product of the sequence's ratios; k and lambda by the sign of A.
+
+    log W is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate sampler, W includes its ratio.
     """
     o, lower = x.options, math.log(1e-8)
-    with torch.no_grad():
-        log_w = ((x.logps - x.old_logps).clamp(-20.0, 20.0) * x.mask).sum(-1, keepdim=True)  # (B, 1)
-        if x.sampler_ratio is not None:
-            log_w = log_w + x.sampler_ratio.log().clamp(lower, 20.0).sum(-1, keepdim=True)
-        log_w = log_w.clamp(lower, 20.0)
-        positive = x.advantages >= 0
-        k = torch.where(positive, o.vespo_k_pos, o.vespo_k_neg)
-        lam = torch.where(positive, o.vespo_lambda_pos, o.vespo_lambda_neg).clamp(min=1e-4)
-        phi = (lam + k * log_w - lam * log_w.exp()).exp().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return -phi * x.advantages * x.logps
+    log_w = ((x.logps - x.old_logps).clamp(-20.0, 20.0) * x.mask).sum(-1, keepdim=True)  # (B, 1)
+    if x.sampler_ratio is not None:
+        log_w = log_w + x.sampler_ratio.log().clamp(lower, 20.0).sum(-1, keepdim=True)
+    log_w = log_w.clamp(lower, 20.0)
+    positive = x.advantages >= 0
+    k = torch.where(positive, o.vespo_k_pos, o.vespo_k_neg)
+    lam = torch.where(positive, o.vespo_lambda_pos, o.vespo_lambda_neg).clamp(min=1e-4)
+    return (lam + k * log_w - lam * log_w.exp()).exp().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

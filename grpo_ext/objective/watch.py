@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -131,22 +129,3 @@ class Recorder:
 def _log_prob(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     scores = scores.float()
     return scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)
-
-
-@contextmanager
-def watching(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Put `recorder` behind all processors of the model's `generate`."""
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    build = model._get_logits_processor
-
-    def build_and_watch(*args: Any, **kwargs: Any) -> Any:
-        processors = build(*args, **kwargs)
-        recorder.check(processors)
-        processors.append(recorder)
-        return processors
-
-    model._get_logits_processor = build_and_watch
-    try:
-        yield
-    finally:
-        del model._get_logits_processor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.generation import GenerationMode, logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
@@ -111,3 +111,9 @@ def is_noisy(model: torch.nn.Module) -> bool:
         if any(isinstance(value, float) and value > 0 for value in noise.values()):
             return True
     return False
+
+
+def base_model(model: torch.nn.Module) -> PreTrainedModel:
+    """The transformers model within a compiled or a PEFT model, or the model itself."""
+    model = getattr(model, "_orig_mod", model)  # of `torch.compile`
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

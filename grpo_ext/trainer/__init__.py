@@ -1,4 +1,4 @@
-"""The trainer: the one room that touches TRL's private names."""
+"""The trainer: TRL's class with few overrides, and the parts that they hand over to."""
 
 from grpo_ext.trainer.trainer import GRPOExtTrainer
 

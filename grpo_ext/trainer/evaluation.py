@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 from torch import nn
-from trl.models import unwrap_model_for_generation
 
 from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, outcome_figures, score_completions, summarize
-from grpo_ext.trainer.rewards import settle_failures
+from grpo_ext.seams import trl as seam
 
 if TYPE_CHECKING:
     from grpo_ext.trainer.trainer import GRPOExtTrainer
@@ -24,12 +23,11 @@ def decoding_of(args: Any) -> Decoding | None:
     Raises:
         ValueError: for values that contradict each other.
     """
-    given = {
-        name: getattr(args, f"eval_{name}", None) for name in ("temperature", "top_p", "top_k", "min_p", "num_samples")
-    }
-    if given["temperature"] is None:
+    if args.eval_temperature is None:
         return None
-    return Decoding(args.max_completion_length, **given, seed=args.seed, fast=getattr(args, "fast_generate", True))
+    names = ("temperature", "top_p", "top_k", "min_p", "num_samples")
+    given = {name: getattr(args, f"eval_{name}") for name in names}
+    return Decoding(args.max_completion_length, **given, seed=args.seed, fast=args.fast_generate)
 
 
 def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, prefix: str) -> dict[str, float]:
@@ -56,7 +54,7 @@ def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, prefix: str) -> 
     start = time.perf_counter()
     rows = list(datasets)
     samples = _decode_and_score(trainer, rows)
-    trainer.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
+    trainer.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
     metrics = _figures(trainer, samples, prefix)
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(dict(metrics))
@@ -73,7 +71,7 @@ def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]]) -> li
     completions = _decode(trainer, [rows[i]["prompt"] for i in mine])
     extras = {"trainer_state": trainer.state, "log_extra": _ignore, "log_metric": _ignore}
     samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer), extras)
-    settle_failures(trainer.reward_funcs, gather_object)
+    trainer.judge.settle()
     own = max(min(share, len(rows) - rank * share), 0)  # what comes after them only fills the last ranks' calls
     samples = [replace(s, row=mine[s.row]) for s in samples if s.row < own]
     return gather_object(samples)
@@ -83,15 +81,7 @@ def _decode(trainer: GRPOExtTrainer, prompts: list[Any]) -> list[list[Completion
     args = trainer.args
     # ranks draw different numbers, so that their errors do not add up
     decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
-    with (
-        unwrap_model_for_generation(
-            trainer.model_wrapped,
-            trainer.accelerator,
-            gather_deepspeed3_params=args.ds3_gather_for_generation,
-            gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
-        ) as model,
-        trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
-    ):
+    with seam.whole_model(trainer) as model:
         return generate_completions(
             model,
             trainer.processing_class,
@@ -119,7 +109,7 @@ def outcome_of(trainer: GRPOExtTrainer) -> str | None:
     Raises:
         ValueError: where `eval_outcome_reward` names none of the rewards.
     """
-    rewards, name = list(_callable_rewards(trainer)), getattr(trainer.args, "eval_outcome_reward", None)
+    rewards, name = list(_callable_rewards(trainer)), trainer.args.eval_outcome_reward
     if name is not None and name not in rewards:
         raise ValueError(
             f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}."

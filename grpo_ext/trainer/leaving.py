@@ -11,6 +11,7 @@ import json
 import logging
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,45 @@ from transformers.trainer_callback import TrainerCallback
 from grpo_ext.files import write_atomically
 from grpo_ext.observe.run_log import METRICS, ROLLBACKS
 from grpo_ext.recipe.safety import steps_back
+from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.manifest import checkpoints, newest_whole, step_of
-from grpo_ext.trainer.nonfinite import NonFiniteSteps
+from grpo_ext.trainer.nonfinite import FiniteSteps, NonFiniteSteps
 from grpo_ext.trainer.signals import Interrupted, StopSignals
 
 logger = logging.getLogger(__name__)
 
 
-class LeavesCleanly:
-    """Mixin before `FiniteSteps` and `ExactResume`. The trainer sets `monitor` and adds `EndOfStep` as its last callback."""
+class Leaving(TrainerCallback):
+    """Decides at the end of each step whether the run leaves; the last of its trainer's callbacks.
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        self.monitor: Any = None
+    Args:
+        trainer: of the run.
+        finite: knows of steps without a finite gradient.
+        checkpoints: writes and finds them.
+        monitor: raises alarms; `None` where there is none.
+        log: of the run, for a note on a rollback.
+    """
+
+    def __init__(self, trainer: Any, finite: FiniteSteps, checkpoints: Checkpoints, monitor: Any, log: Any):
+        self.trainer, self.finite, self.checkpoints, self.monitor, self.log = (
+            trainer,
+            finite,
+            checkpoints,
+            monitor,
+            log,
+        )
         self.stopped_by: str | None = None  # an alarm that ended the run
         self._signals = StopSignals()
         self._leave: Interrupted | NonFiniteSteps | None = None
         self._rollbacks_done = 0  # that the weights have behind them
         self._rollback_note: tuple[int, dict[str, Any]] | None = None
-        super().__init__(*args, **kwargs)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As in TRL, going back where an alarm asks for it.
+    def train(self, train: Callable[[str | None], Any], resume_from_checkpoint: str | bool | None) -> Any:
+        """Train, going back where an alarm asks for it.
+
+        Args:
+            train: goes on from a checkpoint, or begins.
+            resume_from_checkpoint: as `Trainer.train` takes it.
 
         Raises:
             Interrupted: if a signal asked the run to leave.
@@ -49,23 +68,33 @@ class LeavesCleanly:
         self._leave = self.stopped_by = None
         self._rollbacks_done = 0
         with self._signals:
-            output = super().train(resume_from_checkpoint, *args, **kwargs)
+            output = train(self.checkpoints.begin(resume_from_checkpoint))
             while self._leave is None and (healthy := self._rollback()):
-                output = super().train(healthy, *args, **kwargs)
+                output = train(self.checkpoints.begin(healthy))
         if self.monitor is not None and self.monitor.stopped_by:
             self.stopped_by = self.monitor.stopped_by
         if self._leave is not None:
             raise self._leave
         return output
 
-    def end_of_step(self, control: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the lower learning rate of rollbacks, and give back the sum of losses that was not logged yet."""
+        self.checkpoints.restore_loss()
+        if state.global_step:
+            self.take_rollbacks()
+        if self._rollback_note is not None:
+            if state.is_world_process_zero:
+                self.log.note(*self._rollback_note)
+            self._rollback_note = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Decide whether the run leaves after this step."""
-        number, most = self._signals.agreed(self.accelerator), getattr(self.args, "max_skipped_steps", 5)
+        number, most = self._signals.agreed(self.trainer.accelerator), args.max_skipped_steps
         if number:
             self._leave = Interrupted(signal.Signals(number).name)
-        elif self.skipped_in_a_row > most:
+        elif self.finite.in_a_row > most:
             self._leave = NonFiniteSteps(
-                f"{self.skipped_in_a_row} steps in a row had no finite gradient (max_skipped_steps: {most}). The weights are "
+                f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: {most}). The weights are "
                 "as they were before them. Look at the steps kept in not_finite-*, lower learning_rate, train in bf16 or fp32."
             )
         if self._leave is not None:
@@ -77,10 +106,10 @@ class LeavesCleanly:
         if alarm is None:
             return None
         self.monitor.rollback = None
-        step, most = self.state.global_step, self.args.max_rollbacks
-        before = step - steps_back(self.state.logging_steps)
-        run = Path(self.args.output_dir)
-        healthy = [newest_whole(run, before) if self.accelerator.is_main_process else None]
+        step, most = self.trainer.state.global_step, self.trainer.args.max_rollbacks
+        before = step - steps_back(self.trainer.state.logging_steps)
+        run = Path(self.trainer.args.output_dir)
+        healthy = [newest_whole(run, before) if self.trainer.accelerator.is_main_process else None]
         healthy = broadcast_object_list(healthy)[0]
         if self._rollbacks_done >= most or healthy is None:
             why = (
@@ -88,18 +117,18 @@ class LeavesCleanly:
                 if healthy
                 else f"there is no checkpoint of step {before} or before"
             )
-            self.save_failure()
+            self.checkpoints.save_failure()
             self.stopped_by = f"{alarm['message']} The run cannot go back: {why}. It ends with a checkpoint."
             return None
-        factor, to = self.args.rollback_factor, step_of(Path(healthy))
+        factor, to = self.trainer.args.rollback_factor, step_of(Path(healthy))
         told = f"At step {step}: {alarm['message']} Went back to step {to} with {factor:g} times the learning rate."
         self._rollback_note = (to, {**alarm, "message": told})
-        if self.accelerator.is_main_process:
+        if self.trainer.accelerator.is_main_process:
             logger.warning(told)
             self._note_rollback(
                 run, {"rule": alarm["alarm"], "value": alarm["value"], "step": step, "to": to, "factor": factor}
             )
-        self.accelerator.wait_for_everyone()
+        self.trainer.accelerator.wait_for_everyone()
         return healthy
 
     def _note_rollback(self, run: Path, entry: dict[str, Any]) -> None:
@@ -116,36 +145,19 @@ class LeavesCleanly:
 
     def take_rollbacks(self) -> None:
         """Lower the learning rate for rollbacks that the loaded checkpoint does not have behind it."""
-        entries = [read_rollbacks(Path(self.args.output_dir)) if self.accelerator.is_main_process else None]
+        entries = [
+            read_rollbacks(Path(self.trainer.args.output_dir)) if self.trainer.accelerator.is_main_process else None
+        ]
         entries = broadcast_object_list(entries)[0]
         for entry in entries[self._rollbacks_done :]:
-            scale_learning_rate(self.optimizer, self.lr_scheduler, entry["factor"])
+            scale_learning_rate(self.trainer.optimizer, self.trainer.lr_scheduler, entry["factor"])
         self._rollbacks_done = max(self._rollbacks_done, len(entries))
 
-    def run_state(self) -> dict[str, Any]:
-        return {**super().run_state(), "rollbacks": self._rollbacks_done}
+    def state_dict(self) -> dict[str, Any]:
+        return {"rollbacks": self._rollbacks_done}
 
-    def load_run_state(self, state: dict[str, Any]) -> None:
-        super().load_run_state(state)
-        self._rollbacks_done = state.get("rollbacks", 0)
-
-
-class EndOfStep(TrainerCallback):
-    """Lets the trainer decide at the end of each step; the last of its callbacks."""
-
-    def __init__(self, trainer: LeavesCleanly, log: Any):
-        self.trainer, self.log = trainer, log
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        if state.global_step:
-            self.trainer.take_rollbacks()
-        if self.trainer._rollback_note is not None:
-            if state.is_world_process_zero:
-                self.log.note(*self.trainer._rollback_note)
-            self.trainer._rollback_note = None
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.trainer.end_of_step(control)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._rollbacks_done = state["rollbacks"]
 
 
 def read_rollbacks(run: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from grpo_ext.batching.rows import moved
+from grpo_ext.seams import trl as seam
+from grpo_ext.trainer.state import dump_inputs, load_inputs
 
 KEPT = 2  # steps of a run that are kept as dumps; each is as large as the weights that are trained
 logger = logging.getLogger(__name__)
@@ -40,121 +41,124 @@ class Replay:
 
 
 class FiniteSteps:
-    """Mixin before `GRPOTrainer`, outside of all that changes the loss. Reads the option `max_skipped_steps`."""
+    """Looks at each step's gradient; the trainer tells it each micro-batch and asks it what to do with the norm.
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        self.skipped_steps = 0
-        self.skipped_in_a_row = 0
-        self._seen: list[dict[str, Any]] = []  # this step's micro-batches, and their losses
+    Args:
+        trainer: whose steps these are.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.skipped = 0
+        self.in_a_row = 0
+        self._seen: list[Any] = []  # this step's micro-batches, and their losses
         self._losses: list[torch.Tensor] = []
         self._rng: tuple[torch.Tensor, ...] = ()
-        super().__init__(*args, **kwargs)
 
-    def get_batch_samples(self, epoch_iterator, num_batches, device):
+    def begin_step(self) -> None:
+        """Forget the step before."""
         self._seen, self._losses = [], []
-        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
-    def _compute_loss(self, model, inputs):
-        if not self.model.training:
-            return super()._compute_loss(model, inputs)
+    def before(self) -> None:
+        """A micro-batch is about to run."""
         if not self._seen:
             self._rng = random_state()
-        loss = super()._compute_loss(model, inputs)
-        self._seen.append(dict(inputs))  # with old log-probs that are known only now
-        self._losses.append(loss.detach())
-        return loss
 
-    def _get_grad_norm(self, model, grad_norm=None):
-        norm = super()._get_grad_norm(model, grad_norm)
-        if self.accelerator.scaler is not None:  # fp16 skips such steps itself, and starts with some
-            return norm
+    def after(self, inputs: Any, loss: torch.Tensor) -> None:
+        """A micro-batch has run."""
+        if self.trainer.model.training:
+            self._seen.append(inputs)
+            self._losses.append(loss.detach())
+
+    def check(self, model: Any, norm: Any) -> None:
+        """Leave a step out whose gradient is not finite.
+
+        Raises:
+            NonFiniteSteps: where DeepSpeed has taken the step already.
+        """
+        trainer = self.trainer
+        if trainer.accelerator.scaler is not None:  # fp16 skips such steps itself, and starts with some
+            return
         if math.isfinite(float(norm)):
-            self.skipped_in_a_row = 0
-            return norm
-        if self.is_deepspeed_enabled and not self.accelerator.optimizer_step_was_skipped:
+            self.in_a_row = 0
+            return
+        if trainer.is_deepspeed_enabled and not trainer.accelerator.optimizer_step_was_skipped:
             # its engine has taken the step by now; recent ones leave such a step out themselves
             raise NonFiniteSteps(
-                f"Step {self.state.global_step + 1} had no finite gradient, and DeepSpeed has taken it: the weights are "
+                f"Step {trainer.state.global_step + 1} had no finite gradient, and DeepSpeed has taken it: the weights are "
                 "spoilt. Go on from the last checkpoint with a lower learning_rate and DeepSpeed 0.19 or later, which leaves "
                 "such steps out."
             )
-        self.skipped_steps += 1
-        self.skipped_in_a_row += 1
+        self.skipped += 1
+        self.in_a_row += 1
         self._tell(float(norm))
         model.zero_grad()
-        return norm
 
     def _tell(self, norm: float) -> None:
-        step, kept = self.state.global_step + 1, ""
-        if self.skipped_steps <= KEPT:
-            folder = Path(self.args.output_dir) / f"not_finite-{step}"
+        step, kept = self.trainer.state.global_step + 1, ""
+        if self.skipped <= KEPT:
+            folder = Path(self.trainer.args.output_dir) / f"not_finite-{step}"
             kept = f" It is kept in {folder}." if self._keep(folder) else ""
         losses = ", ".join(f"{float(loss):.4g}" for loss in self._losses)
-        if self.accelerator.is_main_process:
+        if self.trainer.accelerator.is_main_process:
             logger.warning(
                 f"Step {step} is skipped: its gradient is {norm} (losses of its micro-batches: {losses}).{kept}"
             )
 
     def _keep(self, folder: Path) -> bool:
         """Write this rank's part of the step: its micro-batches, and the weights where they lie on one rank whole."""
-        whole = self.accelerator.is_main_process and not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
-        named = self.accelerator.unwrap_model(self.model).named_parameters()
+        trainer = self.trainer
+        whole = trainer.accelerator.is_main_process and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
+        named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()
         dump = {
-            "step": self.state.global_step + 1,
+            "step": trainer.state.global_step + 1,
             "rng": self._rng,
-            "inputs": [moved(part, "cpu") for part in self._seen],
-            "accumulation": self.current_gradient_accumulation_steps,
+            "inputs": [dump_inputs(part) for part in self._seen],
+            "accumulation": trainer.current_gradient_accumulation_steps,
             "losses": [float(loss) for loss in self._losses],
             "weights": {name: p.detach().cpu() for name, p in named if p.requires_grad} if whole else None,
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            torch.save(dump, folder / f"rank_{self.accelerator.process_index}.pt")
+            torch.save(dump, folder / f"rank_{trainer.accelerator.process_index}.pt")
         except (OSError, RuntimeError) as error:
             logger.warning(f"{folder} could not be written ({error}).")
             return False
         return True
 
-    def replay(self, folder: str | Path) -> Replay:
-        """Go through a kept step again, on as many ranks as then: forward and backward, no optimizer step.
+    def state_dict(self) -> dict[str, Any]:
+        return {"skipped": self.skipped, "in_a_row": self.in_a_row}
 
-        Args:
-            folder: `not_finite-STEP` in the run's `output_dir`. The trainer is made as it was for the run; trained weights are
-                set to those of the step.
-        """
-        folder, rank = Path(folder), self.accelerator.process_index
-        dump = torch.load(folder / f"rank_{rank}.pt", map_location="cpu", weights_only=False)
-        weights = dump["weights"] if rank == 0 else torch.load(folder / "rank_0.pt", weights_only=False)["weights"]
-        if weights is not None:
-            self.accelerator.unwrap_model(self.model).load_state_dict(weights, strict=False)
-        model = self._wrap_model(self.model_wrapped)
-        model = self.accelerator.prepare(model) if model is self.model else model
-        model.train()
-        model.zero_grad()
-        self.current_gradient_accumulation_steps = dump["accumulation"]
-        set_random_state(dump["rng"])
-        losses = []
-        for inputs in dump["inputs"]:
-            loss = self.compute_loss(model, moved(inputs, self.accelerator.device))
-            self.accelerator.backward(loss)
-            losses.append(float(loss.detach()))
-        gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
-        norm = float(torch.nn.utils.get_total_norm(list(gradients.values())))
-        odd = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
-        model.zero_grad()
-        return Replay(losses, norm, odd)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped, self.in_a_row = state["skipped"], state["in_a_row"]
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if self.skipped_steps:
-            logs["skipped_steps"] = self.skipped_steps
-        super().log(logs, start_time)
 
-    def run_state(self) -> dict[str, Any]:
-        return {**super().run_state(), "skipped": (self.skipped_steps, self.skipped_in_a_row)}
+def replay(trainer: Any, folder: str | Path) -> Replay:
+    """Go through a kept step again, on as many ranks as then: forward and backward, no optimizer step.
 
-    def load_run_state(self, state: dict[str, Any]) -> None:
-        super().load_run_state(state)
-        self.skipped_steps, self.skipped_in_a_row = state.get("skipped", (0, 0))
+    Args:
+        trainer: made as it was for the run; trained weights are set to those of the step.
+        folder: `not_finite-STEP` in the run's `output_dir`.
+    """
+    folder, rank = Path(folder), trainer.accelerator.process_index
+    dump = torch.load(folder / f"rank_{rank}.pt", map_location="cpu", weights_only=True)
+    weights = dump["weights"] if rank == 0 else torch.load(folder / "rank_0.pt", weights_only=True)["weights"]
+    if weights is not None:
+        trainer.accelerator.unwrap_model(trainer.model).load_state_dict(weights, strict=False)
+    model = seam.wrapped_model(trainer)
+    model.train()
+    model.zero_grad()
+    set_random_state(dump["rng"])
+    losses = []
+    for inputs in dump["inputs"]:
+        loss = trainer.loss_of(model, load_inputs(inputs, trainer.accelerator.device), dump["accumulation"])
+        trainer.accelerator.backward(loss)
+        losses.append(float(loss.detach()))
+    gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    norm = float(torch.nn.utils.get_total_norm(list(gradients.values())))
+    odd = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    model.zero_grad()
+    return Replay(losses, norm, odd)
 
 
 def random_state() -> tuple[torch.Tensor, ...]:

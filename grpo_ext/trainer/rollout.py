@@ -1,38 +1,299 @@
-"""Generation without waste: transformers' `generate` as TRL calls it, with our decoding loop inside."""
+"""From prompts to scored completions: sample, judge, compare within groups, fill the step, score under old and reference.
+
+prompts ──► Sampler ──► Judge ──► advantages ──► keep, drop or refill groups ──► old and reference log-probs ──► Scored
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_ext.rollout.generate import base_model, fast_generation
-from grpo_ext.rollout.support import NotSupported, check_config, check_model
+import torch
+from torch import Tensor
+
+from grpo_ext.curriculum.group_log import GroupLog
+from grpo_ext.objective.schedule import TemperatureSchedule
+from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.seams import trl as seam
+from grpo_ext.step.groups import GroupRule, Groups, GroupStats
+from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
+from grpo_ext.step.metrics import length_figures, reward_figures
+from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.records import Scored, join, table_of
+from grpo_ext.step.refill import Filled, RefillRule, refill
+from grpo_ext.trainer.judging import Judge, Row
+from grpo_ext.trainer.old_and_reference import OldAndReference
+from grpo_ext.trainer.prompt_order import PromptOrder
+from grpo_ext.trainer.samples import Samples
+from grpo_ext.trainer.state import dump_groups, load_groups
+from grpo_ext.trainer.trl_path import scored_by_trl
+
+logger = logging.getLogger(__name__)
 
 
-class FastRollout:
-    """Mixin before `GRPOTrainer`: reads each distinct prompt once and decodes no row on that has ended.
+@dataclass(frozen=True)
+class RolloutSettings:
+    """How a trainer generates and filters.
 
-    Reads the option `fast_generate`.
+    Args:
+        ends: how completions show that they have ended.
+        training, evaluation: how rewards become advantages.
+        groups: when a group has signal.
+        outcome: which reward judges the groups.
+        group_filter: "off", "drop" or "refill".
+        refill: how a step is refilled.
+        schedule: how the temperature moves.
+        by_trl: TRL generates, for images, tools and environments.
+        mask_truncated: completions that were cut off are left out of the loss.
     """
 
-    def _generate_single_turn(self, *args, **kwargs):
-        fast = getattr(self.args, "fast_generate", True)
-        model = self.accelerator.unwrap_model(self.model_wrapped)
-        with fast_generation(model) if fast and not self.use_vllm else nullcontext():
-            return super()._generate_single_turn(*args, **kwargs)
+    ends: EndRule
+    training: AdvantageRule
+    evaluation: AdvantageRule
+    groups: GroupRule
+    outcome: int
+    group_filter: str
+    refill: RefillRule
+    schedule: TemperatureSchedule
+    by_trl: bool
+    mask_truncated: bool
 
 
-def how_it_generates(trainer: Any) -> str:
-    """One line on how completions are made."""
-    if trainer.use_vllm:
-        return f"vLLM ({trainer.vllm_mode})"
-    if trainer.use_transformers_continuous_batching:
-        return "transformers' continuous batching"
-    if not getattr(trainer.args, "fast_generate", True):
-        return "transformers' generate (fast_generate: false)"
-    try:
-        check_model(base_model(trainer.accelerator.unwrap_model(trainer.model_wrapped)))
-        check_config(trainer.generation_config)
-    except NotSupported as reason:
-        return f"transformers' generate, since {reason}"
-    return "each prompt read once, rows that have ended leave the batch (fast_generate)"
+@dataclass(frozen=True)
+class Judged:
+    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks."""
+
+    rows: list[Row]
+    prompts: list[Any]
+    completions: list[Any]
+    truncated: list[bool]
+    table: Scored
+    rewards: Tensor  # (B of all ranks, R)
+    advantages: Tensor  # (B of all ranks,)
+    lengths: list[int]
+
+
+class Rollout:
+    """Makes what a trainer trains on.
+
+    Args:
+        trainer: of the run.
+        settings: how it generates and filters.
+        sampler: completes prompts.
+        judge: its rewards.
+        scores: old and reference log-probs.
+        order: of its prompts.
+        samples: hands completions out.
+        ranks: of the run.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        settings: RolloutSettings,
+        sampler: Sampler,
+        judge: Judge,
+        scores: OldAndReference,
+        order: PromptOrder,
+        samples: Samples,
+        ranks: Ranks,
+    ):
+        self.trainer, self.settings, self.sampler, self.judge = trainer, settings, sampler, judge
+        self.scores, self.order, self.samples, self.ranks = scores, order, samples, ranks
+        self.log = GroupLog(settings.group_filter)
+        self.carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
+        self._said_missing = False
+
+    def __call__(self, rows: list[Row]) -> Scored:
+        """Scored completions of these rows, this rank's, copies of one prompt beside each other."""
+        if not self.trainer.model.training:
+            judged = self.generate(rows)
+            self._record([judged])
+            return judged.table
+        self.log.start()
+        if self.settings.group_filter == "refill":
+            table = self._refilled(rows)
+        else:
+            judged = self.generate(rows)
+            self._record([judged])
+            table = self._filtered(judged)
+        self._log_groups()
+        return table
+
+    def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
+        """For `preset: trl`: count, observe and hand out what TRL has generated and judged, and leave it as it is."""
+        self.judge.settle()
+        judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
+        self.scores.check_sync(judged.table)
+        self._hand_out(judged)
+        if self.trainer.model.training:
+            self.log.start()
+            self._judge_groups(self._whole_prompts(rows), judged.rewards)
+            self._log_groups()
+        return table
+
+    # ---- one generation
+
+    def generate(self, rows: list[Row], scored: bool = True) -> Judged:
+        """Complete these rows and judge the completions; with `scored`, score them under old and reference, too."""
+        if self.settings.by_trl:
+            table = seam.trl_generation(self.trainer, rows)
+            self.judge.settle()
+            judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
+            return replace(judged, table=self.scores(judged.table)) if scored else judged
+        generation = self._sample([row["prompt"] for row in rows])
+        ids, prompts = generation.completion_ids, [row["prompt"] for row in rows]
+        completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
+        rows = [
+            {**row, **{name: v[i] if isinstance(v, list) else v for name, v in generation.extra_fields.items()}}
+            for i, row in enumerate(rows)
+        ]
+        self.judge.begin(rows, prompts, completions, ids)
+        truncated = self.settings.ends.truncated(generation.prompt_ids, ids)
+        left_out = torch.tensor(truncated) & self.settings.mask_truncated
+        table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
+        table = self.scores(table) if scored else table
+        rule = self._rule
+        rewards = fill_unscored(self.judge.rewards(rows, prompts, completions, ids), rule.num_generations)
+        advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
+        table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
+        masks = generation.tool_mask
+        lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
+        return Judged(rows, prompts, completions, truncated, table, rewards, advantages, lengths)
+
+    def _sample(self, prompts: list[Any]) -> Any:
+        state, schedule = self.trainer.state, self.settings.schedule
+        temperature = schedule.at(state.global_step, state.max_steps)
+        if schedule.moves:
+            seam.metrics_of(self.trainer)["sampling/temperature"].append(temperature)
+        ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
+        request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature)
+        self.sampler.submit(request)
+        return self.sampler.collect()
+
+    @property
+    def _rule(self) -> AdvantageRule:
+        return self.settings.training if self.trainer.model.training else self.settings.evaluation
+
+    # ---- groups
+
+    def _filtered(self, judged: Judged) -> Scored:
+        """All groups, or those with signal alone."""
+        stats = self._judge_groups(self._whole_prompts(judged.rows), judged.rewards)
+        if self.settings.group_filter != "drop":
+            return judged.table
+        self.log.used(int(stats.kept.sum()))
+        dead = (~stats.kept).repeat_interleave(self._rule.num_generations)  # (B of all ranks,)
+        table = judged.table.without(dead[self.ranks.mine(len(dead))])
+        return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))
+
+    def _refilled(self, rows: list[Row]) -> Scored:
+        """As many groups with signal as the step should have groups."""
+        size, step, made = self._rule.num_generations, self.trainer.state.global_step, []
+        supply, rule = self.order.further, self.settings.refill
+        assert supply is not None
+        # a sampler that does not tell what it kept: the pass that scores a completion first finds it out
+        now = self.scores.finds_kept
+
+        def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
+            copies = [dict(row) for row in prompts for _ in range(size)]
+            judged = self.generate(copies[self.ranks.mine(len(copies))], scored=now)
+            if judged.table.model_inputs:
+                raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
+            made.append(judged)
+            kept = self._judge_groups(prompts, judged.rewards).kept
+            table = judged.table
+            if self.ranks.count > 1:
+                table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
+            return Groups(table, judged.rewards, (step,) * len(prompts)), kept
+
+        supply.put(self._whole_prompts(rows))
+        wanted = len(rows) * self.ranks.count // size
+        filled = refill(wanted, supply.take, complete, self.carried, step, rule)
+        if made:
+            self._record(made)
+        self.carried = filled.carried
+        if self.carried is not None and rule.may_carry:
+            self.carried = replace(self.carried, table=self.scores.scored_everywhere(self.carried.table))
+        self.log.refilled(filled)
+        self._say_what_is_missing(filled, wanted)
+        mine = self.ranks.mine(len(filled.groups.table))
+        table = filled.groups.table.take(torch.arange(mine.start, mine.stop))
+        return self.scores(self._scaled(table, filled.groups.rewards))
+
+    def _scaled(self, table: Scored, rewards: Tensor) -> Scored:
+        """With `scale_rewards: batch`, advantages divided by the std over the groups that are used alone.
+
+        Args:
+            table: this rank's completions.
+            rewards: (B of all ranks, R), NaN for groups that are not used.
+        """
+        if self._rule.scale_rewards != "batch":
+            return table
+        mine = self.ranks.mine(len(rewards))
+        return replace(table, advantages=self._rule.advantages(rewards)[mine].to(table.advantages))
+
+    def _judge_groups(self, prompts: list[Row], rewards: Tensor) -> GroupStats:
+        """What the groups of all ranks are worth, seen by the log and the curriculum."""
+        stats = self.settings.groups.judge(rewards[:, self.settings.outcome])
+        self.log.generated(stats)
+        self.order.observe(prompts, stats)
+        return stats
+
+    def _whole_prompts(self, rows: list[Row]) -> list[Row]:
+        """The prompts of all ranks, one row a group."""
+        first, size = self.ranks.mine(len(rows) * self.ranks.count).start, self.trainer.num_generations
+        return self.ranks.gather_objects([row for i, row in enumerate(rows) if (first + i) % size == 0])
+
+    def _say_what_is_missing(self, filled: Filled, wanted: int) -> None:
+        if filled.missing and not self._said_missing and self.trainer.accelerator.is_main_process:
+            self._said_missing = True
+            logger.warning(
+                f"Step {self.trainer.state.global_step + 1}: after {self.settings.refill.max_rounds} further rounds "
+                f"{filled.used} of {wanted} groups have signal. The step goes on with them, divided by what they hold. "
+                "groups/missing counts this from here on; more group_filter_max_rounds or num_generations find more."
+            )
+
+    # ---- what is told
+
+    def _record(self, made: list[Judged]) -> None:
+        """Log the rounds of one generation together, and hand their completions out."""
+        for judged in made:
+            self._hand_out(judged)
+        if self.settings.by_trl:
+            return  # TRL has logged it
+        lengths = torch.tensor([n for judged in made for n in judged.lengths], device=self.ranks.device)
+        truncated = torch.tensor([cut for judged in made for cut in judged.truncated], device=self.ranks.device)
+        prompts = sum(int(judged.table.prompt_mask.sum()) for judged in made)
+        tokens = self.ranks.total(torch.tensor(prompts, device=self.ranks.device) + lengths.sum())
+        seam.count_tokens(self.trainer, int(tokens))
+        rewards = torch.cat([judged.rewards for judged in made])
+        rule, names = self._rule, self.trainer.reward_func_names
+        figures = length_figures(self.ranks.gather(lengths), self.ranks.gather(truncated))
+        figures |= reward_figures(names, rewards, rule.weighted(rewards), rule.signal(rewards))
+        metrics = seam.metrics_of(self.trainer)
+        for name, value in figures.items():
+            metrics[name].append(value)
+        for judged in made:
+            seam.keep_completions(self.trainer, judged.prompts, judged.completions, judged.rewards, judged.advantages)
+
+    def _hand_out(self, judged: Judged) -> None:
+        j = judged
+        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.rewards, j.advantages)
+
+    def _log_groups(self) -> None:
+        metrics = seam.metrics_of(self.trainer)
+        for name, value in self.log.figures().items():
+            metrics[name].append(value)
+        if (advice := self.log.advice()) and self.trainer.accelerator.is_main_process:
+            logger.warning(advice)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on must know of its groups; the same on all ranks."""
+        return {"carried": dump_groups(self.carried), "order": self.order.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self.carried = load_groups(state["carried"], self.ranks.device)
+        self.order.load_state_dict(state["order"])

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
+from torch import Tensor
 
 from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.rewards.reward import plain_text
@@ -18,63 +19,72 @@ if TYPE_CHECKING:
     from grpo_ext.evaluation.score import Sample
 
 
-class HandsOutSamples:
-    """Mixin before `GRPOTrainer`, outside of all that changes rewards and advantages."""
+class Samples:
+    """Hands out what a trainer's completions came to.
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        self._generated: tuple[Any, ...] | None = None
+    Args:
+        trainer: with the callbacks that ask.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.eval_name = "eval"  # the data set that TRL evaluates on
         self._groups_seen: tuple[tuple[Any, ...], int] = ((), 0)  # of one step, mode and data set
-        self._eval_name = "eval"
-        super().__init__(*args, **kwargs)
 
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._generated = (inputs, prompts, completions, completion_ids_list, rewards_per_func)
-        return rewards_per_func
+    def _callbacks(self) -> list[Any]:
+        return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
 
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        if self._sample_callbacks() and self._generated is not None:
-            self._hand_out(output["advantages"], *self._generated)
-        self._generated = None
-        return output
+    def hand_out(
+        self,
+        rows: list[dict[str, Any]],
+        prompts: list[Any],
+        completions: list[Any],
+        lengths: list[int],
+        truncated: list[bool],
+        rewards: Tensor,
+        advantages: Tensor,
+    ) -> None:
+        """The samples of one generation; those of all ranks in the order of the groups.
 
-    def _sample_callbacks(self) -> list[Any]:
-        return [callback for callback in self.callback_handler.callbacks if hasattr(callback, "on_samples")]
-
-    def _hand_out(self, advantages, inputs, prompts, completions, completion_ids_list, rewards_per_func) -> None:
-        """The rows of one generation; those of all ranks in the order of the groups."""
-        train = self.model.training
-        step = self.state.global_step + train  # the step that they train, or the weights that are evaluated
-        name = "train" if train else self._eval_name
-        group_size = self.num_generations if train else self.num_generations_eval
-        rows, ranks, rank = len(prompts), self.accelerator.num_processes, self.accelerator.process_index
-        first_group = self._count_groups((step, name), rows * ranks // group_size)
-        scores = rewards_per_func[rank * rows : (rank + 1) * rows].tolist()  # (B, R)
-        weights = self.reward_weights.tolist()
-        columns = columns_read(self.reward_funcs)
-        ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+        Args:
+            rows: B rows of the data set, of this rank, as are the other lists.
+            rewards: (B of all ranks, R).
+            advantages: (B of all ranks,).
+        """
+        callbacks, trainer = self._callbacks(), self.trainer
+        if not callbacks:
+            return
+        train = trainer.model.training
+        step = trainer.state.global_step + train  # the step that they train, or the weights that are evaluated
+        name = "train" if train else self.eval_name
+        group_size = trainer.num_generations if train else trainer.num_generations_eval
+        accelerator, own = trainer.accelerator, len(prompts)
+        first = accelerator.process_index * own
+        first_group = self._count_groups((step, name), own * accelerator.num_processes // group_size)
+        scores = rewards[first : first + own].tolist()  # (B, R)
+        worth = advantages[first : first + own].tolist()
+        weights, columns = trainer.reward_weights.tolist(), columns_read(trainer.reward_funcs)
         mine = []
-        for i, (ids, advantage) in enumerate(zip(completion_ids_list, advantages.tolist(), strict=True)):
-            group = first_group + (rank * rows + i) // group_size
-            if not any(callback.wants(step, group) for callback in self._sample_callbacks()):
+        for i in range(own):
+            group = first_group + (first + i) // group_size
+            if not any(callback.wants(step, group) for callback in callbacks):
                 continue
-            rewards = dict(zip(self.reward_func_names, map(none_if_nan, scores[i]), strict=True))
-            cut_off = len(ids) >= self.max_completion_length and ids[-1] not in ends
+            named = dict(zip(trainer.reward_func_names, map(none_if_nan, scores[i]), strict=True))
             mine.append({
                 "step": step, "mode": "train" if train else "eval", "dataset": name, "prompt_id": prompt_id(prompts[i]),
-                "group": group, "prompt": prompts[i], "text": text_of(completions[i]), "rewards": rewards,
-                "reward": weighted(rewards, weights), "advantage": advantage,
-                "finish_reason": "length" if cut_off else "stop", "length": len(ids),
-                "columns": {key: inputs[i][key] for key in columns if key in inputs[i]},
+                "group": group, "prompt": prompts[i], "text": text_of(completions[i]), "rewards": named,
+                "reward": weighted(named, weights), "advantage": worth[i],
+                "finish_reason": "length" if truncated[i] else "stop", "length": lengths[i],
+                "columns": {key: rows[i][key] for key in columns if key in rows[i]},
             })  # fmt: skip
         self._give(gather_object(mine))
 
     def hand_out_evaluation(self, samples: list[Sample], rows: list[dict[str, Any]], name: str) -> None:
         """The samples of one evaluation, the same on every rank; `name` is the data set's."""
-        callbacks, step = self._sample_callbacks(), self.state.global_step
-        weights = dict(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True))
-        columns = columns_read(self.reward_funcs)
+        trainer = self.trainer
+        callbacks, step = self._callbacks(), trainer.state.global_step
+        weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
+        columns = columns_read(trainer.reward_funcs)
         self._give([
             {
                 "step": step, "mode": "eval", "dataset": name, "prompt_id": prompt_id(rows[s.row]["prompt"]),
@@ -87,8 +97,8 @@ class HandsOutSamples:
         ])  # fmt: skip
 
     def _give(self, rows: list[dict[str, Any]]) -> None:
-        if self.accelerator.is_main_process:
-            for callback in self._sample_callbacks():
+        if self.trainer.accelerator.is_main_process:
+            for callback in self._callbacks():
                 callback.on_samples(rows)
 
     def _count_groups(self, key: tuple[Any, ...], groups: int) -> int:

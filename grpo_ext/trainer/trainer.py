@@ -1,56 +1,32 @@
-"""`GRPOExtTrainer`: TRL's `GRPOTrainer` with few overrides, each short.
+"""`GRPOExtTrainer`: the one class of this package that TRL sees. Its overrides hand over to the stages of a step.
 
-With `loss_normalization: micro_batch`, `logprob_policy: trl`, `fast_generate: false`, `disable_dropout: false` and rewards that
-answer every row, a run is bit for bit TRL's own.
+With `loss_normalization: micro_batch` (`preset: trl`) generation and loss are TRL's own: the branch `self.as_trl` below.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from accelerate.utils import gather_object
+import torch
 from datasets import Dataset, IterableDataset
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_ext.observe.health import HealthMonitor
-from grpo_ext.observe.health_rules import chosen_rules
-from grpo_ext.observe.run_log import RunLog
-from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.rewards.guard import RewardFailure
-from grpo_ext.trainer.contract import check_contract
-from grpo_ext.trainer.curriculum import PromptOrder
-from grpo_ext.trainer.engine import our_engine
-from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, outcome_of
-from grpo_ext.trainer.leaving import EndOfStep, LeavesCleanly
-from grpo_ext.trainer.nonfinite import FiniteSteps
-from grpo_ext.trainer.objective import ExactObjective
-from grpo_ext.trainer.resume import ExactResume
-from grpo_ext.trainer.rewards import (
-    EarlyRewards,
-    describe_rewards,
-    fill_unscored,
-    guarded_rewards,
-    reward_pool,
-    settle_failures,
-)
-from grpo_ext.trainer.rollout import FastRollout
-from grpo_ext.trainer.samples import HandsOutSamples
-from grpo_ext.trainer.sync_check import SyncCheck
+from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.vllm import our_engine
+from grpo_ext.seams.contract import check_contract
+from grpo_ext.seams.generate import fast_generation
+from grpo_ext.step.records import MicroBatch
+from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
+from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
+from grpo_ext.trainer.judging import rewards_for
+from grpo_ext.trainer.nonfinite import Replay, replay
+from grpo_ext.trainer.settings import with_defaults
 from grpo_ext.vllm import EngineFailure
 
 
-class GRPOExtTrainer(
-    LeavesCleanly,
-    FiniteSteps,
-    ExactResume,
-    PromptOrder,
-    HandsOutSamples,
-    ExactObjective,
-    EarlyRewards,
-    FastRollout,
-    SyncCheck,
-    GRPOTrainer,
-):
+class GRPOExtTrainer(GRPOTrainer):
     """Drop-in `GRPOTrainer`: every argument that TRL's class takes works unchanged.
 
     Args:
@@ -58,6 +34,7 @@ class GRPOExtTrainer(
         reward_funcs: as in TRL: functions, reward models or their ids; also names of registered rewards, such as
             `"countdown"`, and what `grpo_ext.build` returns.
         args (`GRPOExtConfig`, *optional*): a plain `GRPOConfig` is taken, too, with our options at their defaults.
+        sampler (`Sampler`, *optional*): completes the prompts, in place of transformers or vLLM.
         **kwargs: all other arguments of `GRPOTrainer`.
 
     Raises:
@@ -71,49 +48,112 @@ class GRPOExtTrainer(
     _tag_names: ClassVar[list[str]] = ["trl", "grpo", "grpo_ext"]
 
     def __init__(
-        self, model: Any, reward_funcs: Any = None, args: GRPOConfig | None = None, *rest: Any, **kwargs: Any
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOConfig | None = None,
+        *rest: Any,
+        sampler: Sampler | None = None,
+        **kwargs: Any,
     ):
         check_contract()
-        rewards = guarded_rewards(
-            reward_funcs,
-            on_error=option(args, "reward_on_error"),
-            max_failure_rate=option(args, "reward_max_failure_rate"),
-            timeout=option(args, "reward_timeout"),
-            pool=reward_pool(option(args, "reward_workers"), option(args, "reward_timeout")),
-        )
-        self._failed_rows: dict[str, int] = {}
+        args = with_defaults(args, model)
+        self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
-        monitored = chosen_rules(option(args, "health_rules"), option(args, "health_action"))
         with our_engine(args):
-            super().__init__(model, rewards, args, *rest, **kwargs)
-        outcome = outcome_of(self)
-        rewards = describe_rewards(self.reward_funcs, self.reward_func_names, self.reward_weights.tolist())
-        about = {"rewards": rewards, "outcome": outcome}
-        log = RunLog(option(args, "log_samples"), option(args, "log_max_mb"), about)
-        self.add_callback(log)
-        if monitored:
-            self.monitor = HealthMonitor(monitored, log)
-            self.add_callback(self.monitor)
-        self.add_callback(EndOfStep(self, log))
+            super().__init__(model, rewards_for(reward_funcs, args), args, *rest, **kwargs)
+        self.parts: Parts = assemble(self, sampler)
+        for callback in callbacks_of(self):
+            self.add_callback(callback)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TRL; where a reward or the engine fails, the run ends with a checkpoint and its error."""
+    # ---- a run
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in TRL; `True` goes on from the newest whole checkpoint of `output_dir`, or starts where there is none."""
+        plain = super().train
         try:
-            return super().train(*args, **kwargs)
+            return self.parts.leaving.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
         except (RewardFailure, EngineFailure):
-            self.save_failure()
+            self.parts.checkpoints.save_failure()
             raise
 
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._failed_rows = settle_failures(self.reward_funcs, gather_object)
-        group = self.num_generations if self.model.training else self.num_generations_eval
-        return self.keep_rewards(fill_unscored(rewards_per_func, group))
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, which would take one step more from the checkpoint of the last step."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> PromptSampler:
+        return self.parts.order.make_sampler(dataset)
+
+    # ---- an optimizer step
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self.parts.feed.begin_step(batches)
+        self.parts.finite.begin_step()
+        return batches, num_items
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        loss: Any = 0.0
+        if self.args.max_tokens_per_micro_batch:
+            self.model.train()
+            for _ in range(self.parts.feed.surplus(inputs)):
+                with self.accelerator.no_sync(model):  # past TRL's own method, which counts micro-batches
+                    loss = loss + super(GRPOTrainer, self).training_step(model, inputs, num_items_in_batch)
+        return loss + super().training_step(model, inputs, num_items_in_batch)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        if self.as_trl:
+            return super()._prepare_inputs(generation_batch)
+        if self.model.training:
+            return self.parts.feed.next(generation_batch)
+        return self.parts.update.whole_batch(self._generate_and_score_completions(generation_batch))
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
+        if self.as_trl:
+            return self.parts.rollout.watch_trl(inputs, super()._generate_and_score_completions(inputs))
+        return self.parts.rollout(inputs)
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        if self.use_vllm or not self.args.fast_generate:
+            return super()._generate_single_turn(*args, **kwargs)
+        with fast_generation(self.accelerator.unwrap_model(self.model_wrapped)):
+            return super()._generate_single_turn(*args, **kwargs)
+
+    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        self.parts.finite.before()
+        accumulation = self.current_gradient_accumulation_steps if self.model.training else 1
+        loss = self.loss_of(model, inputs, accumulation)
+        self.parts.finite.after(inputs, loss)
+        return loss
+
+    def loss_of(self, model: Any, inputs: MicroBatch | dict[str, Any], accumulation: int) -> torch.Tensor:
+        """The loss of a micro-batch of ours, or of TRL's."""
+        if isinstance(inputs, MicroBatch):
+            return self.parts.update.loss(model, inputs, accumulation)
+        return super()._compute_loss(model, inputs)
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm)
+        self.parts.finite.check(model, norm)
+        return norm
+
+    # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As in TRL, with `rewards/NAME/failed`, the rows that a reward failed on since the start, where there are any."""
-        logs.update({f"rewards/{name}/failed": count for name, count in self._failed_rows.items()})
+        """As in TRL, with rows that rewards failed on, steps that were skipped, and pass rates, where there are any."""
+        logs.update(self.parts.figures(self.model.training))
         super().log(logs, start_time)
+
+    def log_evaluation(self, metrics: dict[str, float]) -> None:
+        """Log the metrics of one evaluation, and nothing else.
+
+        TRL's own `log` would flush the training metrics collected so far into them, and write the training completions of
+        this step a second time.
+        """
+        super(GRPOTrainer, self).log(metrics)
 
     def evaluate(
         self,
@@ -127,20 +167,33 @@ class GRPOExtTrainer(
             Means over all completions, such as `eval_countdown` and `eval_length`, and `eval_pass@1`, `eval_pass@8`, ... of
             the reward that decides; under `eval_NAME_...` where `eval_dataset` is a mapping of named data sets.
         """
-        if self.eval_decoding is None:
-            self._eval_name = metric_key_prefix.removeprefix("eval_")
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        return evaluate_policy(self, eval_dataset, metric_key_prefix)
+        if self.eval_decoding is not None:
+            return evaluate_policy(self, eval_dataset, metric_key_prefix)
+        self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
-    def log_evaluation(self, metrics: dict[str, float]) -> None:
-        """Log the metrics of one evaluation, and nothing else.
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        plain = super()._save_checkpoint
+        self.parts.checkpoints.save(lambda: plain(model, trial))
 
-        TRL's own `log` would flush the training metrics collected so far into them, and write the training completions of
-        this step a second time.
-        """
-        super(GRPOTrainer, self).log(metrics)
+    def save_checkpoint(self) -> None:
+        """Save a checkpoint now."""
+        self._save_checkpoint(self.model, trial=None)
 
+    def newest_checkpoint(self) -> str | None:
+        """The newest whole checkpoint of `output_dir`; on all ranks."""
+        return self.parts.checkpoints.newest()
 
-def option(args: GRPOConfig | None, name: str) -> Any:
-    """The value of one of our options; its default where `args` is a plain `GRPOConfig` or `None`."""
-    return getattr(args, name, getattr(GRPOExtConfig, name))
+    def replay(self, folder: str) -> Replay:
+        """Go through a kept step again; see `grpo_ext.trainer.nonfinite.replay`."""
+        return replay(self, folder)
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The alarm that ended the run; `None` where none did."""
+        return self.parts.leaving.stopped_by
+
+    @property
+    def save_error(self) -> str | None:
+        """Why the last checkpoint could not be written; `None` where it was."""
+        return self.parts.checkpoints.error

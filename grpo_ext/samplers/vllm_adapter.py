@@ -21,9 +21,8 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from grpo_ext.recipe.engine import OR_MERGED
-from grpo_ext.trainer.engine import EngineGeneration
-from grpo_ext.trainer.rows import overridden
-from grpo_ext.trainer.server_client import PROBE_SECONDS, ServerClient
+from grpo_ext.samplers.vllm import EngineGeneration
+from grpo_ext.samplers.vllm_client import PROBE_SECONDS, ServerClient
 from grpo_ext.vllm.settings import adapter_engine
 
 MEMORY = Path("/dev/shm")
@@ -57,6 +56,8 @@ class AdapterGeneration(EngineGeneration):
             raise ValueError(f"an engine that sleeps loses its base: set vllm_enable_sleep_mode: false{OR_MERGED}")
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
+        if self.mode == "colocate":
+            self.llm = WithAdapter(self.llm, lambda: self.request)
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), **adapter_engine(trained(self.model).r)}
@@ -78,12 +79,18 @@ class AdapterGeneration(EngineGeneration):
         self.request = LoRARequest(f"sync-{number}", number, folder)
         self.llm.llm_engine.add_lora(self.request)
 
-    def generate(self, *args: Any, **kwargs: Any) -> tuple:
-        """As `EngineGeneration`'s; the engine adds the adapter of the last sync to its base."""
-        if self.mode != "colocate":
-            return super().generate(*args, **kwargs)
-        with overridden(self.llm, generate=partial(self.llm.generate, lora_request=self.request)):
-            return super().generate(*args, **kwargs)
+
+class WithAdapter:
+    """A vLLM engine that adds the adapter of the last sync to its base as it generates."""
+
+    def __init__(self, llm: Any, request: Callable[[], Any]):
+        self._llm, self._request = llm, request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return self._llm.generate(*args, **kwargs, lora_request=self._request())
 
 
 class AdapterClient(ServerClient):

@@ -12,12 +12,11 @@ from functools import cache
 
 import trl
 import trl.trainer.utils
-from packaging.version import Version
 from transformers import GenerationMixin
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
-SUPPORTED = "1.16"
+from grpo_ext.seams.version import CURRENT, FILES, INSTALLED
 
 # Methods of `GRPOTrainer` that we override or call, with the parameters that we count on, in order.
 METHODS: dict[str, tuple[str, ...]] = {
@@ -137,18 +136,16 @@ def check_contract() -> None:
         RuntimeError: naming each seam that moved.
     """
     moved = []
-    if Version(trl.__version__).release[:2] != Version(SUPPORTED).release[:2]:
-        moved.append(f"TRL is {trl.__version__}, and this package is written for {SUPPORTED}.*")
+    if INSTALLED not in FILES:
+        moved.append(f"TRL is {trl.__version__}, and this package is written for {' and '.join(FILES)}")
     for owner, methods in {trl.GRPOTrainer: METHODS, **ENGINE_METHODS}.items():
         for name, expected in methods.items():
             method = getattr(owner, name, None)
             found = tuple(inspect.signature(method).parameters)[: len(expected)] if method else None
             if found != expected:
                 moved.append(f"{owner.__name__}.{name}: expected parameters {expected}, found {found}")
-    if "_ChunkedLogProbFunction.apply(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
-        moved.append("add_fused_lm_head no longer scores through _ChunkedLogProbFunction.apply")
-    if "compact = _use_triton(" not in inspect.getsource(trl.trainer.utils.add_fused_lm_head):
-        moved.append("add_fused_lm_head no longer asks _use_triton whether to score labelled positions only")
+    head = inspect.getsource(trl.trainer.utils.add_fused_lm_head)
+    moved += [f"add_fused_lm_head no longer has `{text}`" for text in CURRENT.FUSED_HEAD if text not in head]
     if "temperature = self.temperature" not in inspect.getsource(VLLMGeneration.generate):
         moved.append("VLLMGeneration.generate no longer reads its temperature at each call")
     places = (trl.GRPOTrainer.__init__, "VLLMGeneration("), (VLLMGeneration._init_vllm, " LLM(")
@@ -161,15 +158,8 @@ def check_contract() -> None:
         moved.append("VLLMClient.generate no longer asks for the model that the client names")
     if not hasattr(GenerationMixin, "_get_logits_processor"):
         moved.append("transformers' GenerationMixin has no _get_logits_processor")
-    if not in_order(trl.GRPOTrainer._compute_loss, "_logps_and_entropies(", 'inputs.get("old_per_token_logps")'):
-        moved.append("GRPOTrainer._compute_loss no longer looks for old log-probs after it has scored")
     if not in_order(VLLMGeneration._iter_named_params, "model.merge_adapter()", "model.unmerge_adapter()"):
         moved.append("VLLMGeneration._iter_named_params no longer merges an adapter and takes it out again")
-    generation = inspect.getsource(trl.GRPOTrainer._generate_and_score_completions)
-    if "self.args.steps_per_generation * self.num_iterations" not in generation:
-        moved.append(
-            "GRPOTrainer._generate_and_score_completions no longer asks num_iterations whether to keep log-probs"
-        )
     if "unwrapped_model.generate(" not in inspect.getsource(trl.GRPOTrainer._generate_single_turn):
         moved.append("GRPOTrainer._generate_single_turn no longer calls unwrapped_model.generate")
     if "custom_generate" not in inspect.signature(GenerationMixin.generate).parameters:
@@ -180,6 +170,6 @@ def check_contract() -> None:
     moved += [f"GRPOTrainer.__init__ no longer sets `{text.strip(' =')}`" for text in ATTRIBUTES if text not in source]
     if moved:
         raise RuntimeError(
-            f"grpo_ext does not fit the installed TRL. Install one that it fits: pip install 'trl=={SUPPORTED}.*'. "
+            f"grpo_ext does not fit the installed TRL. Install one that it fits: pip install 'trl=={list(FILES)[-1]}.*'. "
             "What moved: " + "; ".join(moved) + "."
         )

@@ -1,17 +1,21 @@
-"""Rewards as the trainer runs them: found by name, behind a guard, failing on all ranks together, gaps filled."""
+"""Rewards as the trainer runs them: found by name, behind a guard, failing on all ranks together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from accelerate.utils import gather_object
+from torch import Tensor
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.registry import names
 from grpo_ext.rewards.reward import Reward
+from grpo_ext.seams import trl as seam
+
+Row = dict[str, Any]
 
 
 def named_rewards(reward_funcs: Any) -> list[Any]:
@@ -34,6 +38,17 @@ def guarded_rewards(reward_funcs: Any, **options: Any) -> list[Any]:
     return [_deferring(reward) if isinstance(reward, Guard) else reward for reward in guarded]
 
 
+def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
+    """The reward functions as a trainer is given them, behind guards with its options."""
+    return guarded_rewards(
+        reward_funcs,
+        on_error=args.reward_on_error,
+        max_failure_rate=args.reward_max_failure_rate,
+        timeout=args.reward_timeout,
+        pool=reward_pool(args.reward_workers, args.reward_timeout),
+    )
+
+
 def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[float]) -> list[dict[str, Any]]:
     """What a run tells of its rewards: name, weight, and of a registered one what it is and its options."""
     found = []
@@ -49,30 +64,37 @@ def reward_pool(workers: int, timeout: float) -> RewardPool | None:
     return RewardPool(workers, timeout=timeout) if workers else None
 
 
-class EarlyRewards:
-    """Mixin before `GRPOTrainer`: rewards in worker processes begin as soon as the completions are there.
+class Judge:
+    """The rewards of a trainer.
 
-    They work while the trainer scores the completions under the old policy and the reference. TRL asks for them after that,
-    with rows that hold the same, and gets what is done by then.
+    Args:
+        trainer: whose reward functions these are.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        self._rows_to_score: list[dict[str, Any]] = []
-        super().__init__(*args, **kwargs)
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.failed: dict[str, int] = {}  # rows that a reward failed on since the start
 
-    def _generate_and_score_completions(self, inputs):
-        self._rows_to_score = inputs
-        return super()._generate_and_score_completions(inputs)
-
-    def _generate(self, prompts):
-        generated = super()._generate(prompts)
-        rows, completion_ids, completions = self._rows_to_score, generated[1], generated[3]
+    def begin(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> None:
+        """Let rewards in worker processes begin, while the completions are scored under the old policy and the reference."""
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
-        for reward in self.reward_funcs:
+        for reward in self.trainer.reward_funcs:
             if isinstance(reward, Deferring):
-                given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
-                reward.guard.begin(**given)
-        return generated
+                reward.guard.begin(prompts=prompts, completions=completions, completion_ids=ids, **columns)
+
+    def rewards(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> Tensor:
+        """(B of all ranks, R), NaN where a reward did not score a completion.
+
+        Raises:
+            RewardFailure: on all ranks, if a reward failed too often.
+        """
+        found = seam.calculate_rewards(self.trainer, rows, prompts, completions, ids)
+        self.settle()
+        return found
+
+    def settle(self) -> None:
+        """Raise on every rank where a reward failed too often on any, and count the rows that failed."""
+        self.failed = settle_failures(self.trainer.reward_funcs, gather_object)
 
 
 class Deferring:
@@ -133,26 +155,3 @@ def settle_failures(reward_funcs: list[Any], gather: Callable[[list[Any]], list[
             raise RewardFailure(failure)
         failed[name] = failed.get(name, 0) + count
     return {name: count for name, count in failed.items() if count}
-
-
-def fill_unscored(rewards_per_func: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Give a row that one reward did not score (NaN) the mean of its group on that reward.
-
-    TRL sums what is not NaN, which counts a missing reward as 0 and so punishes the row beside its group. With the group's
-    mean the row is judged on the rewards that answered. Where none of the group was scored the reward says nothing: 0 for
-    all of them. A row that no reward scored stays NaN; TRL leaves it out.
-
-    Args:
-        rewards_per_func: (B, R), B whole groups of `num_generations` rows.
-        num_generations: completions a prompt.
-
-    Returns:
-        (B, R); the same tensor where nothing is missing.
-    """
-    missing = rewards_per_func.isnan()  # (B, R)
-    if not missing.any():
-        return rewards_per_func
-    grouped = rewards_per_func.view(-1, num_generations, rewards_per_func.size(1))  # (B / G, G, R)
-    means = grouped.nanmean(dim=1, keepdim=True).nan_to_num(nan=0.0).expand_as(grouped).reshape_as(rewards_per_func)
-    filled = torch.where(missing, means, rewards_per_func)
-    return torch.where(missing.all(dim=1, keepdim=True), rewards_per_func, filled)

@@ -1,4 +1,4 @@
-"""The fast loop behind a model's own `generate`."""
+"""transformers' `generate`, with our decoding loop inside it and a recorder behind its logits processors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from grpo_ext.objective.watch import Recorder
 from grpo_ext.rollout.decode import decode
-from grpo_ext.rollout.support import NotSupported, check_model
+from grpo_ext.rollout.support import NotSupported, base_model, check_model
+from grpo_ext.seams.replace import replaced
 
 logger = logging.get_logger(__name__)
 ARGUMENTS = {"input_ids", "attention_mask", "generation_config", "logits_processor", "stopping_criteria"}
@@ -44,14 +45,21 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
             )
         return plain(*args, **kwargs)
 
-    model.generate = generate
-    try:
+    with replaced(model, generate=generate):
         yield
-    finally:
-        del model.generate
 
 
-def base_model(model: torch.nn.Module) -> PreTrainedModel:
-    """The transformers model within a compiled or a PEFT model, or the model itself."""
-    model = getattr(model, "_orig_mod", model)  # of `torch.compile`
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+@contextmanager
+def watching(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Put `recorder` behind all processors of the model's `generate`."""
+    model = base_model(model)
+    build = model._get_logits_processor
+
+    def build_and_watch(*args: Any, **kwargs: Any) -> Any:
+        processors = build(*args, **kwargs)
+        recorder.check(processors)
+        processors.append(recorder)
+        return processors
+
+    with replaced(model, _get_logits_processor=build_and_watch):
+        yield

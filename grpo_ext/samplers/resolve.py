@@ -9,61 +9,56 @@ import torch
 from accelerate.utils import broadcast_object_list
 
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
+from grpo_ext.samplers.base import Sampler
 
 logger = logging.getLogger(__name__)
 
 
-def is_watched(trainer: Any) -> bool:
-    """Whether every sampled token goes through one call of transformers' `generate`."""
-    return not (
-        trainer.use_vllm
-        or trainer.use_transformers_continuous_batching
-        or trainer.tools
-        or trainer.environment_factories is not None
-        or trainer.rollout_func is not None
-    )
-
-
-def resolve_for(trainer: Any) -> SamplingParams:
+def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     """How a trainer samples.
+
+    Args:
+        trainer: of the run.
+        sampler: that completes its prompts.
+        moves: whether the temperature moves.
 
     Raises:
         ValueError: where that cannot be scored exactly, with what to change.
     """
-    args, watched = trainer.args, is_watched(trainer)
-    params = _sampling_of(trainer, watched)
-    if params.truncated and not watched and trainer.rollout_func is not None:
+    args = trainer.args
+    params = _sampling_of(trainer, sampler)
+    if params.truncated and trainer.rollout_func is not None:
         raise ValueError(
             "rollout_func samples as it likes, so that truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
             "null, or logprob_policy: model."
         )
+    corrects = sampler.separate and args.vllm_importance_sampling_correction
     old_pass = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0
-    if params.truncated and not watched and args.beta and not (old_pass or _corrects(trainer)):
+    if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
         raise ValueError(
             "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not "
             "tell them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
         )
-    tempered = params.temperature != 1.0 or trainer.temperature_schedule.moves
-    if (params.truncated or tempered) and _corrects(trainer) and trainer.vllm_mode == "server":
+    if (params.truncated or params.temperature != 1.0 or moves) and corrects and trainer.vllm_mode == "server":
         _refuse_raw_logprobs(trainer)
     return params
 
 
-def _sampling_of(trainer: Any, watched: bool) -> SamplingParams:
+def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
     """The sampling parameters from all places that set them."""
-    args = trainer.args
+    args, vllm = trainer.args, sampler.order == "vllm"
     given = dict(args.generation_kwargs or {})
-    if args.vllm_structured_outputs_regex and trainer.use_vllm:
+    if args.vllm_structured_outputs_regex and vllm:
         given["structured_outputs"] = args.vllm_structured_outputs_regex
-    if not trainer.use_vllm and "suppress_tokens" in trainer.generation_kwargs:
+    if not vllm and "suppress_tokens" in trainer.generation_kwargs:
         given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
     config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
         given,
-        None if trainer.use_vllm or config is None else config.to_dict(),
-        sampler="vllm" if trainer.use_vllm else "hf",
-        watched=watched,
+        None if vllm or config is None else config.to_dict(),
+        sampler=sampler.order,
+        watched=sampler.watched,
     )
 
 
@@ -82,14 +77,14 @@ def warn_of_dropout(trainer: Any) -> None:
         )
 
 
-def warn_of_another_policy(trainer: Any) -> None:
+def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
     """Say what `logprob_policy: model` means where samples are not drawn from the bare model."""
     try:
-        params = _sampling_of(trainer, is_watched(trainer))
+        params = _sampling_of(trainer, sampler)
         how = (
             f"temperature {params.temperature:g}, top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
         )
-        bare = params.temperature == 1.0 and not params.truncated and not trainer.temperature_schedule.moves
+        bare = params.temperature == 1.0 and not params.truncated and not moves
     except ValueError as error:
         how, bare = str(error).split(". ")[0], False
     if not bare and trainer.accelerator.is_main_process:
@@ -98,10 +93,6 @@ def warn_of_another_policy(trainer: Any) -> None:
             f"({how}), so that the gradient is that of a policy which did not sample them. sampling/logp_difference and "
             "sampling/ratio say how far the two are apart; logprob_policy: sampling scores what was sampled."
         )
-
-
-def _corrects(trainer: Any) -> bool:
-    return bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
 
 
 def _refuse_raw_logprobs(trainer: Any) -> None:

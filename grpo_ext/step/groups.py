@@ -1,4 +1,4 @@
-"""Which groups teach something, and how groups of several generations make one batch.
+"""Groups of completions: which of them have signal, and tables of whole groups.
 
 A group is the G completions of one prompt. It is judged by one outcome reward, not by the weighted sum: a format reward that
 varies would make a group look alive whose completions are all wrong (DAPO, arXiv 2503.14476, section 3.2, filters by accuracy).
@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from grpo_ext.batching.rows import Batch, join_rows, take_rows
 from grpo_ext.objective.advantage import no_signal
-
-MASKS = ("completion_mask", "tool_mask")
-FILTERS = ("off", "drop", "refill")
+from grpo_ext.step.records import Scored, join
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class GroupRule:
     pass_threshold: float = 1.0
     pass_rate_bounds: tuple[float, float] | None = None
 
-    def judge(self, outcomes: torch.Tensor) -> GroupStats:
+    def judge(self, outcomes: Tensor) -> GroupStats:
         """Judge whole groups.
 
         Args:
@@ -62,25 +60,25 @@ class GroupStats:
         all_wrong: (N,), bool, all rewards equal, and not right.
     """
 
-    kept: torch.Tensor
-    right: torch.Tensor
-    scored: torch.Tensor
-    all_right: torch.Tensor
-    all_wrong: torch.Tensor
+    kept: Tensor
+    right: Tensor
+    scored: Tensor
+    all_right: Tensor
+    all_wrong: Tensor
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Whole groups, with what the trainer made of them.
+    """Whole groups of all ranks.
 
     Args:
         table: one row a completion, the rows of a group beside each other.
-        rewards: (rows,), the weighted sum; NaN where no reward scored a completion.
+        rewards: (rows, R).
         steps: for each group the optimizer step whose policy sampled it.
     """
 
-    table: Batch
-    rewards: torch.Tensor
+    table: Scored
+    rewards: Tensor
     steps: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -92,7 +90,12 @@ class Groups:
             return None
         size = len(self.rewards) // len(self)
         rows = rows_of(torch.as_tensor(indices), size).to(self.rewards.device)
-        return Groups(take_rows(self.table, rows), self.rewards[rows], tuple(self.steps[i] for i in indices))
+        return Groups(self.table.take(rows), self.rewards[rows], tuple(self.steps[i] for i in indices))
+
+
+def count(groups: Groups | None) -> int:
+    """How many groups."""
+    return 0 if groups is None else len(groups)
 
 
 def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
@@ -101,52 +104,19 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
     if not found:
         return None
     rewards = torch.cat([part.rewards for part in found])
-    return Groups(join_rows([part.table for part in found]), rewards, sum((part.steps for part in found), ()))
+    return Groups(join([part.table for part in found]), rewards, sum((part.steps for part in found), ()))
 
 
 def silenced(groups: Groups) -> Groups:
-    """Groups that fill up a batch: no token of theirs is trained on, and no count sees them."""
-    return replace(groups, table=silence(groups.table, torch.ones_like(groups.rewards, dtype=torch.bool)))
+    """Groups that fill up a batch: no token of theirs is trained on, and no count sees them, nor an advantage."""
+    everything = torch.ones(len(groups.table), dtype=torch.bool, device=groups.rewards.device)
+    nothing = torch.full_like(groups.rewards, torch.nan)
+    return replace(groups, table=groups.table.without(everything), rewards=nothing)
 
 
-def silence(table: Batch, dead: torch.Tensor) -> Batch:
-    """Take rows out of the loss and of all that it is divided by.
-
-    Args:
-        table: one row a completion.
-        dead: (B,), bool, the rows to take out.
-    """
-    live = ~dead
-    changed = {name: table[name] * live.unsqueeze(1).to(table[name].dtype) for name in MASKS if name in table}
-    for name in ("counted", "signal"):
-        if name in table:
-            changed[name] = table[name] * live.to(table[name].dtype)
-    advantages = table["advantages"]
-    changed["advantages"] = advantages.masked_fill(dead if advantages.dim() == 1 else dead.unsqueeze(1), 0.0)
-    return {**table, **changed}
-
-
-def rows_of(groups: torch.Tensor, num_generations: int) -> torch.Tensor:
+def rows_of(groups: Tensor, num_generations: int) -> Tensor:
     """(N G,), the rows of groups that lie one after the other."""
     return (groups.unsqueeze(1) * num_generations + torch.arange(num_generations, device=groups.device)).flatten()
-
-
-def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | None) -> int:
-    """Which reward judges the groups.
-
-    Args:
-        names: of the rewards.
-        weights: of the rewards.
-        metric: the name of one of them; `None`: the one of the largest weight, of several the first.
-
-    Raises:
-        ValueError: if there is no reward of that name.
-    """
-    if metric is None:
-        return max(range(len(names)), key=lambda i: (weights[i], -i))
-    if metric not in names:
-        raise ValueError(f"group_filter_metric: no reward {metric!r}. The rewards are {', '.join(names)}.")
-    return list(names).index(metric)
 
 
 def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) -> int:

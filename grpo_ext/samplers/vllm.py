@@ -1,7 +1,7 @@
-"""vLLM as the trainer uses it: started with the trainer's own number type, and asked again where its server fails.
+"""vLLM as a sampler: started with the trainer's own number type, and asked again where its server fails.
 
-TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `EngineGeneration` stands in for it. Only
-the main process talks to a server; what it meets is told to all ranks before any goes on, so that they push weights, ask again
+TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `EngineGeneration` takes its place. Only
+the main process talks to a server. What it meets is told to all ranks before any goes on, so that they push weights, ask again
 and give up together.
 """
 
@@ -21,29 +21,57 @@ from trl import GRPOConfig
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
-from grpo_ext.recipe.engine import CHOICES, EngineOptions
-from grpo_ext.trainer.base_kept import base_kept
-from grpo_ext.trainer.rows import overridden
+from grpo_ext.samplers.base import Request, Synchronous
+from grpo_ext.samplers.base_kept import base_kept
+from grpo_ext.samplers.function import logp_tensors
+from grpo_ext.seams.replace import replaced
+from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.settings import TextModel, cpu_engine, engine_dtype
 
 logger = logging.getLogger(__name__)
 
 
-def engine_option(args: GRPOConfig | None, name: str) -> Any:
-    """The value of one of `EngineOptions`; its default where `args` is a plain `GRPOConfig`."""
-    return getattr(args, name, getattr(EngineOptions, name))
+class VLLMSampler(Synchronous):
+    """Samples with vLLM, which gets the trainer's weights when the step has changed.
+
+    Args:
+        engine: within this process, or behind a server.
+    """
+
+    separate, order = True, "vllm"
+
+    def __init__(self, engine: EngineGeneration):
+        super().__init__()
+        self.engine, self.name = engine, f"vLLM ({engine.mode})"
+        self._loaded: int | None = None  # the step whose weights it has
+
+    def load_weights(self, step: int) -> None:
+        """Sync the weights, unless it has those of this step."""
+        if step != self._loaded:
+            self.engine.sync_weights()
+            self._loaded = step
+
+    def sample(self, request: Request) -> Generation:
+        """Complete the prompts."""
+        self.engine.temperature = request.temperature
+        _, ids, logprobs, _ = self.engine.generate(
+            prompts=request.prompt_ids, images=None, num_generations=request.num_generations
+        )
+        logps = logp_tensors([[token[0] for token in row] for row in logprobs])
+        ids = [list(row) for row in ids]
+        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps)
 
 
 @contextmanager
-def our_engine(args: GRPOConfig | None) -> Iterator[None]:
+def our_engine(args: GRPOConfig) -> Iterator[None]:
     """Let a trainer that is made meanwhile sample with `EngineGeneration`, or its kin for `vllm_sync_adapter: adapter`."""
-    generation, way = EngineGeneration, engine_option(args, "vllm_sync_adapter")
-    if way not in CHOICES["vllm_sync_adapter"]:
-        raise ValueError(f"vllm_sync_adapter is {way!r}: write one of {', '.join(CHOICES['vllm_sync_adapter'])}.")
-    if way == "adapter":
-        from grpo_ext.trainer.adapter_sync import AdapterGeneration as generation
-    with overridden(trl_trainer, VLLMGeneration=partial(generation, args)):
+    generation: type[EngineGeneration] = EngineGeneration
+    if args.vllm_sync_adapter == "adapter":
+        from grpo_ext.samplers.vllm_adapter import AdapterGeneration
+
+        generation = AdapterGeneration
+    with replaced(trl_trainer, VLLMGeneration=partial(generation, args)):
         yield
 
 
@@ -59,18 +87,16 @@ class EngineGeneration(VLLMGeneration):
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
+        made: dict[str, Any] = {}
         if self.mode == "colocate" and (settings := self._settings()):
-            with overridden(trl_vllm, LLM=partial(trl_vllm.LLM, **settings)):
-                super()._init_vllm()
+            made["LLM"] = partial(trl_vllm.LLM, **settings)
         elif self.mode == "server" and self.accelerator.is_main_process:
-            patience = engine_option(self.options, "vllm_server_request_timeout")
-            with overridden(trl_vllm, VLLMClient=partial(self._client(), request_timeout=patience)):
-                super()._init_vllm()
-        else:
+            made["VLLMClient"] = partial(self._client(), request_timeout=self.options.vllm_server_request_timeout)
+        with replaced(trl_vllm, **made):
             super()._init_vllm()
 
     def _client(self) -> Callable[..., VLLMClient]:
-        from grpo_ext.trainer.server_client import ServerClient
+        from grpo_ext.samplers.vllm_client import ServerClient
 
         return ServerClient
 
@@ -124,7 +150,7 @@ class EngineGeneration(VLLMGeneration):
     def _until_answered(self, work: Callable[[], Any]) -> Any:
         if self.mode != "server":
             return work()
-        retries = engine_option(self.options, "vllm_server_retries")
+        retries = self.options.vllm_server_retries
         for attempt in range(retries + 1):
             if attempt:
                 self._recover(f"attempt {attempt} of {retries}")

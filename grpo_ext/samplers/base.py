@@ -1,0 +1,87 @@
+"""What every sampler can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from grpo_ext.step.records import Generation
+
+
+@dataclass(frozen=True)
+class Request:
+    """A generation that is asked for.
+
+    Args:
+        prompts: B texts or conversations, those of this rank; the copies of one prompt stand beside each other.
+        prompt_ids: B lists of tokens; empty where the sampler makes tokens of the prompts itself.
+        num_generations: copies of each prompt, over all ranks.
+        policy_step: the optimizer step whose weights are to sample.
+        temperature: to sample at.
+    """
+
+    prompts: list[Any]
+    prompt_ids: list[list[int]]
+    num_generations: int
+    policy_step: int
+    temperature: float
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Completes prompts. `submit` may begin the work and return at once; `collect` waits for it. All ranks call alike.
+
+    Attributes:
+        name: as users know it.
+        separate: it is another engine, whose own log-probs of each token correct the gradient.
+        watched: it tells which tokens truncation kept, so that any truncation is scored exactly.
+        tokenizes: it makes tokens of prompts itself.
+        order: the order of its truncations, "hf" or "vllm".
+    """
+
+    name: str
+    separate: bool
+    watched: bool
+    tokenizes: bool
+    order: str
+
+    def submit(self, request: Request) -> None:
+        """Ask for a generation."""
+
+    def collect(self) -> Generation:
+        """The generation that was asked for."""
+        ...
+
+    def load_weights(self, step: int) -> None:
+        """Take the trainer's weights of this optimizer step, where the sampler has a copy of its own."""
+
+
+class Synchronous:
+    """A sampler that does its work in `collect`."""
+
+    separate = False
+    watched = False
+    tokenizes = False
+    order = "hf"
+
+    def __init__(self) -> None:
+        self._request: Request | None = None
+
+    def submit(self, request: Request) -> None:
+        """Ask for a generation."""
+        self._request = request
+
+    def collect(self) -> Generation:
+        """The generation that was asked for."""
+        if self._request is None:
+            raise RuntimeError("Nothing was asked for: call submit first.")
+        request, self._request = self._request, None
+        self.load_weights(request.policy_step)
+        return self.sample(request)
+
+    def sample(self, request: Request) -> Generation:
+        """Do the work."""
+        raise NotImplementedError
+
+    def load_weights(self, step: int) -> None:
+        """Nothing to do for a sampler that uses the trainer's own model."""

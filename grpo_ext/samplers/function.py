@@ -1,0 +1,65 @@
+"""Sampling by a function of the user's: TRL's `rollout_func`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from grpo_ext.samplers.base import Request, Sampler, Synchronous
+from grpo_ext.step.records import Generation
+
+REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
+
+
+class FunctionSampler(Synchronous):
+    """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and what the rewards may want to know.
+
+    Args:
+        rollout_func: TRL's argument.
+        trainer: what it is given.
+        engine: the sampler whose weights are kept up to date for it; `None`: it samples from the trainer's own model.
+    """
+
+    name, tokenizes = "rollout_func", True
+
+    def __init__(self, rollout_func: Callable[[list[Any], Any], dict[str, Any]], trainer: Any, engine: Sampler | None):
+        super().__init__()
+        self.rollout_func, self.trainer, self.engine = rollout_func, trainer, engine
+        self.separate = engine is not None and engine.separate
+        self.order = "hf" if engine is None else engine.order
+
+    def load_weights(self, step: int) -> None:
+        """Keep vLLM, which the function may use, at the trainer's weights."""
+        if self.engine is not None:
+            self.engine.load_weights(step)
+
+    def sample(self, request: Request) -> Generation:
+        """Ask the function.
+
+        Raises:
+            ValueError: if a key is missing in what it returns.
+        """
+        found = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
+        if missing := sorted(set(REQUIRED) - found.keys()):
+            raise ValueError(f"rollout_func must return keys {missing} in its output dict.")
+        extra = {name: value for name, value in found.items() if name not in (*REQUIRED, "env_mask")}
+        completion_ids = [list(ids) for ids in found["completion_ids"]]
+        return Generation(
+            prompt_ids=[list(ids) for ids in found["prompt_ids"]],
+            completion_ids=completion_ids,
+            policy_step=request.policy_step,
+            temperature=request.temperature,
+            sampling_logps=logp_tensors(found["logprobs"]),
+            tool_mask=found.get("env_mask"),
+            extra_fields=extra,
+        )
+
+
+def logp_tensors(logprobs: list[list[float | None]] | None) -> list[torch.Tensor] | None:
+    """Log-probs as tensors; what an engine could not tell (`None`) becomes NaN."""
+    if logprobs is None:
+        return None
+    return [torch.tensor([torch.nan if x is None else x for x in row]) for row in logprobs]

@@ -1,0 +1,71 @@
+"""Sampling with transformers' `generate` on the model that is trained, watched so that any truncation is scored exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from transformers import GenerationConfig
+
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.objective.watch import Recorder
+from grpo_ext.rollout.support import NotSupported, base_model, check_config, check_model
+from grpo_ext.samplers.base import Request, Synchronous
+from grpo_ext.seams.generate import watching
+from grpo_ext.step.records import Generation
+
+
+class HFSampler(Synchronous):
+    """transformers' `generate`.
+
+    Args:
+        turn: completes lists of tokens, so many copies of each; gives lists of tokens.
+        model: gives the model without its wrappers.
+        params: gives how it samples, as that is scored.
+        set_temperature: lets `turn` sample at it; `None` where the temperature does not move.
+        strict: refuse generation options that are not scored exactly.
+        every: the sampler's log-probs are noted of the first of so many rows.
+        watched: whether kept tokens and log-probs are noted at all.
+    """
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        turn: Callable[[list[list[int]], int], list[list[int]]],
+        model: Callable[[], Any],
+        params: Callable[[], SamplingParams],
+        set_temperature: Callable[[float], None] | None = None,
+        strict: bool = True,
+        every: int = 1,
+        watched: bool = True,
+    ):
+        super().__init__()
+        self.turn, self.model, self.params, self.set_temperature = turn, model, params, set_temperature
+        self.strict, self.every, self.watched = strict, every, watched
+
+    def sample(self, request: Request) -> Generation:
+        """Complete the prompts."""
+        params = self.params()
+        if self.set_temperature is not None:
+            self.set_temperature(request.temperature)
+            params = replace(params, temperature=request.temperature)
+        recorder = Recorder(params, self.strict, self.every) if self.watched else None
+        with nullcontext() if recorder is None else watching(self.model(), recorder):
+            completion_ids = self.turn(request.prompt_ids, request.num_generations)
+        kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
+        return Generation(request.prompt_ids, completion_ids, request.policy_step, request.temperature, logps, kept)
+
+
+def how_it_generates(model: Any, config: GenerationConfig, fast: bool) -> str:
+    """One line on how transformers makes the completions."""
+    if not fast:
+        return "transformers' generate (fast_generate: false)"
+    try:
+        check_model(base_model(model))
+        check_config(config)
+    except NotSupported as reason:
+        return f"transformers' generate, since {reason}"
+    return "each prompt read once, rows that have ended leave the batch (fast_generate)"

@@ -1,0 +1,54 @@
+"""What turns a model's last hidden states into log-probs: temperature alone, or over the tokens that sampling kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from grpo_ext.objective.full_softmax import full_log_probs
+from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.logprob import Projection, sampling_log_probs
+from grpo_ext.objective.sampling import SamplingParams
+
+
+@dataclass
+class Head:
+    """The scoring head of one forward pass.
+
+    Args:
+        params: how the completions were sampled.
+        kept: the tokens that were kept at each scored position; `None` to find them from the logits. After the pass, those
+            that it used.
+        compact: compute logits at the scored positions alone; with `False` a CPU computes all of them, as TRL does.
+    """
+
+    params: SamplingParams
+    kept: KeptSet | None = None
+    compact: bool = True
+
+    def __call__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, projection: Projection
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs (N,) and entropies (N,) of N positions; the arguments are those of `sampling_log_probs`."""
+        if not self.params.truncated:
+            return full_log_probs(hidden, weight, bias, targets, self.params.temperature, projection)
+        logps, entropies, self.kept = sampling_log_probs(
+            hidden, weight, bias, targets, self.params, self.kept, projection
+        )
+        return logps, entropies
+
+
+class PassOutput(Protocol):
+    """What a forward pass with labels gives, a column less than its input: each token is predicted by those before it."""
+
+    log_probs: Tensor  # (B, L - 1), 0 where there is no label
+    entropy: Tensor | None  # (B, L - 1); the reference gives none
+    aux_loss: Tensor | None
+
+
+class RunModel(Protocol):
+    """Calls a model with a head in place of its own."""
+
+    def __call__(self, model: Any, head: Head, labels: Tensor, **inputs: Any) -> PassOutput: ...

@@ -1,0 +1,111 @@
+"""The prompt of a group run once, in place of once a completion.
+
+A model reads each distinct prompt and keeps its keys and values; completions then run after them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from grpo_ext.batching.cuts import equal_prompts
+from grpo_ext.scoring.head import Head, PassOutput, RunModel
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Prompts and completions to score.
+
+    Args:
+        input_ids: (B, P + T), prompts left padded, completions right padded.
+        attention_mask: (B, P + T).
+        width: T.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def prompt_mask(self) -> Tensor:
+        return self.attention_mask[:, : -self.width]  # (B, P)
+
+    @property
+    def completion_lengths(self) -> Tensor:
+        return self.attention_mask[:, -self.width :].sum(1)  # (B,)
+
+    def take(self, rows: Tensor, trim: bool = True) -> Sequences:
+        """Some of them; with `trim`, cut to their longest prompt and completion."""
+        rows = rows.to(self.input_ids.device)
+        mask = self.attention_mask[rows]
+        if not trim:
+            return Sequences(self.input_ids[rows], mask, self.width)
+        prompt = max(1, int(self.prompt_mask[rows].sum(1).max()))
+        completion = max(1, int(self.completion_lengths[rows].max()))
+        start = mask.size(1) - self.width
+        columns = slice(start - prompt, start + completion)
+        return Sequences(self.input_ids[rows][:, columns], mask[:, columns], completion)
+
+
+class ReadPrompts:
+    """Distinct prompts that a model has read, all but their last token, which is run with the completions.
+
+    Args:
+        rows: the completions with their prompts.
+    """
+
+    def __init__(self, rows: Sequences):
+        end = rows.input_ids.size(1) - rows.width - 1
+        first, self.prompt_of = equal_prompts(rows.input_ids[:, : end + 1], rows.prompt_mask)
+        self.ids, self.mask = rows.input_ids[first][:, :end], rows.attention_mask[first][:, :end]  # (N, P - 1)
+        self.end = end
+        self.cache = DynamicCache()
+
+    @property
+    def saved(self) -> int:
+        """Tokens that need not run again."""
+        return (len(self.prompt_of) - len(self.ids)) * self.end
+
+    def read(self, run: RunModel, model: Any, head: Head) -> bool:
+        """Run them; whether the model kept their keys and values."""
+        nothing = torch.full_like(self.ids, -100)
+        run(model, head, nothing, input_ids=self.ids, attention_mask=self.mask, past_key_values=self.cache)
+        return bool(self.cache.get_seq_length() == self.end)
+
+    def run(self, run: RunModel, model: Any, head: Head, rows: Sequences, chunk: Tensor) -> PassOutput:
+        """Run completions after their prompts, from the last token of the prompt on.
+
+        Args:
+            rows: the completions of this chunk.
+            chunk: which of the rows that these prompts were read for they are.
+        """
+        number = self.prompt_of[chunk.to(self.prompt_of.device)]
+        layers = [(layer.keys[number], layer.values[number]) for layer in self.cache.layers]
+        ids, mask = (x[:, -(rows.width + 1) :] for x in (rows.input_ids, rows.attention_mask))
+        seen = torch.cat([self.mask[number], mask], dim=1)
+        cache = DynamicCache(layers)
+        return run(
+            model, head, labels_of(ids, mask, rows.width), input_ids=ids, attention_mask=seen, past_key_values=cache
+        )
+
+
+def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
+    """(B, L), the completion tokens; -100 for what is not scored."""
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, :-width] = -100
+    return labels
+
+
+def keeps_all(model: Any) -> bool:
+    """Whether a model's cache holds the keys and values of every token, in every layer."""
+    layers = DynamicCache(config=model.config.get_text_config()).layers
+    learned = getattr(model, "active_peft_config", None)  # prompt learning puts tokens of its own before the prompt
+    return all(type(layer) is DynamicLayer for layer in layers) and not getattr(learned, "is_prompt_learning", False)

@@ -1,0 +1,238 @@
+"""Scoring a table of completions: its layout, chunk by chunk, and back into the table's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.parallel import DistributedDataParallel
+
+from grpo_ext.batching.cuts import CALL_TOKENS, deal_rows, equal_prompts, length_chunks, packs
+from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.scoring.head import Head, PassOutput, RunModel
+from grpo_ext.scoring.packed import run_packed
+from grpo_ext.scoring.prompts_once import ReadPrompts, Sequences, labels_of
+from grpo_ext.step.records import Scored, Scores
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How completions are laid out for a pass; none of it changes a log-prob.
+
+    Args:
+        trimmed: padding may be cut, since the model's positions do not count it.
+        chunks: completions of like length run together, otherwise all of a micro-batch as one rectangle.
+        shared_prefix: each distinct prompt runs once.
+        packed: rows without padding, in place of chunks and shared prompts.
+        packed_tokens: no packed row of several sequences is longer; `None`: all make one row.
+        max_tokens: no chunk of several completions is larger.
+        compact_head: logits at completions' positions alone.
+        recomputes: gradient checkpointing is on, so that no keys and values are kept where there is a gradient.
+    """
+
+    trimmed: bool = True
+    chunks: bool = True
+    shared_prefix: bool = True
+    packed: bool = False
+    packed_tokens: int | None = None
+    max_tokens: int | None = None
+    compact_head: bool = True
+    recomputes: bool = False
+
+
+class Scorer:
+    """Scores completions under a model, as they were sampled.
+
+    Args:
+        run: calls a model.
+        params: how completions are sampled.
+        layout: how they are laid out.
+        moves: whether the temperature moves, so that each table's own applies.
+        images: scores tables with further model inputs: a model, table, head, rows at a time, and whether the balance of
+            experts is asked for.
+        check_packed: called once, with the model, before the first packed pass.
+    """
+
+    def __init__(
+        self,
+        run: RunModel,
+        params: SamplingParams,
+        layout: Layout,
+        moves: bool = False,
+        images: Callable[..., Scores] | None = None,
+        check_packed: Callable[[Any], None] | None = None,
+    ):
+        self.run, self.params, self.layout, self.moves = run, params, layout, moves
+        self.images, self._check_packed = images, check_packed
+
+    def score(self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False) -> Scores:
+        """Log-probs and entropies (B, T) of completions.
+
+        Args:
+            model: wrapped as it is trained, or the reference.
+            table: the completions; where `kept` is set, log-probs are over those tokens.
+            block: rows that run at a time, at most; `None`: as many as there are.
+            aux_loss: also compute the balance of experts, which needs one rectangle.
+
+        Raises:
+            RuntimeError: if completions sampled at several temperatures come to be scored together.
+        """
+        params = self._params(table)
+        rows = Sequences(table.input_ids, table.attention_mask, table.width)
+        if table.model_inputs and self.images is not None:
+            lengths = rows.completion_lengths.tolist()
+            head = Head(params, _flat(table.kept, lengths), self.layout.compact_head)
+            scores = self.images(model, table, head, block, aux_loss)
+            return replace(scores, kept=_by_row(head, lengths))
+        if aux_loss or not (self.layout.chunks or self.layout.packed):
+            return self._rectangles(model, rows, params, table.kept, block or len(table), aux_loss)
+        return self._chunked(model, rows, params, table.kept, block or len(table))
+
+    def _params(self, table: Scored) -> SamplingParams:
+        if not self.moves:
+            return self.params
+        temperatures = table.temperature.unique().tolist()
+        if len(temperatures) != 1:
+            raise RuntimeError(f"Completions sampled at {temperatures} came to be scored in one micro-batch.")
+        return replace(self.params, temperature=temperatures[0])
+
+    def _rectangles(
+        self,
+        model: Any,
+        rows: Sequences,
+        params: SamplingParams,
+        kept: list[KeptSet] | None,
+        block: int,
+        aux_loss: bool,
+    ) -> Scores:
+        """Rows as they come, as wide as the widest."""
+        parts, found = [], []
+        for part in torch.arange(len(rows)).split(block):
+            inputs = {"output_router_logits": True} if aux_loss else {}
+            output, used = self._run(model, rows.take(part, trim=False), params, _chosen(kept, part), **inputs)
+            parts.append(output)
+            found += used or []
+        logps, entropies = (_joined([x[i] for x in parts], rows.width) for i in (0, 1))
+        aux = torch.stack([x[2] for x in parts]).mean() if aux_loss else None
+        return Scores(logps, entropies, aux, found or None)
+
+    def _chunked(
+        self, model: Any, rows: Sequences, params: SamplingParams, kept: list[KeptSet] | None, block: int
+    ) -> Scores:
+        order, parts, found = [], [], []
+        for members in blocks_of(rows, block):
+            inside = rows.take(members)
+            prompts = self._read_prompts(model, inside, params)
+            for chunk in self._chunks(model, inside, prompts):
+                part, mine = inside.take(chunk), _chosen(kept, members[chunk])
+                called = outermost(model, first=not parts)
+                output, used = self._run(called, part, params, mine, prompts, chunk)
+                parts.append(output)
+                order.append(members[chunk])
+                found += used or []
+        back = torch.cat(order).argsort()
+        logps, entropies = (_joined([part[i] for part in parts], rows.width, back) for i in (0, 1))
+        return Scores(logps, entropies, None, [found[i] for i in back.tolist()] if found else None)
+
+    def _run(
+        self,
+        model: Any,
+        part: Sequences,
+        params: SamplingParams,
+        kept: list[KeptSet] | None,
+        prompts: ReadPrompts | None = None,
+        chunk: Tensor | None = None,
+        **inputs: Any,
+    ) -> tuple[tuple[Any, ...], list[KeptSet] | None]:
+        """One call of the model: log-probs, entropies (b, t), balance of experts; and the kept tokens by row."""
+        lengths = part.completion_lengths.tolist() if params.truncated else []
+        head = Head(params, _flat(kept, lengths), self.layout.compact_head)
+        ids, mask = part.input_ids, part.attention_mask
+        output: PassOutput
+        if prompts is not None and chunk is not None:
+            output = prompts.run(self.run, model, head, part, chunk)
+        elif self.layout.packed and not inputs:
+            output = run_packed(self.run, model, head, ids, mask, labels_of(ids, mask, part.width))
+        else:
+            output = self.run(
+                model, head, labels_of(ids, mask, part.width), input_ids=ids, attention_mask=mask, **inputs
+            )
+        scored = _columns(output.log_probs, part.width), _columns(output.entropy, part.width), output.aux_loss
+        return scored, _by_row(head, lengths)
+
+    def _chunks(self, model: Any, rows: Sequences, prompts: ReadPrompts | None) -> list[Tensor]:
+        """Rows that run together."""
+        if not self.layout.packed:
+            per_row = 1 if prompts else rows.input_ids.size(1) - rows.width
+            return length_chunks(rows.completion_lengths, per_row, max_tokens=self.layout.max_tokens)
+        if self._check_packed is not None:
+            self._check_packed(model)
+            self._check_packed = None
+        return packs(rows.attention_mask.sum(1), self.layout.packed_tokens)
+
+    def _read_prompts(self, model: Any, rows: Sequences, params: SamplingParams) -> ReadPrompts | None:
+        """The prompts, read, where that saves more than another call costs."""
+        if not self.layout.shared_prefix or (torch.is_grad_enabled() and self.layout.recomputes):
+            return None
+        prompts = ReadPrompts(rows)
+        if prompts.saved <= CALL_TOKENS:
+            return None
+        head = Head(SamplingParams(params.temperature))  # nothing is scored
+        if prompts.read(self.run, outermost(model, first=False), head):
+            return prompts
+        self.layout = replace(self.layout, shared_prefix=False)  # the model recomputes, or leaves the cache alone
+        return None
+
+
+def outermost(model: Any, first: bool) -> Any:
+    """The model to call: data parallel ranks meet in the wrapper, once a batch however many chunks each has."""
+    return model.module if isinstance(model, DistributedDataParallel) and not first else model
+
+
+def blocks_of(rows: Sequences, block: int) -> list[Tensor]:
+    """The rows in blocks that take no more memory than `block` rows do."""
+    num = len(rows)
+    if num <= block:
+        return [torch.arange(num)]
+    _, prompts = equal_prompts(rows.input_ids[:, : -rows.width], rows.prompt_mask)
+    everything = torch.ones(num, dtype=torch.bool)
+    return deal_rows(prompts, rows.prompt_mask.sum(1), rows.completion_lengths, everything, -(-num // block))
+
+
+def _columns(values: Tensor | None, width: int) -> Tensor | None:
+    return None if values is None else values[:, -width:]  # the reference gives no entropies
+
+
+def _joined(parts: list[Tensor | None], width: int, order: Tensor | None = None) -> Any:
+    """One tensor (B, T) of parts (b, t), in this order of its rows."""
+    found = [pad(part, (0, width - part.size(1))) for part in parts if part is not None]
+    if not found:
+        return None
+    return torch.cat(found) if order is None else torch.cat(found)[order]
+
+
+def _chosen(kept: list[KeptSet] | None, rows: Tensor) -> list[KeptSet] | None:
+    return None if kept is None else [kept[i] for i in rows.tolist()]
+
+
+def _flat(kept: list[KeptSet] | None, lengths: list[int]) -> KeptSet | None:
+    """Kept tokens of the scored positions, row after row; a row that was cut has fewer than were kept."""
+    if kept is None or not lengths:
+        return None
+    return KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(kept, lengths, strict=True)])
+
+
+def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:
+    if not head.params.truncated or head.kept is None:
+        return None
+    if len(head.kept) != sum(lengths):
+        raise ValueError(
+            f"{len(head.kept)} positions came to be scored where the completions have {sum(lengths)}. Adapters that lengthen "
+            "the prompt cannot be scored exactly; set logprob_policy: trl."
+        )
+    return [head.kept.select(part) for part in torch.arange(len(head.kept)).split(lengths)]

@@ -1,0 +1,24 @@
+"""Something else in place of an attribute, for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Give attributes of a module or an object other values within; afterwards they are as they were."""
+    own = vars(owner)
+    before = {name: own[name] for name in attributes if name in own}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)

@@ -1,0 +1,287 @@
+"""The private side of TRL's `GRPOTrainer`: everything that this package asks of it beside its public attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import trl.trainer.utils as trl_utils
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+from trl import GRPOTrainer
+from trl.chat_template_utils import parse_response
+from trl.data_utils import is_conversational
+from trl.models import unwrap_model_for_generation
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import (
+    shuffle_sequence_dict,
+    split_pixel_values_by_grid,
+    split_tensor_dict,
+    unsplit_pixel_values_by_grid,
+    use_adapter,
+)
+
+from grpo_ext.objective.logprob import Projection
+from grpo_ext.scoring.head import Head, PassOutput, RunModel
+from grpo_ext.seams.replace import replaced
+from grpo_ext.seams.version import CURRENT
+from grpo_ext.step.records import Scored, Scores
+
+Row = dict[str, Any]
+
+
+def mode_of(trainer: Any) -> str:
+    """The key of TRL's metrics: "train" or "eval"."""
+    return "train" if trainer.model.training else "eval"
+
+
+def metrics_of(trainer: Any, mode: str | None = None) -> dict[str, list[float]]:
+    """The figures that TRL averages at its next log; of the mode of now where none is named."""
+    return trainer._metrics[mode or mode_of(trainer)]
+
+
+# ---- scoring
+
+
+class _StandIn:
+    """In place of TRL's `_ChunkedLogProbFunction`, with its signature."""
+
+    def __init__(self, head: Head, original: Any):
+        self.head, self.original = head, original
+
+    def apply(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunk_size: int,
+        softcap: float | None = None,
+        scale: float = 1.0,
+        outputs: tuple[str, ...] = (),
+    ) -> Any:
+        params = self.head.params
+        if not params.truncated and (hidden.device.type != "cpu" or not self.head.compact) and self.original:
+            return self.original.apply(
+                hidden, weight, bias, targets, params.temperature, chunk_size, softcap, scale, outputs
+            )
+        logps, entropy = self.head(hidden, weight, bias, targets, Projection(scale, softcap))
+        return logps, entropy if "entropy" in outputs else None, None, None, None
+
+
+@contextmanager
+def scoring_with(head: Head) -> Iterator[None]:
+    """Let a model's fused head score with `head`."""
+    stand_in = _StandIn(head, trl_utils._ChunkedLogProbFunction)
+    compact = head.compact or head.params.truncated
+    with replaced(trl_utils, **CURRENT.head_globals(stand_in, compact, getattr(trl_utils, "_use_triton", None))):
+        yield
+
+
+def run_model(accelerator: Accelerator) -> RunModel:
+    """Calls a model that has TRL's fused head."""
+
+    def run(model: Any, head: Head, labels: Tensor, **inputs: Any) -> PassOutput:
+        with accelerator.autocast(), scoring_with(head):
+            return model(**inputs, labels=labels, fused_lm_head=True)
+
+    return run
+
+
+def score_images(trainer: Any) -> Callable[..., Scores]:
+    """Scores a table with images as TRL does, in rectangles, with our head."""
+
+    def score(model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool) -> Scores:
+        with scoring_with(head):
+            logps, entropies, aux = trainer._get_per_token_logps_and_entropies(
+                model,
+                table.input_ids,
+                table.attention_mask,
+                table.width,
+                block,
+                compute_entropy=True,
+                compute_aux_loss=aux_loss,
+                **table.model_inputs,
+            )
+        return Scores(logps, entropies, aux)
+
+    return score
+
+
+@contextmanager
+def reference_of(trainer: Any) -> Iterator[Any]:
+    """The model that the reference's log-probs are of: one of its own, or the policy without its adapter."""
+    if trainer.ref_model is not None:
+        yield trainer.ref_model
+        return
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+        yield trainer.model
+
+
+def without_checkpointing(trainer: Any) -> AbstractContextManager[None]:
+    """No gradient checkpointing within, which a pass without gradient has no use for."""
+    return disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs)
+
+
+# ---- generation
+
+
+def prompt_tokens(trainer: Any, prompts: list[Any]) -> list[list[int]]:
+    """The prompts as lists of tokens, by the chat template where they are conversations."""
+    return [list(ids) for ids in trainer._tokenize_prompts(prompts)[0]]
+
+
+def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]) -> list[Any]:
+    """Completions as rewards see them: texts, or messages where the prompts are conversations."""
+    if not is_conversational({"prompt": prompts[0]}):
+        return trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
+    tokenizer = trainer._tokenizer
+    if getattr(tokenizer, "response_template", None) is None and getattr(tokenizer, "response_schema", None) is None:
+        texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
+        return [[{"role": "assistant", "content": text}] for text in texts]
+    options = CURRENT.parse_options(trainer.tools)
+    return [
+        [parse_response(tokenizer, row, prefix=prompt, **options) if row else {"role": "assistant", "content": ""}]
+        for prompt, row in zip(prompt_ids, ids, strict=True)
+    ]
+
+
+def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
+    """One completion of each list of tokens, by transformers."""
+    return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
+
+
+def sample_at(trainer: Any, temperature: float) -> None:
+    """Let transformers draw at `temperature` from now on."""
+    trainer.generation_config.temperature = temperature
+    trainer.generation_kwargs["temperature"] = temperature  # TRL lays these over the model's own config
+
+
+@contextmanager
+def whole_model(trainer: Any) -> Iterator[Any]:
+    """The policy without wrappers and with all of its weights, to generate with."""
+    options = CURRENT.unwrap_options(trainer.args)
+    with (
+        unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
+        trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
+    ):
+        yield model
+
+
+def pad_token(trainer: Any) -> int:
+    """What stands where there is no token."""
+    return int(trainer._tokenizer.pad_token_id)
+
+
+def count_tokens(trainer: Any, tokens: int) -> None:
+    """Add the tokens of a generation, of all ranks, to what the run has seen."""
+    if trainer.model.training:
+        trainer.state.num_input_tokens_seen += tokens
+    metrics_of(trainer)["num_tokens"] = [trainer.state.num_input_tokens_seen]
+
+
+# ---- rewards and TRL's own table of completions
+
+
+def calculate_rewards(
+    trainer: Any, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
+) -> Tensor:
+    """(B of all ranks, R), NaN where a reward did not score a completion."""
+    return trainer._calculate_rewards(rows, prompts, completions, ids)
+
+
+def keep_completions(
+    trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor
+) -> None:
+    """Put a generation into the table that TRL prints and saves, and the figures that rewards logged into its metrics."""
+    logs = trainer._logs
+    logs["prompt"].extend(gather_object(prompts))
+    logs["completion"].extend(gather_object(completions))
+    for i, name in enumerate(trainer.reward_func_names):
+        logs["rewards"][name].extend(rewards[:, i].tolist())
+    logs["advantages"].extend(advantages.tolist())
+    for column in sorted(set(gather_object(list(trainer._pending_extra_logs)))):
+        values = trainer._pending_extra_logs.get(column, [None] * len(prompts))
+        logs["extra"][column].extend(gather_object(values))
+    trainer._pending_extra_logs.clear()
+    for name in sorted(set(gather_object(list(trainer._pending_metrics)))):
+        noted = gather_object(trainer._pending_metrics.get(name, []))
+        metrics_of(trainer)[name].append(float(torch.tensor(noted, dtype=torch.float32).mean()))
+    trainer._pending_metrics.clear()
+
+
+def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
+    """Prompts, completions, rewards (rows, R) and advantages (rows,) of TRL's last generation, of all ranks."""
+    logs = trainer._logs
+    rewards = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
+    return (
+        list(logs["prompt"])[-rows:],
+        list(logs["completion"])[-rows:],
+        torch.tensor(rewards, device=trainer.accelerator.device).T,
+        torch.tensor(list(logs["advantages"])[-rows:], device=trainer.accelerator.device),
+    )
+
+
+def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
+    """The trainer's own generation, which a subclass may have changed."""
+    return trainer._generate_and_score_completions(rows)
+
+
+def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
+    """TRL's own generation, rewards and scores, for images, tools and environments."""
+    return GRPOTrainer._generate_and_score_completions(trainer, rows)
+
+
+def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    """A generation in random order, in so many slices, each with its images."""
+    parts = split_tensor_dict(shuffle_sequence_dict(split_pixel_values_by_grid(table)), number)
+    return [unsplit_pixel_values_by_grid(part) for part in parts]
+
+
+# ---- what transformers and TRL know of the run
+
+
+def state_of(trainer: Any) -> dict[str, Any]:
+    """What a checkpoint of theirs leaves out."""
+    return {
+        "step": trainer._step,
+        "buffer": trainer._buffered_inputs and [_on(part, "cpu") for part in trainer._buffered_inputs],
+        "loss": trainer._tr_loss.cpu() if isinstance(trainer._tr_loss, Tensor) else trainer._tr_loss,
+        "last_logged": trainer._globalstep_last_logged,
+        "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
+    }
+
+
+def load_state(trainer: Any, state: dict[str, Any]) -> None:
+    """Go on from `state_of`, but for the sum of losses, which `restore_loss` gives back once the loop has begun."""
+    device, buffer = trainer.accelerator.device, state["buffer"]
+    trainer._step, trainer._buffered_inputs = state["step"], buffer and [_on(part, device) for part in buffer]
+    trainer._metrics["train"].clear()
+    for name, values in state["metrics"].items():
+        trainer._metrics["train"][name] = values
+
+
+def _on(part: dict[str, Any], device: Any) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in part.items()}
+
+
+def restore_loss(trainer: Any, state: dict[str, Any]) -> None:
+    """Give back the sum of losses that were not logged yet, which transformers' loop begins with 0."""
+    trainer._tr_loss = state["loss"].to(trainer.args.device)
+    trainer._globalstep_last_logged = state["last_logged"]
+
+
+def output_folder(trainer: Any, trial: Any = None) -> str:
+    """The folder that checkpoints lie in."""
+    return trainer._get_output_dir(trial=trial)
+
+
+def wrapped_model(trainer: Any) -> Any:
+    """The model as it is trained, wrapped outside of `train()`."""
+    model = trainer._wrap_model(trainer.model_wrapped)
+    return trainer.accelerator.prepare(model) if model is trainer.model else model

@@ -1,0 +1,35 @@
+"""What is so in TRL 1.16 and differs in other versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+VERSION = "1.16"
+# Words that must stand in the source of `trl.trainer.utils.add_fused_lm_head`.
+FUSED_HEAD = ("_ChunkedLogProbFunction.apply(", "compact = _use_triton(")
+
+
+def head_globals(head: Any, compact: bool, on_gpu: Callable[[Any], bool] | None) -> dict[str, Any]:
+    """What stands in for globals of `trl.trainer.utils` while a model scores.
+
+    On a GPU TRL always leaves out positions without a label. Elsewhere it scores all of them, so as not to change shapes from
+    batch to batch.
+    """
+    return {
+        "_ChunkedLogProbFunction": head,
+        "_use_triton": lambda device: compact or (on_gpu is not None and on_gpu(device)),
+    }
+
+
+def unwrap_options(args: Any) -> dict[str, Any]:
+    """Options of `unwrap_model_for_generation`."""
+    return {
+        "gather_deepspeed3_params": args.ds3_gather_for_generation,
+        "gradient_checkpointing_kwargs": args.gradient_checkpointing_kwargs,
+    }
+
+
+def parse_options(tools: Any) -> dict[str, Any]:
+    """Options of `parse_response`."""
+    return {"tools": tools}

@@ -1,0 +1,14 @@
+"""The file of the installed TRL."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import trl
+from packaging.version import Version
+
+from grpo_ext.seams import trl_1_15, trl_1_16
+
+FILES: dict[str, ModuleType] = {module.VERSION: module for module in (trl_1_15, trl_1_16)}
+INSTALLED = ".".join(map(str, Version(trl.__version__).release[:2]))
+CURRENT: ModuleType = FILES.get(INSTALLED, trl_1_16)  # an unknown version is refused by the contract

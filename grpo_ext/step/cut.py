@@ -1,0 +1,114 @@
+"""A step's completions, dealt anew to micro-batches over all ranks, with the counts of the whole step.
+
+The loss is divided by counts of the whole step, so that it does not matter which completions run together, nor where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grpo_ext.batching.cuts import deal_rows, equal_prompts
+from grpo_ext.objective.aggregate import StepCounts
+from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.records import MicroBatch, Scored, join
+
+
+@dataclass(frozen=True)
+class CutRule:
+    """How a step may be cut.
+
+    Args:
+        deals: whether rows may change places. Not where positions count padding, nor where the loss is taken over the rows of
+            a micro-batch: entropy quantiles and the balance of experts.
+        skips: whether rows whose advantage is 0 are left out, as nothing else gives them a gradient.
+        max_tokens: of a micro-batch of several rows; there are then more of them, equally many on each rank.
+    """
+
+    deals: bool = True
+    skips: bool = True
+    max_tokens: int | None = None
+
+    def matters(self, table: Scored) -> Tensor:
+        """(B,), bool, rows that can change the gradient."""
+        matter = table.loss_mask.sum(1) > 0
+        return matter & (table.row_advantages != 0).any(1) if self.skips else matter
+
+
+def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
+    """The micro-batches of an optimizer step.
+
+    Args:
+        slices: this rank's completions, one table for each micro-batch that the trainer asks for.
+        rule: what may be done with them.
+        ranks: of the run.
+
+    Returns:
+        This rank's micro-batches, at least as many as there are slices. Where rows are dealt, each is cut to its own longest
+        prompt and completion, and at the same time all ranks run pieces of about the same size.
+
+    Raises:
+        ValueError: if `max_tokens` is set and a table cannot be cut.
+    """
+    counts, useful, whole = step_counts(slices, ranks)
+    if whole and rule.max_tokens:
+        names = {name for part in slices for name in part.model_inputs}
+        raise ValueError(
+            f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out."
+        )
+    stands_in = [False] * len(slices)
+    if rule.deals and not whole:
+        slices, stands_in = dealt(slices, rule, ranks)
+    last = len(slices) - 1
+    return [
+        MicroBatch(rows, counts, useful, i == last, alone)
+        for i, (rows, alone) in enumerate(zip(slices, stands_in, strict=True))
+    ]
+
+
+def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
+    """Counts of all completions of the step, of those of groups with signal, and whether any rank holds more than a table."""
+    sums = torch.zeros(5, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device)
+    for part in slices:
+        tokens = part.loss_mask.sum(1).float()  # (B,)
+        sums += torch.stack([
+            part.counted.sum(), tokens.sum(), (part.counted * part.signal).sum(), (tokens * part.signal).sum(),
+            part.counted.new_tensor(float(bool(part.model_inputs))),
+        ])  # fmt: skip
+    *counts, whole = ranks.total(sums).tolist()
+    return StepCounts(*counts[:2]), StepCounts(*counts[2:]), bool(whole)
+
+
+def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Scored], list[bool]]:
+    """This rank's share of the rows that matter, and which pieces hold but a row that stands in."""
+    table = join(slices)
+    if ranks.count > 1:
+        table = join(ranks.gather_objects([table.on("cpu")]))
+    prompts = equal_prompts(table.prompt_ids, table.prompt_mask)[1]
+    lengths = table.prompt_mask.sum(1), table.completion_mask.sum(1)
+    live, least = rule.matters(table), len(slices) * ranks.count
+    pieces = deal_rows(prompts, *lengths, live, least)
+    tokens = sum(lengths).cpu()
+    while rule.max_tokens and len(pieces) + ranks.count <= len(live) and too_large(pieces, tokens, rule.max_tokens):
+        pieces = deal_rows(prompts, *lengths, live, len(pieces) + ranks.count)
+    mine = dealt_to(ranks, pieces, tokens)
+    stands_in = [not bool(live[rows].any()) for rows in mine]
+    # a row that only stands in, so that the piece is not empty, is cut to one token
+    tables = [table.take(rows, 1 if alone else None) for rows, alone in zip(mine, stands_in, strict=True)]
+    return [part.on(ranks.device) for part in tables], stands_in
+
+
+def too_large(pieces: list[Tensor], tokens: Tensor, most: int) -> bool:
+    """Whether a piece of several rows has more tokens than that."""
+    return any(len(rows) > 1 and int(tokens[rows].sum()) > most for rows in pieces)
+
+
+def dealt_to(ranks: Ranks, pieces: list[Tensor], tokens: Tensor) -> list[Tensor]:
+    """This rank's pieces, largest first; back and forth over the ranks, so that their sums are about equal."""
+    pieces = sorted(pieces, key=lambda rows: -int(tokens[rows].sum()))
+    return [
+        pieces[i + (ranks.index if (i // ranks.count) % 2 == 0 else ranks.count - 1 - ranks.index)]
+        for i in range(0, len(pieces), ranks.count)
+    ]

@@ -1,0 +1,53 @@
+"""The entropy bonus's coefficient: constant, or controlled so that the entropy stays near a target.
+
+Skywork-OR1 (arXiv 2505.22312): the coefficient rises by a step while the entropy is at or below the target, falls while it is
+above, and applies only at or below.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class EntropyControl:
+    """The coefficient of the coming optimizer step; the fields are those of the training arguments.
+
+    Args:
+        coef: that the run begins with.
+        adaptive: whether it moves.
+        target: entropy a token.
+        delta: what it moves by, once an optimizer step.
+        lowest, highest: its bounds.
+    """
+
+    coef: float
+    adaptive: bool = False
+    target: float = 0.0
+    delta: float = 0.0
+    lowest: float = 0.0
+    highest: float = 0.0
+    last_entropy: float = math.inf  # of the last step, over all ranks
+
+    @property
+    def now(self) -> float | None:
+        """The weight of the bonus in the coming step; `None`: there is no bonus at all."""
+        if not self.adaptive:
+            return self.coef or None
+        return self.coef if self.last_entropy <= self.target else 0.0
+
+    def observe(self, entropy: float | None) -> None:
+        """The mean entropy of a step's tokens, over all ranks, after which the next step's coefficient is set."""
+        if not self.adaptive or entropy is None:
+            return
+        self.last_entropy = entropy
+        up = self.coef + self.delta if entropy <= self.target else self.coef - self.delta
+        self.coef = min(max(up, self.lowest), self.highest)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"coef": self.coef, "last_entropy": self.last_entropy}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.coef, self.last_entropy = state["coef"], state["last_entropy"]

@@ -1,0 +1,152 @@
+"""The loss of a micro-batch: its share of the optimizer step's, from log-probs to one number.
+
+    loss = policy term + beta KL - entropy bonus + balance of experts
+
+Each part is summed over the micro-batch and divided by counts of the whole step, over all micro-batches and ranks. The shares
+of all pieces add up to the loss of the step, however it is cut. Ranks average their gradients, so that each multiplies its
+share by the number of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from grpo_ext.objective.aggregate import Stat, StepCounts, aggregate
+from grpo_ext.objective.kl import kl_per_token
+from grpo_ext.objective.policy import Loss, LossInputs, LossOptions, importance_ratio
+from grpo_ext.step.records import LossOutput, MicroBatch, Scored, Scores
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """What a loss is made of. The fields are those of the training arguments, unless said otherwise.
+
+    Args:
+        loss: policy term and aggregation of `loss_type`.
+        options: constants of the policy term.
+        importance_sampling_level: "token" or "sequence".
+        beta: weight of the KL.
+        kl_estimator: "k1", "k2" or "k3".
+        use_bias_correction_kl: whether the KL is multiplied by the importance ratio.
+        advantage_normalizer: "all", or "useful" for counts of groups with signal alone.
+        max_completion_length: in tokens; only the aggregation "constant" reads it.
+        off_policy_mask_threshold: mean KL to the sampler above which a completion with negative advantage is left out.
+        router_aux_loss_coef: weight of the balance of experts.
+        ranks: processes that average their gradients.
+    """
+
+    loss: Loss
+    options: LossOptions = field(default_factory=LossOptions)
+    importance_sampling_level: str = "token"
+    beta: float = 0.0
+    kl_estimator: str = "k3"
+    use_bias_correction_kl: bool = True
+    advantage_normalizer: str = "all"
+    max_completion_length: int = 1
+    off_policy_mask_threshold: float | None = None
+    router_aux_loss_coef: float = 0.0
+    ranks: int = 1
+
+
+def step_loss(
+    scores: Scores,
+    batch: MicroBatch,
+    settings: LossSettings,
+    entropy_coef: float | None = None,
+    entropy_mask: Tensor | None = None,
+    accumulation: int = 1,
+) -> LossOutput:
+    """One micro-batch's share of the step's loss.
+
+    Args:
+        scores: log-probs and entropies (B, T) of the policy, with gradient.
+        batch: the completions and the step's counts.
+        settings: what the loss is made of.
+        entropy_coef: weight of the entropy bonus; `None`: there is none.
+        entropy_mask: (B, T), the tokens of high entropy, which alone are trained on; `None`: all are.
+        accumulation: micro-batches of the step, for what is a mean over each of them.
+    """
+    rows, mask = batch.rows, batch.rows.loss_mask
+    logps, old = scores.logps, old_logps(rows, scores.logps)
+    ratio = importance_ratio(logps, old, mask, settings.importance_sampling_level)
+    inputs = LossInputs(logps, old, ratio, rows.row_advantages, mask, settings.options, rows.importance_sampling_ratio)
+    counts = batch.useful if settings.advantage_normalizer == "useful" else batch.counts
+    per_token = _policy_term(inputs, rows, settings, entropy_mask)
+    stats = {**_entropy_stats(scores, mask, entropy_mask), **settings.loss.stats(inputs)}
+    policy = loss = _share(per_token, mask, counts, settings)
+    if settings.beta:
+        assert rows.ref_per_token_logps is not None, "the reference was not scored"
+        corrected = ratio if settings.use_bias_correction_kl else None
+        kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, corrected)
+        loss = loss + settings.beta * _share(kl, mask, batch.counts, settings)
+        stats["kl"] = Stat((kl * mask).sum(), mask.sum())
+    if entropy_coef is not None:
+        bonus = _entropy_bonus(scores, mask, entropy_mask, batch.counts, accumulation)
+        loss = loss - entropy_coef * settings.ranks * bonus
+        stats["policy_loss"] = Stat(policy)
+    if scores.aux_loss is not None:
+        loss = loss + settings.router_aux_loss_coef * scores.aux_loss / accumulation
+        stats["aux_loss"] = Stat(scores.aux_loss)
+    if batch.stands_in:  # what the loss says of a row that only stands in means nothing
+        stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
+    return LossOutput(loss, stats)
+
+
+def old_logps(rows: Scored, logps: Tensor) -> Tensor:
+    """(B, T), of the policy that sampled: as scored before, or else those of the policy that takes this step."""
+    old = rows.old_per_token_logps
+    return logps.detach() if old is None else torch.where(old.isnan(), logps.detach(), old)
+
+
+def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSettings) -> Tensor:
+    length = settings.max_completion_length
+    return settings.ranks * aggregate(per_token, mask, settings.loss.aggregation, counts, length)
+
+
+def _policy_term(inputs: LossInputs, rows: Scored, settings: LossSettings, entropy_mask: Tensor | None) -> Tensor:
+    """(B, T) or (B, 1), with what masks and corrects it."""
+    term = settings.loss.term(inputs)
+    if settings.off_policy_mask_threshold is not None:
+        term = term * _near_the_sampler(inputs, rows, settings.off_policy_mask_threshold)
+    if entropy_mask is not None:
+        term = term * entropy_mask
+    if inputs.sampler_ratio is None or settings.loss.corrects_sampler:
+        return term
+    return term * inputs.sampler_ratio
+
+
+def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Tensor:
+    """(B, 1), 0 for completions with negative advantage that the policy has moved away from: DeepSeek-V3.2
+    (arXiv 2512.02556), off-policy sequence masking."""
+    sampled, mask = rows.sampling_per_token_logps, inputs.mask
+    sampled = inputs.old_logps if sampled is None else torch.where(sampled.isnan(), inputs.old_logps, sampled)
+    kl = ((sampled - inputs.logps.detach()) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
+    return ((inputs.advantages >= 0) | (kl <= threshold)).to(kl.dtype)
+
+
+def _entropy_bonus(
+    scores: Scores, mask: Tensor, entropy_mask: Tensor | None, counts: StepCounts, accumulation: int
+) -> Tensor:
+    """This micro-batch's share of the mean entropy of the step's tokens.
+
+    With an entropy mask it is the mean over the micro-batch's, as in TRL: how many tokens of the step will be in the mask is
+    not known before all of them are scored.
+    """
+    assert scores.entropies is not None
+    if entropy_mask is None:
+        return (scores.entropies * mask).sum() / max(counts.tokens, 1.0)
+    active = mask * entropy_mask
+    return (scores.entropies * active).sum() / active.sum().clamp(min=1.0) / accumulation
+
+
+def _entropy_stats(scores: Scores, mask: Tensor, entropy_mask: Tensor | None) -> dict[str, Stat]:
+    if scores.entropies is None:
+        return {}
+    entropies = scores.entropies.detach()
+    stats = {"entropy": Stat((entropies * mask).sum(), mask.sum())}
+    if entropy_mask is not None:
+        stats["entropy/high"] = Stat((entropies * mask * entropy_mask).sum(), (mask * entropy_mask).sum())
+    return stats

@@ -1,0 +1,116 @@
+"""Steps filled with groups that have signal: others are generated in place of those that have none.
+
+    prompts ──► generate ──► judge by the outcome reward ──► N groups with signal ──► step
+                   ▲                  │ fewer than N: further prompts
+                   └──────────────────┘ more than N: carried to the next generation
+
+Rewards are known on all ranks, so that all decide the same without asking each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from grpo_ext.step.groups import Groups, count, groups_to_draw, join_groups, silenced
+
+GenerateGroups = Callable[
+    [list[Any]], tuple[Groups, Tensor]
+]  # prompts to their groups, and which have signal, (N,) bool
+
+
+@dataclass(frozen=True)
+class RefillRule:
+    """How a step is refilled.
+
+    Args:
+        max_rounds: further generations at most.
+        max_staleness: optimizer steps for which a group generated in excess may be kept.
+        may_carry: whether groups are generated in excess at all.
+        unit: groups are generated in multiples of this, so that all ranks make equally many completions.
+    """
+
+    max_rounds: int
+    max_staleness: int
+    may_carry: bool
+    unit: int = 1
+
+    @classmethod
+    def of(
+        cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int
+    ) -> RefillRule:
+        """The rule where a generation gives `passes` micro-batches and a step takes `accumulation` of them."""
+        between = -(-passes // accumulation)  # optimizer steps from one generation to the next, rounded up
+        return cls(max_rounds, max_staleness, max_staleness >= between, ranks // math.gcd(group, ranks))
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What a generation came to.
+
+    Args:
+        groups: as many as were wanted: those with signal, then silenced ones.
+        carried: with signal, for the next generation.
+        used: groups with signal.
+        further: groups generated beyond the data loader's.
+        expired: groups carried here that had become too old.
+        reused: groups carried here and used.
+        missing: places that no group with signal was found for.
+    """
+
+    groups: Groups
+    carried: Groups | None
+    used: int
+    further: int
+    expired: int
+    reused: int
+    missing: int
+
+
+def refill(
+    wanted: int,
+    take: Callable[[int], list[Any]],
+    generate: GenerateGroups,
+    carried: Groups | None,
+    step: int,
+    rule: RefillRule,
+) -> Filled:
+    """Generate until there are enough groups with signal, or the rounds have run out.
+
+    Args:
+        wanted: groups of the step.
+        take: the next prompts.
+        generate: completes prompts; on all ranks alike.
+        carried: groups of the generation before.
+        step: the optimizer step of now.
+        rule: how far to go.
+    """
+    live, expired = fresh(carried, step, rule.max_staleness)
+    dead, reused, drawn = None, count(live), 0
+    for _ in range(1 + rule.max_rounds):
+        if count(live) >= wanted:
+            break
+        seen = drawn if rule.may_carry else 0
+        number = groups_to_draw(wanted - count(live), count(live) - reused, seen, wanted, rule.unit)
+        new, kept = generate(take(number))
+        live = join_groups([live, new.take(kept.nonzero().flatten().tolist())])
+        dead = join_groups([dead, new.take((~kept).nonzero().flatten().tolist())])
+        drawn += number
+    used = min(count(live), wanted)
+    filler = silenced(dead.take(range(wanted - used))) if dead is not None and used < wanted else None  # type: ignore
+    groups = join_groups([live.take(range(used)) if live else None, filler])
+    assert groups is not None and len(groups) == wanted
+    left = live.take(range(used, len(live))) if live else None
+    return Filled(groups, left, used, max(0, drawn - wanted + reused), expired, reused, wanted - used)
+
+
+def fresh(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
+    """Of the groups carried here those whose policy is not too old, and how many were."""
+    if carried is None:
+        return None, 0
+    young = [i for i, made in enumerate(carried.steps) if step - made <= max_staleness]
+    return carried.take(young), len(carried) - len(young)

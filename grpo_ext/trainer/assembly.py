@@ -1,0 +1,224 @@
+"""The parts of a trainer, made once from its arguments and put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import TrainerCallback
+
+from grpo_ext.curriculum.harvest import Harvest
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.observe.health import HealthMonitor
+from grpo_ext.observe.health_rules import chosen_rules
+from grpo_ext.observe.run_log import RunLog
+from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.function import FunctionSampler
+from grpo_ext.samplers.hf import HFSampler, how_it_generates
+from grpo_ext.samplers.resolve import resolve_for, warn_of_another_policy, warn_of_dropout
+from grpo_ext.samplers.sync_check import SyncCheck
+from grpo_ext.samplers.vllm import VLLMSampler
+from grpo_ext.scoring.scorer import Scorer
+from grpo_ext.seams import trl as seam
+from grpo_ext.step.cut import CutRule, cut
+from grpo_ext.step.feed import Feed
+from grpo_ext.step.groups import GroupRule
+from grpo_ext.step.judge import outcome_index
+from grpo_ext.trainer import settings
+from grpo_ext.trainer.checkpoint import Checkpoints
+from grpo_ext.trainer.evaluation import outcome_of
+from grpo_ext.trainer.judging import Judge, describe_rewards
+from grpo_ext.trainer.leaving import Leaving
+from grpo_ext.trainer.nonfinite import FiniteSteps
+from grpo_ext.trainer.old_and_reference import OldAndReference
+from grpo_ext.trainer.policy_update import PolicyUpdate
+from grpo_ext.trainer.prompt_order import PromptOrder
+from grpo_ext.trainer.rollout import Rollout, RolloutSettings
+from grpo_ext.trainer.samples import Samples
+from grpo_ext.trainer.state import FeedState
+from grpo_ext.trainer.trl_path import split
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a `GRPOExtTrainer` hands over to."""
+
+    sampler: Sampler
+    scorer: Scorer
+    order: PromptOrder
+    judge: Judge
+    samples: Samples
+    rollout: Rollout
+    feed: Feed
+    cutting: CutRule
+    update: PolicyUpdate
+    finite: FiniteSteps
+    checkpoints: Checkpoints
+    leaving: Leaving
+    log: RunLog
+    monitor: HealthMonitor | None
+
+    def figures(self, training: bool) -> dict[str, float]:
+        """What is logged beside TRL's figures."""
+        found: dict[str, float] = {f"rewards/{name}/failed": count for name, count in self.judge.failed.items()}
+        if self.finite.skipped:
+            found["skipped_steps"] = self.finite.skipped
+        return {**found, **(self.order.figures() if training else {})}
+
+
+def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
+    """The parts of a trainer that TRL has made.
+
+    Raises:
+        ValueError: for arguments that do not go with the model, the data set, the sampler or the ranks.
+    """
+    args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
+    schedule = settings.schedule_of(args)
+    sampler = sampler or make_sampler(trainer, schedule.moves)
+    params = scoring_params(trainer, sampler, schedule.moves)
+    layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
+    cutting = settings.cut_rule(trainer, layout, loss)
+    scorer = settings.make_scorer(trainer, params, layout, schedule.moves and args.logprob_policy != "model")
+    order, judge, samples, finite = PromptOrder(trainer), Judge(trainer), Samples(trainer), FiniteSteps(trainer)
+    weights, names = trainer.reward_weights.tolist(), trainer.reward_func_names
+    bounds = tuple(args.group_filter_pass_rates) if args.group_filter_pass_rates else None
+    rollout = Rollout(
+        trainer,
+        RolloutSettings(
+            ends=settings.end_rule(trainer),
+            training=settings.advantage_rule(trainer, True),
+            evaluation=settings.advantage_rule(trainer, False),
+            groups=GroupRule(trainer.num_generations, args.pass_threshold, bounds),
+            outcome=outcome_index(names, weights, args.group_filter_metric),
+            group_filter=args.group_filter,
+            refill=settings.refill_rule(args, trainer.num_generations, ranks.count),
+            schedule=schedule,
+            by_trl=settings.trl_generates(trainer),
+            mask_truncated=trainer.mask_truncated_completions,
+        ),
+        sampler,
+        judge,
+        OldAndReference(
+            trainer,
+            scorer,
+            ranks,
+            corrects=sampler.separate and args.vllm_importance_sampling_correction,
+            told=sampler.watched,
+            sync_check=make_sync_check(trainer, sampler, scorer),
+        ),
+        order,
+        samples,
+        ranks,
+    )
+    feed = Feed(
+        lambda rows: seam.generate_and_score(trainer, rows),
+        lambda table, number: split(table, number, layout.trimmed),
+        lambda slices: cut(slices, cutting, ranks),
+        args.steps_per_generation,
+        trainer.num_iterations,
+    )
+    entropy = settings.entropy_control(args)
+    update = PolicyUpdate(trainer, scorer, loss, entropy, ranks, compares=args.logprob_policy != "trl")
+    settings.align_reference(trainer)
+    parts = {"rollout": rollout, "feed": FeedState(feed, ranks.device), "entropy": entropy, "finite": finite}
+    checkpoints = Checkpoints(trainer, parts)
+    log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
+    rules = chosen_rules(args.health_rules, args.health_action)
+    monitor = HealthMonitor(rules, log) if rules else None
+    leaving = Leaving(trainer, finite, checkpoints, monitor, log)
+    checkpoints.parts["leaving"] = leaving
+    return Parts(
+        sampler,
+        scorer,
+        order,
+        judge,
+        samples,
+        rollout,
+        feed,
+        cutting,
+        update,
+        finite,
+        checkpoints,
+        leaving,
+        log,
+        monitor,
+    )
+
+
+def callbacks_of(trainer: Any) -> list[TrainerCallback]:
+    """The callbacks of a trainer's parts; the one that decides whether the run leaves comes last."""
+    parts, args = trainer.parts, trainer.args
+    found: list[TrainerCallback] = []
+    if args.harvest is not None:
+        if trainer.tools:
+            raise ValueError("harvest keeps one message a completion, and with tools there are several: take it out.")
+        given = {"min_reward": args.pass_threshold, **args.harvest}
+        found.append(Harvest(trainer.reward_func_names[parts.rollout.settings.outcome], **given))
+    return [*found, parts.log, *([parts.monitor] if parts.monitor else []), parts.leaving]
+
+
+def about(trainer: Any) -> dict[str, Any]:
+    """What the run log says of the rewards."""
+    rewards = describe_rewards(trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights.tolist())
+    return {"rewards": rewards, "outcome": outcome_of(trainer)}
+
+
+def make_sampler(trainer: Any, moves: bool) -> Sampler:
+    """What completes a trainer's prompts; `moves`: at a temperature that moves."""
+    args = trainer.args
+    engine = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
+    if trainer.rollout_func is not None:
+        return FunctionSampler(trainer.rollout_func, trainer, engine)
+    if engine is not None:
+        return engine
+    return HFSampler(
+        turn=lambda ids, number: seam.complete(trainer, ids, number),
+        model=lambda: trainer.accelerator.unwrap_model(trainer.model_wrapped),
+        params=lambda: trainer.parts.scorer.params,
+        set_temperature=(lambda temperature: seam.sample_at(trainer, temperature)) if moves else None,
+        strict=args.logprob_policy == "sampling",
+        every=round(1 / args.sampler_check_share),
+        watched=settings.watches(trainer),
+    )
+
+
+def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
+    """The policy that completions are scored under, by `logprob_policy`.
+
+    Raises:
+        ValueError: where what is sampled cannot be scored exactly.
+    """
+    policy = trainer.args.logprob_policy
+    if policy != "trl":
+        warn_of_dropout(trainer)
+    if policy == "model":
+        warn_of_another_policy(trainer, sampler, moves)
+        return SamplingParams()
+    return SamplingParams(trainer.temperature) if policy == "trl" else resolve_for(trainer, sampler, moves)
+
+
+def make_sync_check(trainer: Any, sampler: Sampler, scorer: Scorer) -> SyncCheck | None:
+    """Compares vLLM's log-probs with ours; not where ours are of another policy than the one that sampled."""
+    args = trainer.args
+    if not isinstance(sampler, VLLMSampler) or not args.vllm_sync_check_steps:
+        return None
+    truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
+    same = args.logprob_policy == "sampling" or not truncated
+    if not same or (args.logprob_policy == "model" and args.temperature != 1.0):
+        return None
+    return SyncCheck(sampler.engine, args.vllm_sync_check_steps, args.vllm_sync_check_limit, scorer.params.truncated)
+
+
+def describe(trainer: Any) -> tuple[str, str]:
+    """One line on how a trainer generates, one on what it does for speed when it trains."""
+    parts, args = trainer.parts, trainer.args
+    how = parts.sampler.name
+    if trainer.use_transformers_continuous_batching:
+        how = "transformers' continuous batching"
+    elif isinstance(parts.sampler, HFSampler):
+        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        how = how_it_generates(model, trainer.generation_config, args.fast_generate)
+    if trainer.as_trl:
+        return how, "as TRL, one rectangle a micro-batch"
+    on_cpu = trainer.accelerator.device.type == "cpu"
+    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu)

@@ -1,0 +1,202 @@
+"""Checkpoints from which a run goes on exactly, and the newest that is whole.
+
+transformers saves weights, optimizer, schedule and random states. What a GRPO run knows beside them is saved here, a file a
+rank: the generation that is being trained on and how far, the order of the prompts, groups carried over, pass rates, what is
+not logged yet, and a reference that moves. A manifest with the size and hash of every file is written last, so that a
+checkpoint that was cut off or damaged is told from a whole one. Older ones are deleted only then.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate.utils import broadcast_object_list, gather_object
+from safetensors import SafetensorError
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+
+from grpo_ext.seams import trl as seam
+from grpo_ext.seams.replace import replaced
+from grpo_ext.trainer.manifest import MANIFEST, STATE, made_here, newest_whole, what_is_wrong, write_manifest
+
+VERSION = 2  # of what a rank's file holds
+UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors and the system raise on a full disk
+logger = logging.getLogger(__name__)
+
+
+def _numbered_cpu(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """Lets `torch.load` read to `cpu:0`, which is what ranks on a CPU are on by accelerate.
+
+    transformers 5.17 reads the optimizer's state there, and torch by itself knows `cpu` alone.
+    """
+    return storage if location.startswith("cpu:") else None
+
+
+torch.serialization.register_package(1000, lambda storage: None, _numbered_cpu)
+
+
+class CheckpointMismatch(ValueError):
+    """A checkpoint that this run cannot go on from exactly."""
+
+
+class Part(Protocol):
+    """What keeps state that a run must find again."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Checkpoints:
+    """Writes, checks and restores the checkpoints of a trainer.
+
+    Args:
+        trainer: of the run.
+        parts: what keeps state beside transformers, by name.
+    """
+
+    def __init__(self, trainer: Any, parts: dict[str, Part]):
+        self.trainer, self.parts = trainer, parts
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        if sharded and trainer.ref_model is not None and trainer.args.sync_ref_model:
+            raise ValueError(
+                "sync_ref_model moves a reference that is saved in no checkpoint while it is sharded: set it to false."
+            )
+        self.error: str | None = None  # of the last checkpoint, where it could not be written
+        self._unlogged: dict[str, Any] | None = None  # of the checkpoint that the run goes on from
+
+    @property
+    def run(self) -> Path:
+        """The folder that checkpoints lie in."""
+        return Path(seam.output_folder(self.trainer))
+
+    def newest(self) -> str | None:
+        """The newest whole checkpoint of `output_dir`, read by one rank for all."""
+        main, run = self.trainer.accelerator.is_main_process, Path(self.trainer.args.output_dir)
+        return broadcast_object_list([newest_whole(run) if main else None])[0]
+
+    def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
+        """The checkpoint that a run goes on from, whose state is restored; `None` where it begins.
+
+        Raises:
+            CheckpointMismatch: if the checkpoint is damaged, or was saved by another number of ranks.
+        """
+        found = self.newest() if resume_from_checkpoint is True else resume_from_checkpoint or None
+        if not found:
+            return None
+        if resume_from_checkpoint is not True:
+            self._check_whole(Path(found))
+        self._restore(Path(found))
+        self.trainer.args.eval_on_start = False
+        return str(found)
+
+    def _check_whole(self, checkpoint: Path) -> None:
+        main = self.trainer.accelerator.is_main_process
+        wrong = what_is_wrong(checkpoint) if main and made_here(checkpoint) else None
+        wrong = broadcast_object_list([wrong])[0]
+        if wrong:
+            raise CheckpointMismatch(
+                f"{checkpoint} cannot be used: {wrong}. `resume: auto` takes the newest that is whole."
+            )
+
+    def save(self, write: Callable[[], None]) -> None:
+        """Write a checkpoint, with what a GRPO run knows, and a manifest. Where that fails, the run goes on without.
+
+        Args:
+            write: TRL's own part.
+        """
+        trainer, error = self.trainer, ""
+        folder = self.run / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+        try:
+            self._write(folder, write)
+        except UNWRITABLE as failure:
+            if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
+                raise
+            error = str(failure) or type(failure).__name__
+        error = next(filter(None, gather_object([error])), "")
+        if not error and trainer.args.should_save:
+            try:
+                write_manifest(folder)
+                best, most = trainer.state.best_model_checkpoint, trainer.args.save_total_limit
+                rotate_checkpoints(str(self.run), most, best_model_checkpoint=best, use_mtime=True)
+            except OSError as failure:
+                error = str(failure)
+        self.error = broadcast_object_list([error])[0] or None
+        if self.error and trainer.args.should_save:
+            shutil.rmtree(folder, ignore_errors=True)  # half a checkpoint is of no use, and its room is needed
+            last = newest_whole(self.run)
+            logger.warning(
+                f"{folder} could not be written ({self.error}). "
+                f"{f'{last} is kept' if last else 'There is none before it'}, and the run goes on; the next one is tried as "
+                "usual. Make room on that disk, or lower save_total_limit."
+            )
+        trainer.accelerator.wait_for_everyone()
+
+    def _write(self, folder: Path, write: Callable[[], None]) -> None:
+        args, accelerator = self.trainer.args, self.trainer.accelerator
+        if args.should_save:
+            (folder / MANIFEST).unlink(missing_ok=True)
+        with replaced(args, save_total_limit=None):  # older ones go once this one is whole
+            write()
+        if not args.save_only_model:  # without the optimizer's state nothing goes on exactly
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.save(self._state(), folder / STATE.format(accelerator.process_index))
+
+    def save_failure(self) -> None:
+        """Save a checkpoint in the middle of a step, unless that of the step before it is whole: it is the better one."""
+        folder = self.run / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
+        whole = self.trainer.accelerator.is_main_process and what_is_wrong(folder) is None
+        if not broadcast_object_list([whole])[0]:
+            self.trainer.save_checkpoint()
+
+    def _state(self) -> dict[str, Any]:
+        """What this rank knows beside what transformers saves."""
+        trainer, accelerator = self.trainer, self.trainer.accelerator
+        moves = trainer.ref_model is not None and trainer.args.sync_ref_model and accelerator.is_main_process
+        return {
+            "version": VERSION,
+            "ranks": accelerator.num_processes,
+            "trl": seam.state_of(trainer),
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "reference": accelerator.unwrap_model(trainer.ref_model).state_dict() if moves else None,
+        }
+
+    def _restore(self, checkpoint: Path) -> None:
+        trainer, accelerator = self.trainer, self.trainer.accelerator
+        path = checkpoint / STATE.format(accelerator.process_index)
+        if not path.exists():
+            if any(checkpoint.glob(STATE.format("*"))):
+                raise CheckpointMismatch(
+                    f"{checkpoint} was saved by fewer ranks than the {accelerator.num_processes} of now: start as many."
+                )
+            logger.warning(
+                f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew."
+            )
+            return
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if state.get("version") != VERSION:
+            raise CheckpointMismatch(
+                f"{checkpoint} was saved by another version of this package: go on with that one."
+            )
+        if state["ranks"] != accelerator.num_processes:
+            raise CheckpointMismatch(
+                f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {accelerator.num_processes}: start "
+                "as many as then."
+            )
+        seam.load_state(trainer, state["trl"])
+        self._unlogged = state["trl"]
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])
+        if trainer.ref_model is not None and trainer.args.sync_ref_model:
+            first = torch.load(checkpoint / STATE.format(0), map_location="cpu", weights_only=True)
+            accelerator.unwrap_model(trainer.ref_model).load_state_dict(first["reference"])
+
+    def restore_loss(self) -> None:
+        """Give back the sum of losses that was not logged yet, once transformers' loop has set it to 0."""
+        if self._unlogged is not None:
+            seam.restore_loss(self.trainer, self._unlogged)
+            self._unlogged = None

@@ -1,0 +1,83 @@
+"""The loss of a micro-batch, and what a step's micro-batches log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from grpo_ext.scoring.scorer import Scorer
+from grpo_ext.seams import trl as seam
+from grpo_ext.step.cut import step_counts
+from grpo_ext.step.entropy import EntropyControl
+from grpo_ext.step.loss import LossSettings, old_logps, step_loss
+from grpo_ext.step.metrics import StepStats, sampler_stats
+from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.records import LossOutput, MicroBatch, Scored
+
+
+class PolicyUpdate:
+    """Scores micro-batches and computes their losses.
+
+    Args:
+        trainer: of the run.
+        scorer: runs the policy.
+        settings: what the loss is made of.
+        entropy: the entropy bonus's coefficient.
+        ranks: of the run.
+        compares: whether the sampler's log-probs are compared with ours.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        scorer: Scorer,
+        settings: LossSettings,
+        entropy: EntropyControl,
+        ranks: Ranks,
+        compares: bool,
+    ):
+        self.trainer, self.scorer, self.settings, self.entropy = trainer, scorer, settings, entropy
+        self.ranks, self.compares = ranks, compares
+        self._stats = StepStats()
+
+    def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
+        """A micro-batch's share of its step's loss, with gradient; the step's last one logs the step's figures.
+
+        Args:
+            model: as it is trained.
+            batch: the micro-batch.
+            accumulation: micro-batches of the step, as the trainer counts them.
+        """
+        trainer, rows = self.trainer, batch.rows
+        scores = self.scorer.score(model, rows, aux_loss=trainer.aux_loss_enabled)
+        mask = None
+        if trainer.top_entropy_quantile < 1.0:
+            threshold = 1 - trainer.top_entropy_quantile
+            mask = trainer.get_high_entropy_mask(scores.entropies, rows.loss_mask, threshold)
+        output = step_loss(scores, batch, self.settings, self.entropy.now, mask, accumulation)
+        self._note(output, rows, scores.logps, batch.stands_in)
+        if batch.last:
+            self._settle()
+        return output.loss
+
+    def whole_batch(self, rows: Scored) -> MicroBatch:
+        """A batch of TRL's evaluation, which is a step of its own."""
+        counts, useful, _ = step_counts([rows], self.ranks)
+        return MicroBatch(rows, counts, useful)
+
+    def _note(self, output: LossOutput, rows: Scored, logps: Tensor, stands_in: bool) -> None:
+        self._stats.note(output.stats)
+        sampled = rows.sampling_per_token_logps
+        if self.compares and sampled is not None and self.trainer.model.training:
+            ratio = rows.importance_sampling_ratio
+            self._stats.note(sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio))
+
+    def _settle(self) -> None:
+        figures = self._stats.settle(self.ranks.gather, self.ranks.device)
+        metrics = seam.metrics_of(self.trainer)
+        for name, value in figures.items():
+            metrics[name].append(value)
+        if self.trainer.model.training and self.entropy.now is not None:
+            self.entropy.observe(figures.get("entropy/high", figures.get("entropy")))
+            metrics["entropy_coef"].append(self.entropy.coef)

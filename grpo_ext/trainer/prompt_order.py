@@ -1,0 +1,114 @@
+"""The order of the prompts, and what is seen of each: the trainer's side of `grpo_ext.curriculum`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
+from grpo_ext.curriculum.prompts import PromptSupply, Row
+from grpo_ext.curriculum.sampler import CURRICULA, Curriculum, PromptSampler
+from grpo_ext.step.groups import GroupStats
+
+
+class PromptOrder:
+    """Prompts in an order that is resumable, and by what is known of them.
+
+    Args:
+        trainer: whose prompts they are.
+    """
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.curriculum = make_curriculum(trainer)
+        self.sampler: PromptSampler | None = None
+        self._state: dict[str, Any] | None = None
+        self.further: PromptSupply | None = None  # prompts beyond those of the data loader
+        if trainer.args.group_filter == "refill":
+            draw = self._draw_further if self.curriculum.kind != "none" else None
+            self.further = PromptSupply(trainer.train_dataset, trainer.args.seed, trainer.shuffle_dataset, draw)
+
+    def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
+        """The order of a `train()`."""
+        trainer, args = self.trainer, self.trainer.args
+        prompts = args.generation_batch_size // trainer.num_generations
+        repeats = trainer.num_iterations * args.steps_per_generation
+        rows = len(trainer.train_dataset if dataset is None else dataset)
+        self.sampler = PromptSampler(
+            rows, prompts, trainer.num_generations, repeats, args.seed, trainer.shuffle_dataset, self.curriculum
+        )
+        if self._state is not None:
+            self.sampler.load_state_dict(self._state)
+            self._state = None
+        return self.sampler
+
+    def _draw_further(self, num: int) -> list[int]:
+        assert self.sampler is not None and self.further is not None
+        return self.sampler.draw_further(num, self.further.position)
+
+    def observe(self, prompts: list[Row], stats: GroupStats) -> None:
+        """Groups of these prompts, of all ranks, were generated and judged."""
+        if self.curriculum.rates is not None:
+            for row, right, samples in zip(prompts, stats.right.tolist(), stats.scored.tolist(), strict=True):
+                self.curriculum.rates.observe(prompt_id(row["prompt"]), right, samples)
+
+    def figures(self) -> dict[str, float]:
+        """The shares of prompts by pass rate, where they are known."""
+        rates = self.curriculum.rates
+        return {} if rates is None else {f"pass_rates/{name}": share for name, share in rates.histogram().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on must know; the same on all ranks."""
+        return {
+            "order": self.sampler.state_dict() if self.sampler else None,
+            "further": self.further.state_dict() if self.further else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self._state = state["order"]  # for the sampler that the next `train()` makes
+        if self.further is not None:
+            self.further.load_state_dict(state["further"])
+
+
+def make_curriculum(trainer: Any) -> Curriculum:
+    """The curriculum that the options ask for.
+
+    Raises:
+        ValueError: naming what is missing.
+    """
+    args, dataset = trainer.args, trainer.train_dataset
+    kind = args.curriculum
+    if kind not in CURRICULA:
+        raise ValueError(f"curriculum is {kind!r}: write one of {', '.join(CURRICULA)}.")
+    if kind == "none":
+        return Curriculum(kind, trainer.num_generations)
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"curriculum: {kind} chooses among all rows, and a stream shows them one by one. Write curriculum: none."
+        )
+    start = read_pass_rates(Path(args.pass_rates_file)) if args.pass_rates_file else None
+    rates = PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
+    difficulty = difficulty_of(dataset, args.difficulty_column, rates) if kind == "easy_to_hard" else None
+    return Curriculum(kind, trainer.num_generations, rates, difficulty, args.curriculum_floor, args.easy_pool_share)
+
+
+def difficulty_of(dataset: Dataset, column: str | None, rates: PassRates) -> np.ndarray:
+    """(rows,), larger is harder: the column's values, or how seldom a prompt was solved before the run.
+
+    Raises:
+        ValueError: if there is neither.
+    """
+    if column is not None:
+        if column not in dataset.column_names:
+            raise ValueError(f"difficulty_column: no column {column!r}. There are {', '.join(dataset.column_names)}.")
+        return np.array(dataset[column], dtype=float)
+    if not rates.samples.any():
+        raise ValueError(
+            "curriculum: easy_to_hard needs a difficulty_column, or a pass_rates_file from `grpo-ext probe` that knows some of "
+            "the prompts."
+        )
+    return -rates.means()

@@ -1,0 +1,254 @@
+"""The plain settings of each stage, read once from the training arguments, the model and the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from transformers import ProcessorMixin
+from trl import GRPOConfig
+
+from grpo_ext.objective.policy import LossOptions, get_loss
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.objective.schedule import FIELDS as SCHEDULE_FIELDS
+from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
+from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.scoring.head import RunModel
+from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, check_separate, refuse_packing, takes_mask, why_not_packed
+from grpo_ext.scoring.prompts_once import keeps_all
+from grpo_ext.scoring.scorer import Layout, Scorer
+from grpo_ext.seams import trl as seam
+from grpo_ext.step.cut import CutRule
+from grpo_ext.step.entropy import EntropyControl
+from grpo_ext.step.judge import AdvantageRule, EndRule
+from grpo_ext.step.loss import LossSettings
+from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.refill import RefillRule
+
+
+def with_defaults(args: GRPOConfig | None, model: Any) -> Any:
+    """The arguments of a trainer, with our options at their defaults where it is a plain `GRPOConfig`."""
+    if args is None:
+        name = model if isinstance(model, str) else model.config._name_or_path
+        return GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
+    for option in fields(GRPOExtConfig):
+        if not hasattr(args, option.name):
+            value = option.default if option.default is not MISSING else option.default_factory()  # type: ignore[misc]
+            setattr(args, option.name, value)
+    return args
+
+
+def ranks_of(accelerator: Accelerator) -> Ranks:
+    """The processes of a run."""
+    return Ranks(
+        accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator.gather, gather_object
+    )
+
+
+def loss_settings(trainer: Any) -> LossSettings:
+    """What the loss is made of.
+
+    Raises:
+        ValueError: for a `loss_type` that is not registered.
+    """
+    args = trainer.args
+    named = {f.name: getattr(args, f.name) for f in fields(LossOptions) if hasattr(args, f.name)}
+    named |= {"epsilon_low": trainer.epsilon_low, "epsilon_high": trainer.epsilon_high}
+    return LossSettings(
+        loss=get_loss(args.loss_type),
+        options=LossOptions(**named),
+        importance_sampling_level=args.importance_sampling_level,
+        beta=trainer.beta,
+        kl_estimator=args.kl_estimator,
+        use_bias_correction_kl=args.use_bias_correction_kl,
+        advantage_normalizer=args.advantage_normalizer,
+        max_completion_length=trainer.max_completion_length,
+        off_policy_mask_threshold=args.off_policy_mask_threshold,
+        router_aux_loss_coef=trainer.router_aux_loss_coef,
+        ranks=trainer.accelerator.num_processes,
+    )
+
+
+def entropy_control(args: Any) -> EntropyControl:
+    """The entropy bonus's coefficient."""
+    return EntropyControl(
+        args.entropy_coef,
+        args.use_adaptive_entropy,
+        args.entropy_target,
+        args.entropy_coef_delta,
+        args.entropy_coef_min,
+        args.entropy_coef_max,
+    )
+
+
+def advantage_rule(trainer: Any, training: bool) -> AdvantageRule:
+    """How rewards become advantages, in training or in TRL's evaluation."""
+    return AdvantageRule(
+        trainer.num_generations if training else trainer.num_generations_eval,
+        trainer.reward_weights,
+        trainer.scale_rewards,
+        trainer.args.std_estimator,
+        trainer.multi_objective_aggregation,
+    )
+
+
+def end_rule(trainer: Any) -> EndRule:
+    """How completions show that they have ended."""
+    args, given = trainer.args, trainer.args.generation_kwargs or {}
+    colocated = trainer.use_vllm and trainer.vllm_mode == "colocate"
+    stops = any(given.get(name) for name in ("stop", "stop_strings", "stop_token_ids"))
+    return EndRule(
+        frozenset((*trainer.eos_token_ids, seam.pad_token(trainer))),
+        given.get("max_new_tokens") or given.get("max_tokens") or trainer.max_completion_length,
+        args.vllm_max_model_length if colocated else None,
+        bool(stops),
+    )
+
+
+def schedule_of(args: Any) -> TemperatureSchedule:
+    """How the temperature moves."""
+    given = {name: getattr(args, name) for name in SCHEDULE_FIELDS}
+    return resolve_schedule(given, args.gradient_accumulation_steps, args.steps_per_generation, args.num_iterations)
+
+
+def refill_rule(args: Any, group: int, ranks: int) -> RefillRule:
+    """How a step is refilled."""
+    passes = args.steps_per_generation * args.num_iterations
+    return RefillRule.of(
+        args.group_filter_max_rounds, args.max_staleness, passes, args.gradient_accumulation_steps, group, ranks
+    )
+
+
+def trl_generates(trainer: Any) -> bool:
+    """Whether TRL generates itself: for images, tools and environments."""
+    vision = isinstance(trainer.processing_class, ProcessorMixin)
+    return bool(vision or trainer.tools or trainer.environment_factories is not None)
+
+
+def watches(trainer: Any) -> bool:
+    """Whether every sampled token goes through one call of transformers' `generate` that can be watched."""
+    by_others = trainer.use_transformers_continuous_batching or trl_generates(trainer)
+    return not by_others and trainer.args.logprob_policy != "trl" and not trainer.as_trl
+
+
+def align_reference(trainer: Any) -> None:
+    """Give the reference the weights of the policy that was passed in.
+
+    TRL loads the reference from the policy's path, which is another model if the policy was changed in memory.
+    """
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    if trainer.ref_model is None or sharded or getattr(trainer.model, "is_quantized", False):
+        return
+    unwrap = trainer.accelerator.unwrap_model
+    unwrap(trainer.ref_model).load_state_dict(unwrap(trainer.model).state_dict())
+
+
+def by_batch(trainer: Any) -> bool:
+    """Whether it matters which rows a micro-batch holds: entropy quantiles and the balance of experts are taken over it."""
+    return trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
+
+
+def layout_of(trainer: Any) -> Layout:
+    """How completions are laid out for a pass.
+
+    Raises:
+        ValueError: if rows are to be packed that cannot be.
+    """
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    # sharded ranks gather each layer together, so that all must call the model equally often
+    alike = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    # and each chunk of a reentrant checkpoint runs a backward of its own, which data parallel ranks take for the last
+    reentrant = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
+    alike |= bool(args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1)
+    trimmed = has_rotary_positions(trainer.model) and args.length_batching
+    packed = args.packing == "packed"
+    if packed:
+        if not trimmed:
+            refuse_packing("it needs length_batching: true and a model with rotary positions")
+        if trainer.aux_loss_enabled:
+            refuse_packing("the loss on the balance of experts is taken over the tokens of a rectangle")
+        if reason := why_not_packed(model):
+            refuse_packing(reason)
+    chunks = trimmed and not alike and not packed and not trainer.aux_loss_enabled
+    return Layout(
+        trimmed=trimmed,
+        chunks=chunks,
+        shared_prefix=chunks and args.shared_prefix and keeps_all(trainer.model),
+        packed=packed,
+        packed_tokens=MASKED_ROW_TOKENS if packed and takes_mask(trainer.model) and not alike else None,
+        max_tokens=args.max_tokens_per_micro_batch,
+        compact_head=args.compact_head,
+        recomputes=args.gradient_checkpointing,
+    )
+
+
+def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
+    """How a step may be cut.
+
+    Raises:
+        ValueError: if `max_tokens_per_micro_batch` is set where micro-batches cannot be cut.
+    """
+    args = trainer.args
+    deals = layout.trimmed and not by_batch(trainer)
+    if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
+        reason = "a model whose positions count padding, or length_batching: false"
+        if by_batch(trainer):
+            reason = "top_entropy_quantile below 1 or the balance of experts, which are taken over a micro-batch"
+        if trainer.is_deepspeed_enabled:
+            reason = "DeepSpeed, which counts backward passes"
+        raise ValueError(f"max_tokens_per_micro_batch does not go with {reason}. Take it out.")
+    bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
+    skips = args.skip_dead_rows and settings.loss.needs_advantage and not settings.beta and not bonus
+    return CutRule(deals, skips, args.max_tokens_per_micro_batch)
+
+
+def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: bool) -> Scorer:
+    """Scores completions with the trainer's models.
+
+    Raises:
+        ValueError: if rows are to be packed and the model lets them see each other.
+    """
+    run, accelerator = seam.run_model(trainer.accelerator), trainer.accelerator
+
+    def separate(model: Any) -> None:
+        check_packed(run, model, trainer)
+
+    check = None
+    if layout.packed:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # those have no whole model yet
+            check = separate
+        else:
+            separate(accelerator.unwrap_model(trainer.model))
+    return Scorer(run, params, layout, moves, seam.score_images(trainer), check)
+
+
+def check_packed(run: RunModel, model: Any, trainer: Any) -> None:
+    """Refuse a model whose packed rows see each other."""
+    exact = trainer.model.dtype == torch.float32 and trainer.accelerator.mixed_precision == "no"
+    vocabulary = trainer.model.config.get_text_config().vocab_size
+    check_separate(run, model, vocabulary, trainer.accelerator.device, exact)
+
+
+def has_rotary_positions(model: Any) -> bool:
+    """Whether a token sees how far others are rather than where it stands."""
+    config = model.config.get_text_config()
+    return getattr(config, "rope_parameters", None) is not None or hasattr(config, "rope_theta")
+
+
+def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
+    """One line on what is done for speed; none of it changes the gradient."""
+    if not (layout.chunks or layout.packed):
+        return "one rectangle a micro-batch"
+    done = [
+        f"micro-batches by tokens, {'without padding' if layout.packed else 'completions of like length together'}"
+    ]
+    if layout.shared_prefix:
+        done.append("a group's prompt once" + (" (not in the backward pass)" if layout.recomputes else ""))
+    if layout.compact_head and on_cpu:
+        done.append("logits of completions alone")
+    if rule.skips:
+        done.append("no completion without gradient")
+    return ", ".join(done)

@@ -1,0 +1,91 @@
+"""Completions that TRL generates itself, for images, tools, environments and `preset: trl`, as records of ours."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from grpo_ext.seams import trl as seam
+from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
+from grpo_ext.step.records import Scored
+
+if TYPE_CHECKING:
+    from grpo_ext.trainer.rollout import Judged
+
+# What a table of TRL's may hold beside fields of `Scored`, to call the model with.
+MODEL_INPUTS = (
+    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
+    *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
+)
+OURS = {f.name for f in fields(Scored)} - {"extra", "model_inputs"}
+
+
+def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: EndRule, rule: AdvantageRule) -> Judged:
+    """What TRL has just generated and judged.
+
+    Args:
+        trainer: of the run.
+        rows: this rank's, that it generated for.
+        table: what TRL's generation returned.
+        ends: how completions show that they have ended.
+        rule: how rewards become advantages.
+    """
+    from grpo_ext.trainer.rollout import Judged
+
+    ranks, own = trainer.accelerator.num_processes, len(rows)
+    mine = slice(trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own)
+    prompts, completions, rewards, _ = seam.last_completions(trainer, own * ranks)
+    rewards = fill_unscored(rewards, rule.num_generations)
+    ids, mask = table["completion_ids"], table["completion_mask"].bool()
+    tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
+    asked = [row[kept].tolist() for row, kept in zip(table["prompt_ids"], table["prompt_mask"].bool(), strict=True)]
+    counted = mask.any(1)  # TRL has masked those that were cut off, where it was asked to
+    truncated = [cut or not there for cut, there in zip(ends.truncated(asked, tokens), counted.tolist(), strict=True)]
+    advantages = rule.advantages(rewards)
+    more = {
+        "advantages": advantages[mine],
+        "counted": counted.float(),
+        "signal": rule.signal(rewards)[mine].float(),
+        "temperature": torch.full((own,), trainer.temperature, device=ids.device),
+        "policy_step": torch.full((own,), trainer.state.global_step, device=ids.device),
+    }
+    lengths = [len(row) for row in tokens]
+    scored = as_scored({**table, **more}, own)
+    return Judged(rows, prompts[mine], completions[mine], truncated, scored, rewards, advantages, lengths)
+
+
+def as_scored(table: dict[str, Any], rows: int) -> Scored:
+    """A mapping of TRL's as a record; old and reference log-probs are left to our own scoring.
+
+    Raises:
+        ValueError: naming a field that has not an entry for each row, so that it cannot travel along.
+    """
+    dropped = ("num_items_in_batch", "old_per_token_logps", "ref_per_token_logps", "importance_sampling_ratio")
+    known = {name: table[name] for name in OURS if name in table and name not in dropped}
+    images = {name: table[name] for name in MODEL_INPUTS if table.get(name) is not None}
+    extra = {name: v for name, v in table.items() if name not in (*OURS, *MODEL_INPUTS, *dropped) and v is not None}
+    odd = [name for name, value in extra.items() if not isinstance(value, Tensor | list) or len(value) != rows]
+    if odd:
+        raise ValueError(f"{', '.join(odd)} was added to a batch without an entry for each of its {rows} completions.")
+    return Scored(**known, extra=extra, model_inputs=images)
+
+
+def split(table: Scored, number: int, trim: bool) -> list[Scored]:
+    """A generation in random order, in so many slices; with images each slice gets its own."""
+    from grpo_ext.step.feed import shuffled_slices
+
+    if not table.model_inputs:
+        return shuffled_slices(table, number, trim)
+    mapping = {name: getattr(table, name) for name in OURS if getattr(table, name) is not None}
+    parts = seam.split_with_images({**mapping, **table.extra, **table.model_inputs}, number)
+    return [
+        Scored(
+            **{name: part[name] for name in mapping},
+            extra={name: part[name] for name in table.extra},
+            model_inputs={name: part[name] for name in table.model_inputs},
+        )
+        for part in parts
+    ]
