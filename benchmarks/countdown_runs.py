@@ -15,7 +15,7 @@ from grpo_ext.demo.pipeline import checked_launch, words
 from grpo_ext.evaluation.load import evaluate_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe
-from grpo_ext.setup_run import named_rewards_and_weights, train_rows
+from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 
 RECIPE = recipe_folder() / DEMO.recipe
 

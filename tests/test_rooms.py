@@ -13,6 +13,7 @@ PACKAGE = REPO / "grpo_ext"
 
 # room -> what its files must not import at all, not even inside a function
 FORBIDDEN = {
+    "run": ("grpo_ext.cli", "grpo_ext.demo"),
     "rewards": ("torch", "grpo_ext.trainer", "grpo_ext.recipe.load", "grpo_ext.demo"),
     "recipe": ("torch", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.rewards"),
     "tasks": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
@@ -56,6 +57,20 @@ def test_room_imports_only_what_it_may(room):
                 assert not (name == banned or name.startswith(banned + ".")), f"{path.name} imports {name}"
 
 
+def test_common_imports_no_other_room():
+    for path in (PACKAGE / "common").glob("*.py"):
+        assert all(name.startswith("grpo_ext.common") for name in imports(path) if name.startswith("grpo_ext")), (
+            path.name
+        )
+
+
+def test_the_top_shows_only_rooms_and_programs():
+    shown = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert {name for name in shown if "." in name} == {"__init__.py", "__main__.py", "train.py", "sft.py"}
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        assert (folder / "__init__.py").read_text().startswith('"""'), folder.name
+
+
 @pytest.mark.parametrize(
     "room", [p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name not in ("cli", "demo", "__pycache__")]
 )
@@ -74,7 +89,8 @@ def test_only_the_trainer_touches_private_names_of_trl(room):
         ("grpo_ext.rewards", ("torch", "transformers", "trl", "math_verify", "pypinyin")),
         ("grpo_ext.cli.main", ("torch", "transformers", "trl", "datasets", "matplotlib")),
         ("grpo_ext.recipe.read", ("torch", "transformers", "trl")),
-        ("grpo_ext.launch", ("torch", "transformers", "trl")),
+        ("grpo_ext.run.training", ("torch", "transformers", "trl")),
+        ("grpo_ext.run.launch", ("torch", "transformers", "trl")),
     ],
 )
 def test_light_modules_stay_light(module, heavy):

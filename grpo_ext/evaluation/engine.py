@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.generate import Completion, Decoding, encode_prompts
-from grpo_ext.launch import gpu_is_there
 
 ENGINES = ("auto", "transformers", "vllm")
 SEQUENCES = 256  # decoded at a time on a CPU

@@ -14,7 +14,7 @@ from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns
-from grpo_ext.setup_run import model_init_kwargs, named_rewards_and_weights, train_rows
+from grpo_ext.run.parts import model_init_kwargs, named_rewards_and_weights, train_rows
 
 Row = dict[str, Any]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_ext.common.files import write_atomically
 from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
-from grpo_ext.files import write_atomically
 
 Complete = Callable[[list[Any], Decoding, str | None], list[list[Completion]]]
 

@@ -16,7 +16,7 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
 from grpo_ext.recipe.plan import Plan, as_dict, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.setup_run import is_one_split
+from grpo_ext.run.parts import is_one_split
 
 PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
 MEASURED = 64  # prompts that are tokenized

@@ -9,8 +9,8 @@ import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
-from grpo_ext.launch import gpu_is_there
-from grpo_ext.near import did_you_mean
+from grpo_ext.common.devices import gpu_is_there
+from grpo_ext.common.near import did_you_mean
 from grpo_ext.preflight.report import Report
 from grpo_ext.recipe.check import Values
 from grpo_ext.recipe.folder import accelerate_config

@@ -12,7 +12,7 @@ from grpo_ext.preflight.report import Report, quiet
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.rewards.sources import check_columns
-from grpo_ext.setup_run import eval_rows, train_rows
+from grpo_ext.run.parts import eval_rows, train_rows
 
 NO_ROW = "the data has no row: loosen the task's limits (see its fields), or name another data set."
 PATIENCE = 4.0  # seconds that a data set may take to show its first rows

@@ -18,7 +18,7 @@ from grpo_ext.recipe.check import processes
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.plan import too_few_rows
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.setup_run import check_model_folder, named_rewards_and_weights
+from grpo_ext.run.parts import check_model_folder, named_rewards_and_weights
 
 ROWS = 256  # how many of the first rows are looked at
 MOST_ROWS = 4096  # how many are read to see whether there are enough for a generation

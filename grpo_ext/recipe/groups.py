@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.near import did_you_mean
+from grpo_ext.common.near import did_you_mean
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.tasks import task_classes
 

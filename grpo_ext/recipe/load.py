@@ -54,7 +54,7 @@ class Recipe:
 
     def fit_machine(self) -> None:
         """Where there is no accelerator and the recipe does not say: set `use_cpu`, and no `bf16`."""
-        from grpo_ext.launch import accelerator_is_there
+        from grpo_ext.common.devices import accelerator_is_there
 
         if "use_cpu" not in self.values["training"] and not accelerator_is_there():
             self.values["training"] |= {"use_cpu": True, "bf16": self.values["training"].get("bf16", False)}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_ext.near import did_you_mean
+from grpo_ext.common.near import did_you_mean
 
 
 @dataclass(frozen=True)

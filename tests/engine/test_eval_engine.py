@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.evaluation.engine import EngineCompletions
 from grpo_ext.evaluation.generate import Decoding, generate_completions
-from grpo_ext.merge import merge_adapter
+from grpo_ext.run.merge_adapter import merge_adapter
 from grpo_ext.tasks.countdown import Countdown
 
 pytestmark = pytest.mark.vllm

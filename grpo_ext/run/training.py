@@ -1,8 +1,7 @@
-"""What the two training modules share: recipe in, trained model out, faults told without a traceback."""
+"""What the programs `train` and `sft` share: recipe in, trained model out, faults told without a traceback."""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
@@ -10,17 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.files import hold
-from grpo_ext.launch import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
-from grpo_ext.recipe.difference import SAVED, check_same_run, differences, save_recipe
+from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.run.merge_adapter import save_merged
+from grpo_ext.run.output_dir import hold_folder, where_to_begin
+from grpo_ext.run.ranks import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
 from grpo_ext.vllm import EngineFailure
-
-logger = logging.getLogger(__name__)
-HELD: list[Any] = []  # by this process: its run's folder
-PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
-OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # beside its logs and its model
 
 
 def run_training(
@@ -97,64 +92,6 @@ def _train(
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
     return 0, recipe
-
-
-def save_merged(recipe: Any) -> int:
-    """Save adapter and base as one model beside the adapter; the exit code."""
-    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
-
-    from grpo_ext.merge import MERGED, merge_adapter
-
-    unset_hf_deepspeed_config()  # with ZeRO-3's a model would be loaded in parts, on ranks that have left
-    folder = Path(recipe.training.output_dir)
-    dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
-    try:
-        difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)
-    except (ValueError, OSError) as error:
-        print(
-            f"The adapter is saved, and the merged model is not: {error}\n`grpo-ext merge --model {folder}` tries again.",
-            file=sys.stderr,
-        )
-        return 1
-    print(f"Saved to {folder / MERGED}, with the adapter merged (log-probs differ by at most {difference:.1g}).")
-    return 0
-
-
-def hold_folder(recipe: Any) -> None:
-    """Keep other runs out of the run's folder until this process ends.
-
-    Raises:
-        ValueError: on all ranks, if another run is in it.
-    """
-    from accelerate import PartialState
-    from accelerate.utils import broadcast_object_list
-
-    folder, held = Path(recipe.training.output_dir), None  # which sets up the ranks
-    main = PartialState().is_main_process
-    if main:
-        held = hold(folder, PATIENCE)
-    if broadcast_object_list([main and held is None])[0]:
-        raise ValueError(f"another run is writing to {folder}: stop it, or name another --output_dir.")
-    HELD.append(held)
-
-
-def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
-    """The checkpoint that the run goes on from; `None`: it begins anew, and what is in its folder is moved aside."""
-    where = recipe.training.resume_from_checkpoint or recipe.get("resume")  # supervised training knows only TRL's key
-    if where in ("auto", "true", "True"):
-        resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
-    else:
-        resume = None if where in (None, "never", "false", "False") else where
-    if recipe.get("resume") and trainer.is_world_process_zero():
-        from grpo_ext.observe.run_log import set_aside
-
-        folder = Path(trainer.args.output_dir)
-        if not resume:
-            set_aside(folder, OF_ONE_RUN)
-        elif found := differences(recipe, folder):
-            logger.warning(f"{resume} goes on with other values: {', '.join(found)}.")
-    trainer.accelerator.wait_for_everyone()
-    return resume
 
 
 def stopped(trainer: Any, why: Any, code: int) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 CONFIG = "adapter_config.json"  # of peft
 MERGED = "merged"  # where the whole model goes, in the adapter's folder
@@ -65,6 +67,25 @@ def merge_adapter(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return difference
+
+
+def save_merged(recipe: Any) -> int:
+    """Save adapter and base as one model beside the adapter; the exit code."""
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+    unset_hf_deepspeed_config()  # with ZeRO-3's a model would be loaded in parts, on ranks that have left
+    folder = Path(recipe.training.output_dir)
+    dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
+    try:
+        difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)
+    except (ValueError, OSError) as error:
+        print(
+            f"The adapter is saved, and the merged model is not: {error}\n`grpo-ext merge --model {folder}` tries again.",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"Saved to {folder / MERGED}, with the adapter merged (log-probs differ by at most {difference:.1g}).")
+    return 0
 
 
 def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | None]:

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from grpo_ext.files import hold
+from grpo_ext.run.output_dir import hold
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from grpo_ext.files import hold
+from grpo_ext.run.output_dir import hold
 held = hold(Path(sys.argv[1]))
 if held and os.fork() == 0:
     time.sleep(20)
