@@ -150,7 +150,7 @@ def equal_lengths(rows: int) -> Shape:
 
 def warm_started(folder: Path, quick: bool) -> str:
     """The demo's model after its supervised warm start (quick: after a quarter of it)."""
-    from grpo_ext.demo.countdown import DEMO
+    from grpo_ext.demo.countdown_demo import DEMO
     from grpo_ext.demo.pipeline import checked_launch, words
     from grpo_ext.recipe.folder import recipe_folder
     from grpo_ext.recipe.load import load_recipe

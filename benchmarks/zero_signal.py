@@ -22,7 +22,7 @@ from typing import Any
 from countdown_runs import recipe_for, train, warm_start
 from transformers import TrainerCallback
 
-from grpo_ext.evaluation.run import evaluate_model
+from grpo_ext.evaluation.evaluate import evaluate_model
 from grpo_ext.rewards import build
 from grpo_ext.run.parts import eval_rows
 

@@ -23,7 +23,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     """The trainer of a recipe; data and rewards are checked before the model is loaded."""
     from trl import get_quantization_config
 
-    from grpo_ext.preflight.run import check_start
+    from grpo_ext.preflight.check_recipe import check_start
     from grpo_ext.run.parts import adapter_of, eval_rows, model_init_kwargs, named_rewards_and_weights, train_rows
     from grpo_ext.trainer import GRPOExtTrainer
 

@@ -53,7 +53,7 @@ def number(text: str) -> int | float:
 
 
 def run_countdown(args: argparse.Namespace) -> int:
-    from grpo_ext.rewards.countdown import explain_countdown
+    from grpo_ext.rewards.countdown_reward import explain_countdown
 
     completion = args.completion if "<" in args.completion else f"<answer>{args.completion}</answer>"
     print(explain_countdown(completion, args.nums, args.target))

@@ -127,7 +127,7 @@ def shown(value: Any) -> str:
 
 def run_check(args: argparse.Namespace) -> int:
     load_plugins(args)
-    from grpo_ext.rewards.check import check_reward
+    from grpo_ext.rewards.own_examples import check_reward
     from grpo_ext.rewards.registry import lookup, names
 
     for name in args.names:

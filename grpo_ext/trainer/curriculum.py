@@ -11,7 +11,7 @@ from datasets import Dataset
 from grpo_ext.curriculum.groups import GroupStats
 from grpo_ext.curriculum.harvest import Harvest
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
-from grpo_ext.curriculum.prompts import Row
+from grpo_ext.curriculum.prompt_supply import Row
 from grpo_ext.curriculum.sampler import CURRICULA, Curriculum, PromptSampler
 from grpo_ext.trainer.refill import FilteredGroups
 

@@ -21,7 +21,7 @@ from trl import GRPOConfig
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
-from grpo_ext.recipe.engine import CHOICES, EngineOptions
+from grpo_ext.recipe.vllm_options import CHOICES, EngineOptions
 from grpo_ext.trainer.base_kept import base_kept
 from grpo_ext.trainer.rows import overridden
 from grpo_ext.vllm import EngineFailure

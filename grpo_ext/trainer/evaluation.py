@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from torch import nn
 from trl.models import unwrap_model_for_generation
 
-from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
+from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, outcome_figures, score_completions, summarize
 from grpo_ext.trainer.rewards import settle_failures
 

@@ -30,7 +30,7 @@ from grpo_ext.curriculum.groups import (
     silence,
     silenced,
 )
-from grpo_ext.curriculum.prompts import PromptSupply, Row
+from grpo_ext.curriculum.prompt_supply import PromptSupply, Row
 from grpo_ext.objective.advantage import group_advantages
 from grpo_ext.trainer.logprobs import loss_mask
 from grpo_ext.trainer.rows import overridden

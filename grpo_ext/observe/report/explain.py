@@ -34,7 +34,7 @@ def explain(row: Row, rewards: list[Row]) -> tuple[dict[str, str], list[Mark]]:
 
 
 def explain_countdown(text: str, columns: Row, options: Mapping[str, Any]) -> tuple[str, list[Mark]]:
-    from grpo_ext.rewards.countdown import explain_countdown
+    from grpo_ext.rewards.countdown_reward import explain_countdown
 
     return explain_countdown(text, columns["nums"], columns["target"], **options), answer_mark(text)
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.cli.main import main
-from grpo_ext.curriculum.pass_rates import PassCount, prompt_id, read_pass_rates, write_pass_rates
-from grpo_ext.curriculum.probe import (
+from grpo_ext.curriculum.group_sizes import (
     SIZES,
     Estimate,
     Expectation,
@@ -24,6 +23,7 @@ from grpo_ext.curriculum.probe import (
     suggest,
     wilson,
 )
+from grpo_ext.curriculum.pass_rates import PassCount, prompt_id, read_pass_rates, write_pass_rates
 
 
 @settings(deadline=None)

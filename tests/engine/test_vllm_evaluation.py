@@ -10,8 +10,8 @@ import torch
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext.evaluation.engine import EngineCompletions
-from grpo_ext.evaluation.generate import Decoding, generate_completions
+from grpo_ext.evaluation.completions import Decoding, generate_completions
+from grpo_ext.evaluation.vllm_completions import VllmCompletions
 from grpo_ext.run.merge_adapter import merge_adapter
 from grpo_ext.tasks.countdown import Countdown
 
@@ -33,7 +33,7 @@ def test_completions_of_both_engines(engine_folder, tmp_path):
     expected = generate_completions(model, tokenizer, prompts, greedy)
     base = AutoModelForCausalLM.from_pretrained(engine_folder)
     assert generate_completions(base, tokenizer, prompts, greedy) != expected
-    engine = EngineCompletions(str(tmp_path / "merged"), tokenizer, None, 256)
+    engine = VllmCompletions(str(tmp_path / "merged"), tokenizer, None, 256)
     try:
         assert engine(prompts, greedy) == expected
         ours = engine(prompts, sampled)

@@ -8,9 +8,9 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from grpo_ext.preflight.prompts import look_at_prompts
-from grpo_ext.preflight.report import Report
-from grpo_ext.preflight.rewards import try_rewards
+from grpo_ext.preflight.findings import Findings
+from grpo_ext.preflight.tokenized_prompts import look_at_prompts
+from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.rewards import build
 
@@ -24,20 +24,20 @@ def tokenizer(tiny_folder):
 
 
 def seen(tokenizer, prompts, folder, **settings):
-    report = Report()
+    findings = Findings()
     flat = load_recipe(None, {"model_name_or_path": str(folder), "max_completion_length": 16, **settings}).flat
-    return look_at_prompts(prompts, tokenizer, flat, report), report
+    return look_at_prompts(prompts, tokenizer, flat, findings), findings
 
 
 def test_prompts_are_shown_and_counted(tokenizer, tiny_folder):
-    found, report = seen(tokenizer, CHAT, tiny_folder)
+    found, findings = seen(tokenizer, CHAT, tiny_folder)
     lengths = [
         len(tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=True)["input_ids"]) for p in CHAT
     ]
     assert found["tokens"] == {"min": min(lengths), "mean": sum(lengths) / 2, "max": max(lengths)}
     assert found["first"] == "<|im_start|>user\nUse 1 to make 1.<|im_end|>\n<|im_start|>assistant\n"
     assert found["room"] == CONTEXT - 16
-    assert not report.problems and not report.notes
+    assert not findings.problems and not findings.notes
 
 
 def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_folder):
@@ -63,28 +63,28 @@ def test_a_template_that_opens_the_think_tag_is_seen(tokenizer, tiny_folder):
     tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
     found, _ = seen(tokenizer, CHAT, tiny_folder)
     assert found["prefilled"] and found["first"].endswith("<think>\n")
-    report = Report()
-    try_rewards([build("format", mode="strict")], {"prompt": CHAT[0]}, True, report)
-    assert 'prefix: "<think>"' in report.problems[0].message
-    fine = Report()
+    findings = Findings()
+    try_rewards([build("format", mode="strict")], {"prompt": CHAT[0]}, True, findings)
+    assert 'prefix: "<think>"' in findings.problems[0].message
+    fine = Findings()
     try_rewards([build("format", mode="strict", prefix="<think>\n")], {"prompt": CHAT[0]}, True, fine)
     assert not fine.problems
 
 
 def test_no_chat_template_is_a_problem(tokenizer, tiny_folder):
     tokenizer.chat_template = None
-    found, report = seen(tokenizer, CHAT, tiny_folder)
-    assert found is None and "no chat template" in report.problems[0].message
+    found, findings = seen(tokenizer, CHAT, tiny_folder)
+    assert found is None and "no chat template" in findings.problems[0].message
 
 
 def test_a_reward_that_fails_on_some_is_a_note():
     def partial(completions, **kwargs):
         return [1.0 / len(c[0]["content"]) for c in completions]
 
-    report = Report()
-    scores = try_rewards([partial], {"prompt": CHAT[0]}, False, report)["scores"]["partial"]
+    findings = Findings()
+    scores = try_rewards([partial], {"prompt": CHAT[0]}, False, findings)["scores"]["partial"]
     assert scores[0] is None and scores[1] > 0
-    assert not report.problems and "ZeroDivisionError" in report.notes[0].message
+    assert not findings.problems and "ZeroDivisionError" in findings.notes[0].message
 
 
 def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):
@@ -92,11 +92,11 @@ def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr("grpo_ext.preflight.rewards.PATIENCE", 0.2)
-    monkeypatch.setattr("grpo_ext.preflight.rewards.BUDGET", 0.3)
-    report = Report()
+    monkeypatch.setattr("grpo_ext.preflight.try_rewards.PATIENCE", 0.2)
+    monkeypatch.setattr("grpo_ext.preflight.try_rewards.BUDGET", 0.3)
+    findings = Findings()
     start = time.perf_counter()
-    found = try_rewards([hangs, build("format")], {"prompt": CHAT[0]}, False, report)
+    found = try_rewards([hangs, build("format")], {"prompt": CHAT[0]}, False, findings)
     assert time.perf_counter() - start < 10
-    assert report.sound and "'hangs' was not tried to the end" in report.notes[0].message
+    assert findings.sound and "'hangs' was not tried to the end" in findings.notes[0].message
     assert found["scores"]["hangs"] == [None, None, None]

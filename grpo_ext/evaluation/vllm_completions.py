@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_ext.common.devices import gpu_is_there
-from grpo_ext.evaluation.generate import Completion, Decoding, encode_prompts
+from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
 
 ENGINES = ("auto", "transformers", "vllm")
 SEQUENCES = 256  # decoded at a time on a CPU
@@ -35,7 +35,7 @@ def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
     return wanted
 
 
-class EngineCompletions:
+class VllmCompletions:
     """A vLLM engine in this process, which completes prompts; `close` frees its memory.
 
     Args:

@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import TrainerState
 
-from grpo_ext.evaluation.generate import Completion
+from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
-from grpo_ext.preflight.report import Report, quiet
+from grpo_ext.preflight.findings import Findings, quiet
 from grpo_ext.rewards.guard import guard_rewards
 
 # Columns in which data sets keep what is right, the first that a row has.
@@ -34,7 +34,7 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
     }
 
 
-def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, report: Report) -> dict[str, Any]:
+def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findings: Findings) -> dict[str, Any]:
     """What each reward gives three made-up completions; one that fails on all of them is a problem.
 
     A reward that takes too long is a note: this machine may be busy, and training has its own limit (`reward_timeout`).
@@ -50,23 +50,23 @@ def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, report
     for guard in guards:
         found = ask(guard, [*texts.values(), *whole], row, until)
         scores[guard.__name__] = [*found, None, None, None][: len(texts)]
-        tell_failures(guard, len(found), len(texts) + len(whole), report)
+        tell_failures(guard, len(found), len(texts) + len(whole), findings)
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
-            report.problem(
+            findings.problem(
                 f"the prompt already opens <think>, and reward {guard.__name__!r} wants to see it in the completion: write "
                 f'{{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.',
                 "reward_funcs",
             )
     models = [reward for reward in rewards if isinstance(reward, str)]
     if models:
-        report.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
+        findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
     return {"completions": texts, "scores": scores}
 
 
 def ask(guard: Any, texts: list[str], row: dict[str, Any], until: float) -> list[float | None]:
     """The scores of the completions, one asked after the other, until the time is up."""
     found = []
-    with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the report
+    with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the findings
         for text in texts:
             if time.monotonic() > until:
                 break
@@ -75,16 +75,16 @@ def ask(guard: Any, texts: list[str], row: dict[str, Any], until: float) -> list
     return found
 
 
-def tell_failures(guard: Any, asked: int, wanted: int, report: Report) -> None:
+def tell_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> None:
     """Say what a reward failed on: a problem where it was all, a note where it was some, or where it was slow."""
     name = guard.__name__
     reason = (guard.last_error.strip().splitlines() or [""])[-1]
     if "it took more than" in reason or asked < wanted:
-        report.note(f"reward {name!r} was not tried to the end: {reason or 'the time was up'}.", "reward_funcs")
+        findings.note(f"reward {name!r} was not tried to the end: {reason or 'the time was up'}.", "reward_funcs")
     elif guard.failed == asked:
-        report.problem(f"reward {name!r} fails on every completion: {reason}", "reward_funcs")
+        findings.problem(f"reward {name!r} fails on every completion: {reason}", "reward_funcs")
     elif guard.failed:
-        report.note(f"reward {name!r} fails on some completions: {reason}", "reward_funcs")
+        findings.note(f"reward {name!r} fails on some completions: {reason}", "reward_funcs")
 
 
 def _extras() -> dict[str, Any]:

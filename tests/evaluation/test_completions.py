@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext.evaluation.generate import Decoding, encode_prompts, generate_completions
+from grpo_ext.evaluation.completions import Decoding, encode_prompts, generate_completions
 
 PROMPTS = [[{"role": "user", "content": text}] for text in ("Use 1, 2, 3 to make 6.", "Use 7, 8 to make 15.", "Hello")]
 

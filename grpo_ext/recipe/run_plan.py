@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.recipe.batch import Batch, batch_of
-from grpo_ext.recipe.check import Values
+from grpo_ext.recipe.rules import Values
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from grpo_ext.recipe.problems import Problem
 
 
 @dataclass
-class Report:
+class Findings:
     """The findings on one recipe.
 
     Attributes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grpo_ext.preflight.forecast import Forecast
-from grpo_ext.recipe.check import Values
 from grpo_ext.recipe.memory import weight_bytes
+from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm.settings import server_url
 
 

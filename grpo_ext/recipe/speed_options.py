@@ -18,8 +18,8 @@ class SpeedOptions:
 
     Args:
         fast_generate (`bool`, defaults to `True`): where transformers' `generate` makes the completions, in training and
-            evaluation: read each distinct prompt once, and take rows that have ended out of the batch. The distribution is
-            the same, the random draws are others. `False`: as TRL does.
+            evaluation: read each distinct prompt once, and take completions that have ended out of the batch. The distribution
+            is the same, the random draws are others. `False`: as TRL does.
         length_batching (`bool`, defaults to `True`): deal the completions of an optimizer step to its micro-batches by tokens,
             over all ranks, cut padding, and run completions of like length together. The gradient is the same.
         max_tokens_per_micro_batch (`int`, *optional*): cut micro-batches of more tokens than this, prompts and completions
@@ -29,9 +29,9 @@ class SpeedOptions:
             entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over those that ran.
         shared_prefix (`bool`, defaults to `True`): run the prompt of a group once rather than once a completion, where the
             model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
-        packing (`str`, defaults to `"none"`): `"packed"` lays prompts and completions one after the other into a row without
-            any padding, each with positions of its own and blind to the others, in place of chunks of like length and shared
-            prompts. For FlashAttention on a GPU and for sharded models; refused where a model would mix the sequences.
+        packing (`str`, defaults to `"none"`): `"packed"` lays prompts and completions one after the other into one sequence
+            without padding, each with positions of its own and blind to the others, in place of chunks of like length and
+            shared prompts. For FlashAttention on a GPU and for sharded models; refused where a model would mix the sequences.
         compact_head (`bool`, defaults to `True`): on a CPU, compute logits at the completions' positions only, in tiles that
             fit its cache. On a GPU TRL does as well already.
     """
@@ -39,7 +39,7 @@ class SpeedOptions:
     fast_generate: bool = field(
         default=True,
         metadata={
-            "help": "Read each distinct prompt once and decode no row on that has ended (transformers' generate)."
+            "help": "Read each distinct prompt once and decode no completion beyond its end (transformers' generate)."
         },
     )
     length_batching: bool = field(
@@ -53,7 +53,7 @@ class SpeedOptions:
     )
     shared_prefix: bool = field(default=True, metadata={"help": "Run the prompt of a group once; exact."})
     packing: str = field(
-        default="none", metadata={"help": "packed: a micro-batch as one row without padding; exact, or refused."}
+        default="none", metadata={"help": "packed: a micro-batch as one sequence without padding; exact, or refused."}
     )
     compact_head: bool = field(
         default=True, metadata={"help": "On a CPU, logits at the completions' positions only, tile by tile."}

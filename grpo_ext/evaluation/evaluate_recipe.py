@@ -8,9 +8,9 @@ import torch
 
 from grpo_ext.curriculum.groups import outcome_index
 from grpo_ext.evaluation.compare import compare
-from grpo_ext.evaluation.engine import EngineCompletions, pick_engine
-from grpo_ext.evaluation.run import evaluate, evaluate_model
+from grpo_ext.evaluation.evaluate import evaluate, evaluate_model
 from grpo_ext.evaluation.score import Rewards, Sample
+from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns
@@ -85,7 +85,7 @@ def evaluate_on(
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     if engine == "vllm":
         options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
-        complete = EngineCompletions(model_name, tokenizer, init["dtype"], training.vllm_max_model_length, **options)
+        complete = VllmCompletions(model_name, tokenizer, init["dtype"], training.vllm_max_model_length, **options)
         try:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
         finally:

@@ -69,7 +69,7 @@ class EngineOptions:
     )
 
 
-def engine_rank(r: int) -> int | None:
+def vllm_rank(r: int) -> int | None:
     """The rank that an engine is started with for adapters of rank `r`; `None` where vLLM takes none so large."""
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 
@@ -84,7 +84,7 @@ def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
             "vllm_sync_adapter",
         )
         return
-    if engine_rank(v["lora_r"]) is None:
+    if vllm_rank(v["lora_r"]) is None:
         yield Problem(f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}", "lora_r")
     for name in v["lora_target_modules"] or ():
         if "lm_head" in name or "embed" in name:

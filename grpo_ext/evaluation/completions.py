@@ -28,7 +28,7 @@ class Decoding:
         top_p, top_k, min_p: truncation of the distribution; the defaults truncate nothing.
         num_samples: completions per prompt.
         seed: of the sampler. The same seed and batch size give the same completions.
-        fast: read each distinct prompt once, and decode no row on that has ended.
+        fast: read each distinct prompt once, and decode no completion beyond its end.
 
     Raises:
         ValueError: for several samples at temperature 0.
@@ -150,6 +150,6 @@ def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids
     input_ids = torch.tensor([[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids])  # (B, P)
     attention_mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])  # (B, P)
     output = model.generate(input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device))
-    rows = output[:, width:].tolist()  # (B, C)
+    tails = output[:, width:].tolist()  # (B, C)
     ends = set(config.eos_token_id)
-    return [row[: next((t + 1 for t, token in enumerate(row) if token in ends), len(row))] for row in rows]
+    return [ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))] for ids in tails]

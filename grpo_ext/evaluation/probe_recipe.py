@@ -9,7 +9,7 @@ from datasets import Dataset, IterableDataset
 
 from grpo_ext.curriculum.groups import outcome_index
 from grpo_ext.curriculum.pass_rates import PassCount, prompt_id
-from grpo_ext.evaluation.generate import Decoding, generate_completions
+from grpo_ext.evaluation.completions import Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards

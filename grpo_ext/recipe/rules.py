@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from grpo_ext.recipe import contradictions, safety
+from grpo_ext.recipe import contradictions, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
-from grpo_ext.recipe.engine import adapter_rules
 from grpo_ext.recipe.folder import accelerate_config
-from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules
+from grpo_ext.recipe.group_options import curriculum_rules, group_rules, harvest_rules
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.speed import speed_rules
+from grpo_ext.recipe.speed_options import speed_rules
+from grpo_ext.recipe.vllm_options import adapter_rules
 
 
 class Unsound(Exception):
@@ -147,8 +147,8 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.completions_hub,
     group_rules,
     curriculum_rules,
-    safety.health,
-    safety.resume,
+    safety_options.health,
+    safety_options.resume,
     harvest_rules,
     speed_rules,
 )

@@ -7,14 +7,14 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from grpo_ext.evaluation.generate import encode_prompts
-from grpo_ext.preflight.report import Report
-from grpo_ext.recipe.check import Values
+from grpo_ext.evaluation.completions import encode_prompts
+from grpo_ext.preflight.findings import Findings
+from grpo_ext.recipe.rules import Values
 
 OPEN_TAG = "<think>"
 
 
-def load_tokenizer(v: Values, report: Report) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
     """The model's tokenizer, from a folder or the cache; `None`, with a note, where it is not on this machine."""
     name = v["model_name_or_path"]
     try:
@@ -27,9 +27,9 @@ def load_tokenizer(v: Values, report: Report) -> PreTrainedTokenizerBase | None:
         )
     except Exception as error:  # many kinds: no such file, a broken one, code that is not trusted
         if Path(name).expanduser().is_dir():
-            report.problem(f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path")
+            findings.problem(f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path")
         else:
-            report.note(
+            findings.note(
                 f"the model {name} is no folder here and not in the cache, so prompts were not tokenized.",
                 "model_name_or_path",
             )
@@ -50,7 +50,7 @@ def context_length(v: Values) -> int | None:
 
 
 def look_at_prompts(
-    prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, report: Report
+    prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any] | None:
     """Count and show the prompts.
 
@@ -61,7 +61,7 @@ def look_at_prompts(
     """
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
-        report.problem(
+        findings.problem(
             f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages: name an "
             "instruct model, or put a chat_template.jinja beside its tokenizer.",
             "model_name_or_path",
@@ -70,17 +70,17 @@ def look_at_prompts(
     try:
         ids = encode_prompts(prompts, tokenizer, kwargs if isinstance(kwargs, dict) else None)
     except Exception as error:  # whatever a template raises
-        report.problem(f"the chat template refuses a prompt: {type(error).__name__}: {error}", "model_name_or_path")
+        findings.problem(f"the chat template refuses a prompt: {type(error).__name__}: {error}", "model_name_or_path")
         return None
     first = tokenizer.decode(ids[0])
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
-        report.problem(
+        findings.problem(
             f"prompts begin with {tokenizer.bos_token!r} twice: the tokenizer adds it, so take it out of the task's prompts.",
             "task",
         )
-    lengths = [len(row) for row in ids]
-    room, over = _room(lengths, v, report)
+    lengths = [len(tokens) for tokens in ids]
+    room, over = _room(lengths, v, findings)
     return {
         "rows": len(ids),
         "tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
@@ -91,7 +91,7 @@ def look_at_prompts(
     }
 
 
-def _room(lengths: list[int], v: Values, report: Report) -> tuple[int | None, float]:
+def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
     """How long a prompt may be, and the share of those that are longer."""
     context = context_length(v)
     if context is None or v["max_completion_length"] is None:
@@ -103,9 +103,9 @@ def _room(lengths: list[int], v: Values, report: Report) -> tuple[int | None, fl
         f"{v['max_completion_length']} in the context of {context} tokens (the longest has {max(lengths)})"
     )
     if over == 1:
-        report.problem(
+        findings.problem(
             f"{words}: lower max_completion_length to at most {context - max(lengths)}.", "max_completion_length"
         )
     elif over:
-        report.note(f"{words}.", "max_completion_length")
+        findings.note(f"{words}.", "max_completion_length")
     return room, over

@@ -12,7 +12,7 @@ from grpo_ext.observe.health_rules import ACTIONS, WINDOW, chosen_rules
 from grpo_ext.recipe.problems import Problem
 
 if TYPE_CHECKING:
-    from grpo_ext.recipe.check import Values
+    from grpo_ext.recipe.rules import Values
 
 CHOICES: dict[str, tuple[str, ...]] = {"health_action": ("none", *ACTIONS)}
 RANGES: dict[str, tuple[float | None, float | None]] = {

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_ext.common.files import write_atomically
-from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
+from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
 
 Complete = Callable[[list[Any], Decoding, str | None], list[list[Completion]]]
@@ -32,7 +32,7 @@ def evaluate_model(
 
     Args:
         batch_size: completions decoded at once.
-        fast: read each distinct prompt once, and decode no row on that has ended.
+        fast: read each distinct prompt once, and decode no completion beyond its end.
     """
 
     def complete(prompts: list[Any], decoding: Decoding, progress: str | None) -> list[list[Completion]]:
