@@ -5,43 +5,13 @@ from fractions import Fraction
 from typing import Any
 
 from grpo_ext.rewards.answers import first_answer
+from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.expression import ExpressionError, literals, parse, value
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 
 _ROW = {"nums": [19, 36, 55, 7], "target": 65}
 _TOLERANCE = 1e-5
-
-
-@register(
-    "countdown",
-    examples=[
-        Example("<think> 55+36=91 </think>\n<answer> 55 + 36 - 7 - 19 </answer>", 1.0, _ROW),
-        Example("<answer>(55 + 36) - (7 + 19) = 65</answer>", 1.0, _ROW),
-        Example("<answer>1 / (1 / 3 + 1 / 6)</answer>", 1.0, {"nums": [1, 1, 1, 3, 6], "target": 2}),
-        Example("<answer>55 + 36 - 7 * 19</answer>", 0.0, _ROW),
-        Example("<answer>55 + 36 - 19 - 7 + 7 - 7</answer>", 0.0, _ROW),
-        Example("<answer>65</answer>", 0.0, _ROW),
-        Example("55 + 36 - 7 - 19", 0.0, _ROW),
-        Example("<answer>8 ** 2</answer>", 0.0, {"nums": [8, 2], "target": 64}),
-        Example("<answer>-7 + 10</answer>", 0.0, {"nums": [7, 10], "target": 3}),
-    ],
-)
-def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
-    """1 where the first <answer> uses every given number once and makes the target, else 0.
-
-    What stands left of the first `=` is read. Allowed are digits, `+ - * / ( ) .` and white space, without signs in
-    front of numbers. The value is exact.
-
-    Args:
-        nums: the numbers given, a list a row.
-        target: the number to make.
-        tolerance: how far from the target the value may be.
-    """
-    return [
-        float(fault(text, numbers, goal, tolerance) is None)
-        for text, numbers, goal in zip(completions, nums, target, strict=True)
-    ]
 
 
 def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> tuple[str, Any] | None:
@@ -99,7 +69,9 @@ def readable(number: Fraction) -> str:
         return f"a number of {len(str(abs(number.numerator // number.denominator)))} digits"
 
 
-def explain_countdown(completion: str, nums: Sequence[float], target: float, *, tolerance: float = _TOLERANCE) -> str:
+def explain_countdown(
+    completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
+) -> Explanation:
     """What `countdown` gives for `completion`, and why, in a few lines of text."""
     wrong = fault(completion, nums, target, tolerance)
     lines = []
@@ -113,9 +85,41 @@ def explain_countdown(completion: str, nums: Sequence[float], target: float, *, 
         lines.append(f"Only the first of {completion.count('<answer>')} <answer> blocks counts.")
     if wrong is None:
         lines.append(f"It uses {listing(sorted(nums))}, each once, and its value is {target}.")
-        return "\n".join([*lines, "countdown 1: the answer is right."])
-    return "\n".join([*lines, f"countdown 0: {in_words(wrong, nums, target)}."])
+    why = "1: the answer is right" if wrong is None else f"0: {in_words(wrong, nums, target)}"
+    return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion))
 
 
 def clip(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+@register(
+    "countdown",
+    explain=explain_countdown,
+    examples=[
+        Example("<think> 55+36=91 </think>\n<answer> 55 + 36 - 7 - 19 </answer>", 1.0, _ROW),
+        Example("<answer>(55 + 36) - (7 + 19) = 65</answer>", 1.0, _ROW),
+        Example("<answer>1 / (1 / 3 + 1 / 6)</answer>", 1.0, {"nums": [1, 1, 1, 3, 6], "target": 2}),
+        Example("<answer>55 + 36 - 7 * 19</answer>", 0.0, _ROW),
+        Example("<answer>55 + 36 - 19 - 7 + 7 - 7</answer>", 0.0, _ROW),
+        Example("<answer>65</answer>", 0.0, _ROW),
+        Example("55 + 36 - 7 - 19", 0.0, _ROW),
+        Example("<answer>8 ** 2</answer>", 0.0, {"nums": [8, 2], "target": 64}),
+        Example("<answer>-7 + 10</answer>", 0.0, {"nums": [7, 10], "target": 3}),
+    ],
+)
+def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
+    """1 where the first <answer> uses every given number once and makes the target, else 0.
+
+    What stands left of the first `=` is read. Allowed are digits, `+ - * / ( ) .` and white space, without signs in
+    front of numbers. The value is exact.
+
+    Args:
+        nums: the numbers given, a list a row.
+        target: the number to make.
+        tolerance: how far from the target the value may be.
+    """
+    return [
+        float(fault(text, numbers, goal, tolerance) is None)
+        for text, numbers, goal in zip(completions, nums, target, strict=True)
+    ]

@@ -3,6 +3,7 @@
 import logging
 from functools import lru_cache
 
+from grpo_ext.rewards.poem.explain_poem import explain_format, explain_yun
 from grpo_ext.rewards.poem.forms import COUNTS
 from grpo_ext.rewards.poem.judge import Verdict, judge_lines
 from grpo_ext.rewards.poem.rhyme_book import RhymeBook
@@ -17,6 +18,7 @@ _ROW = {"lines": ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月�
 
 @register(
     "poem_format",
+    explain=explain_format,
     examples=[
         Example("<think>仄仄平平仄仄平</think>\n<answer>一棹烟波去未迷</answer>", 1.0, _ROW),
         Example("应是仙人放鹤归。", 1.0, _ROW),
@@ -51,6 +53,7 @@ def poem_format(
 
 @register(
     "poem_yun",
+    explain=explain_yun,
     examples=[
         Example("<think>八齐</think>\n<answer>一棹烟波去未迷</answer>", 1.0, _ROW),
         Example("应有仙人吹笛啼", 1.0, _ROW),

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from grpo_ext.rewards.explanation import Explanation, answer_span
 from grpo_ext.rewards.poem.forms import counted_places
 from grpo_ext.rewards.poem.judge import NOTHING, RHYME, Fault, Verdict, judge, rhymes_of
 from grpo_ext.rewards.poem.rhyme_book import RhymeBook
-from grpo_ext.rewards.poem.text import han, last_line
+from grpo_ext.rewards.poem.text import OTHER, han, last_line, verse_lines
 from grpo_ext.rewards.poem.tones import EITHER, Tones, tones_of
 
 WANTED = {"平": "a level tone (平)", "仄": "an oblique tone (仄)", RHYME: "a level tone, since the line rhymes (平韵)"}
@@ -43,6 +44,60 @@ def explain_poem(
             *explain_rhyme(poem, verdict, rhyme_book),
         ]
     )
+
+
+def explain_format(
+    completion: str | None = None,
+    *,
+    lines: Sequence[str],
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
+) -> Explanation:
+    """`poem_format`: the whole verdict, and marks on the last line's characters whose tone is wrong.
+
+    Args:
+        completion: `None`: the last of `lines`.
+        lines, tones, rhyme_book, strict: as in `explain_poem`.
+    """
+    given, text, line, places = verse(completion, lines)
+    verdict = judge([*given, line], tones=tones, rhyme_book=rhyme_book, strict=strict)
+    start = len(given) * len(verdict.pattern[0])
+    marks = tuple(
+        (places[at], places[at] + 1, "fault", explain_fault(fault, tones))
+        for fault in verdict.line_faults[-1]
+        if (at := fault.position - start) < len(places)
+    )
+    return Explanation(explain_poem(given, text, tones=tones, rhyme_book=rhyme_book, strict=strict), marks)
+
+
+def explain_yun(
+    completion: str | None = None,
+    *,
+    lines: Sequence[str],
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
+) -> Explanation:
+    """`poem_yun`: the rhyme group, and a mark on the last character where it does not rhyme; arguments as `explain_format`."""
+    given, _, line, places = verse(completion, lines)
+    verdict = judge([*given, line], tones=tones, rhyme_book=rhyme_book, strict=strict)
+    words = "\n".join(line.strip() for line in explain_rhyme([*given, line], verdict, rhyme_book))
+    if verdict.rhyme_score or not places:
+        return Explanation(words)
+    return Explanation(words, ((places[-1], places[-1] + 1, "fault", "The last character does not rhyme."),))
+
+
+def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str], str, str, list[int]]:
+    """The given lines, the completion, its last line, and where that line's characters stand in it."""
+    given = verse_lines(lines) if isinstance(lines, str) else [han(str(line)) for line in lines]
+    if completion is None:
+        *given, completion = given
+    line = last_line(completion, given)
+    start, stop = answer_span(completion) or (0, len(completion))
+    places = [i for i in range(start, stop) if not OTHER.match(completion[i])]
+    at = "".join(completion[i] for i in places).rfind(line) if line else -1
+    return given, completion, line, places[at : at + len(line)] if at >= 0 else []
 
 
 def explain_pattern(poem: Sequence[str], verdict: Verdict, tones: Tones, strict: bool) -> list[str]:
