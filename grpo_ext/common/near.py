@@ -25,3 +25,12 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """` Did you mean 'x'?` for the nearest of `known`, or nothing where none is near."""
     guess = nearest(word, known, cutoff)
     return f" Did you mean {guess!r}?" if guess else ""
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+    """The sentence for a word that is not among the known ones."""
+    known = sorted(known)
+    if guess := did_you_mean(word, known):
+        return f"unknown {kind} {word!r}.{guess}"
+    listed = f" Known: {', '.join(known)}." if len(known) <= 30 else ""
+    return f"unknown {kind} {word!r}.{listed}"

@@ -16,10 +16,11 @@ from typing import Any
 
 from trl import ModelConfig, SFTConfig
 
+from grpo_ext.common.near import unknown
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.contradictions import idle_keys
 from grpo_ext.recipe.foreign import instead_of
-from grpo_ext.recipe.problems import Problem, RecipeError, unknown
+from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Settings, read_settings
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig

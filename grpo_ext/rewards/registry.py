@@ -8,6 +8,7 @@ def brief(completions, *, limit: int = 5):
 build("brief", limit=80)(completions=["..."])
 """
 
+import copyreg
 import importlib
 import inspect
 import re
@@ -174,3 +175,11 @@ def rebuild(
     if registered not in _registered and registered not in _lazy:
         load_module(module, file)
     return Reward(lookup(registered), options, name)
+
+
+def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
+    """A reward as `pickle` keeps it: by the name that it is registered under."""
+    return rebuild, (*packed(reward.registration), reward.options, reward.name)
+
+
+copyreg.pickle(Reward, reduced)

@@ -112,11 +112,6 @@ class Reward:
     def __repr__(self) -> str:
         return f"Reward({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
 
-    def __reduce__(self):
-        from grpo_ext.rewards import registry
-
-        return registry.rebuild, (*registry.packed(self.registration), self.options, self.name)
-
 
 def plain_text(completion: Any) -> str:
     """The text of a completion: itself, or the content of its last message; `TypeError` if it is neither."""
