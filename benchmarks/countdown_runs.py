@@ -10,12 +10,12 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtTrainer
-from grpo_ext.demo.countdown import DEMO
+from grpo_ext.demo.countdown_demo import DEMO
 from grpo_ext.demo.pipeline import checked_launch, words
-from grpo_ext.evaluation.load import evaluate_recipe
+from grpo_ext.evaluation.evaluate_recipe import evaluate_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe
-from grpo_ext.setup_run import named_rewards_and_weights, train_rows
+from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 
 RECIPE = recipe_folder() / DEMO.recipe
 

@@ -13,8 +13,8 @@ from typing import Any
 from fault_runs import Bench, KillAt, Outcome, left_by, lost, make, start, wait
 from transformers import TrainerCallback
 
+from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.machine import check_disk
-from grpo_ext.preflight.report import Report
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.trainer.manifest import newest_whole
 
@@ -71,9 +71,9 @@ def read_only(bench: Bench) -> Outcome:
         small_file_system(disk)
         shutil.copytree(old / "checkpoint-5", disk / "checkpoint-5")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        report = Report()
-        check_disk(load_recipe(None, {"model_name_or_path": str(bench.model), "output_dir": str(disk)}).flat, report)
-        (out / "told.txt").write_text("\n".join(problem.message for problem in report.problems))
+        findings = Findings()
+        check_disk(load_recipe(None, {"model_name_or_path": str(bench.model), "output_dir": str(disk)}).flat, findings)
+        (out / "told.txt").write_text("\n".join(problem.message for problem in findings.problems))
         make(bench.model, out).train(str(disk / "checkpoint-5"))
 
     if (codes := wait(start(1, out, body))) == [3]:

@@ -117,7 +117,7 @@ def countdown(folder: str) -> Shape:
     """32 problems of the demo, 8 completions each, at most 72 tokens."""
     from grpo_ext.recipe.folder import recipe_folder
     from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.setup_run import train_rows
+    from grpo_ext.run.parts import train_rows
 
     recipe = load_recipe(recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": folder})
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -150,7 +150,7 @@ def equal_lengths(rows: int) -> Shape:
 
 def warm_started(folder: Path, quick: bool) -> str:
     """The demo's model after its supervised warm start (quick: after a quarter of it)."""
-    from grpo_ext.demo.countdown import DEMO
+    from grpo_ext.demo.countdown_demo import DEMO
     from grpo_ext.demo.pipeline import checked_launch, words
     from grpo_ext.recipe.folder import recipe_folder
     from grpo_ext.recipe.load import load_recipe

@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_ext.launch import leave_ranks
+from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.trainer.objective import TRL_LOSSES, ExactObjective
 
 ROWS, GROUP, LENGTH = 16, 4, 9  # completions an optimizer step, a prompt; tokens a completion

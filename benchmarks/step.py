@@ -33,7 +33,7 @@ from step_bench import SIDES, about, measure, passes, peak_of, where_time_goes
 from step_growth import growth
 from step_work import CASES
 
-from grpo_ext.launch import leave_ranks
+from grpo_ext.run.ranks import leave_ranks
 
 PARTS = ("time", "memory", "ranks", "profile")
 RANK_CASES = ("countdown", "countdown, beta .04", "uneven, short", "uneven, short, beta .04")  # on two ranks

@@ -30,7 +30,7 @@ from countdown_runs import warm_start
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe
 from grpo_ext.recipe.folder import recipe_folder
-from grpo_ext.setup_run import train_rows
+from grpo_ext.run.parts import train_rows
 
 ENGINES = {
     "transformers": {"fast_generate": False},

@@ -22,9 +22,9 @@ from typing import Any
 from countdown_runs import recipe_for, train, warm_start
 from transformers import TrainerCallback
 
-from grpo_ext.evaluation.run import evaluate_model
+from grpo_ext.evaluation.evaluate import evaluate_model
 from grpo_ext.rewards import build
-from grpo_ext.setup_run import eval_rows
+from grpo_ext.run.parts import eval_rows
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "TRL": ("TRL", {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from grpo_ext.entry import run_training
+from grpo_ext.run.training import run_training
 
 if TYPE_CHECKING:
     from trl import SFTTrainer
@@ -24,7 +24,7 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     """TRL's `SFTTrainer` for a recipe."""
     from trl import SFTTrainer, get_quantization_config
 
-    from grpo_ext.setup_run import adapter_of, model_init_kwargs
+    from grpo_ext.run.parts import adapter_of, model_init_kwargs
     from grpo_ext.tasks.base import open_dataset
 
     args, run = recipe.training, recipe.run

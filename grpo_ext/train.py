@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from grpo_ext.entry import run_training
+from grpo_ext.run.training import run_training
 
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
@@ -23,8 +23,8 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     """The trainer of a recipe; data and rewards are checked before the model is loaded."""
     from trl import get_quantization_config
 
-    from grpo_ext.preflight.run import check_start
-    from grpo_ext.setup_run import adapter_of, eval_rows, model_init_kwargs, named_rewards_and_weights, train_rows
+    from grpo_ext.preflight.check_recipe import check_start
+    from grpo_ext.run.parts import adapter_of, eval_rows, model_init_kwargs, named_rewards_and_weights, train_rows
     from grpo_ext.trainer import GRPOExtTrainer
 
     args = recipe.training

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from registry_state import registry_as_before
 
-from grpo_ext.launch import gpu_is_there
+from grpo_ext.common.devices import gpu_is_there
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

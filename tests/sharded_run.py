@@ -173,7 +173,7 @@ def whole(trainer, how: str):
 
 
 def main(how: str, out: str, what: str, *words: str) -> int:
-    from grpo_ext.launch import leave_ranks
+    from grpo_ext.run.ranks import leave_ranks
 
     shard_on_a_cpu(how, Path(out))
     if what == "train":

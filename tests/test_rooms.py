@@ -1,4 +1,4 @@
-"""Who may know whom: imports between the rooms, read from the source."""
+"""Who may know whom: imports between the rooms, read from the source, and none in a circle."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ PACKAGE = REPO / "grpo_ext"
 
 # room -> what its files must not import at all, not even inside a function
 FORBIDDEN = {
+    "run": ("grpo_ext.cli", "grpo_ext.demo"),
     "rewards": ("torch", "grpo_ext.trainer", "grpo_ext.recipe.load", "grpo_ext.demo"),
     "recipe": ("torch", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.rewards"),
     "tasks": ("torch", "trl", "grpo_ext.trainer", "grpo_ext.cli"),
@@ -37,8 +38,12 @@ FORBIDDEN = {
 
 
 def imports(path) -> set[str]:
+    return imports_of(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def imports_of(nodes) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -54,6 +59,79 @@ def test_room_imports_only_what_it_may(room):
         for name in imports(path):
             for banned in FORBIDDEN[room]:
                 assert not (name == banned or name.startswith(banned + ".")), f"{path.name} imports {name}"
+
+
+# rooms whose functions import in circles; nothing imports in a circle as it is loaded
+CIRCLES_WITHIN_FUNCTIONS = ("grpo_ext.trainer",)
+
+
+def loaded(node, also_within_functions: bool):
+    """Every statement below `node` that runs, without those for a type checker."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not also_within_functions:
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from loaded(child, also_within_functions)
+
+
+def module_imports(also_within_functions: bool = False) -> dict[str, set[str]]:
+    """By module of the package, the modules of the package that it imports by name; without itself."""
+    paths = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    found = {}
+    for name, path in paths.items():
+        nodes = loaded(ast.parse(path.read_text(encoding="utf-8")), also_within_functions)
+        found[name] = (imports_of(nodes) & paths.keys()) - {name}
+    return found
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Nodes of circles, and of ways between circles; empty if there is none."""
+    left = set(graph)
+    while True:
+        reached = {other for name in left for other in graph[name]}
+        ends = {name for name in left if name not in reached or not graph[name] & left}
+        if not ends:
+            return sorted(left)
+        left -= ends
+
+
+@pytest.mark.parametrize("also_within_functions", [False, True])
+def test_no_modules_import_in_a_circle(also_within_functions):
+    graph = module_imports(also_within_functions)
+    if also_within_functions:
+        graph = {name: others for name, others in graph.items() if not name.startswith(CIRCLES_WITHIN_FUNCTIONS)}
+    assert circle(graph) == []
+
+
+def test_no_rooms_import_in_a_circle():
+    rooms: dict[str, set[str]] = {}
+    for name, others in module_imports().items():
+        room = ".".join(name.split(".")[:2])
+        rooms.setdefault(room, set()).update({".".join(other.split(".")[:2]) for other in others} - {room, "grpo_ext"})
+    assert circle(rooms) == []
+
+
+def test_circles_are_found():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}, "e": set()}) == ["b", "c"]
+
+
+def test_common_imports_no_other_room():
+    for path in (PACKAGE / "common").glob("*.py"):
+        assert all(name.startswith("grpo_ext.common") for name in imports(path) if name.startswith("grpo_ext")), (
+            path.name
+        )
+
+
+def test_the_top_shows_only_rooms_and_programs():
+    shown = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert {name for name in shown if "." in name} == {"__init__.py", "__main__.py", "train.py", "sft.py"}
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        assert (folder / "__init__.py").read_text().startswith('"""'), folder.name
 
 
 @pytest.mark.parametrize(
@@ -74,7 +152,8 @@ def test_only_the_trainer_touches_private_names_of_trl(room):
         ("grpo_ext.rewards", ("torch", "transformers", "trl", "math_verify", "pypinyin")),
         ("grpo_ext.cli.main", ("torch", "transformers", "trl", "datasets", "matplotlib")),
         ("grpo_ext.recipe.read", ("torch", "transformers", "trl")),
-        ("grpo_ext.launch", ("torch", "transformers", "trl")),
+        ("grpo_ext.run.training", ("torch", "transformers", "trl")),
+        ("grpo_ext.run.launch", ("torch", "transformers", "trl")),
     ],
 )
 def test_light_modules_stay_light(module, heavy):

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grpo_ext.preflight.report import Report
+    from grpo_ext.preflight.findings import Findings
 
 EXAMPLES = """\
 examples:
@@ -39,19 +39,19 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.run import check_recipe
+    from grpo_ext.preflight.check_recipe import check_recipe
 
-    report = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
+    findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
     if args.json:
-        print(json.dumps({"recipe": args.config, **report.as_dict()}, indent=2))
+        print(json.dumps({"recipe": args.config, **findings.as_dict()}, indent=2))
     else:
-        print_report(report, args.config)
-    return 0 if report.sound else 1
+        print_findings(findings, args.config)
+    return 0 if findings.sound else 1
 
 
-def print_report(report: Report, name: str) -> None:
+def print_findings(findings: Findings, name: str) -> None:
     """The findings in words: what was seen, then notes, then problems, then the verdict."""
-    figures = report.figures
+    figures = findings.figures
     if batch := figures.get("batch"):
         print(
             f"batch    a generation: {batch['prompts']} prompts, {batch['completions']} completions; "
@@ -65,11 +65,11 @@ def print_report(report: Report, name: str) -> None:
         print(f"server   {figures['server']}")
     if "disk" in figures:
         print(f"disk     {figures['disk']['free'] / 2**30:.0f} GiB free for output_dir")
-    for title, found in (("note", report.notes), ("PROBLEM", report.problems)):
+    for title, found in (("note", findings.notes), ("PROBLEM", findings.problems)):
         for problem in found:
             print(f"{title:8} {problem}")
-    count = len(report.problems)
-    verdict = "sound" if report.sound else f"{count} {'problem' if count == 1 else 'problems'}"
+    count = len(findings.problems)
+    verdict = "sound" if findings.sound else f"{count} {'problem' if count == 1 else 'problems'}"
     print(f"{name}: {verdict}")
 
 

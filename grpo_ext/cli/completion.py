@@ -57,6 +57,8 @@ def script() -> str:
         for inner_name, inner in subcommands(parser).items():
             words += [inner_name, *(option for action in inner._actions for option in action.option_strings)]
         words += keys if parser.get_default("takes_overrides") else []
+        more = parser.get_default("more_words")
+        words += more() if more else []
         cases.append(f'      {name}) words="{" ".join(dict.fromkeys(words))}" ;;')
     return BASH.format(commands=" ".join(["--help", "--version", *commands]), cases="\n".join(cases))
 

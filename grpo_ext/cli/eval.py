@@ -58,7 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.evaluation.load import evaluate_models
+    from grpo_ext.evaluation.evaluate_recipe import evaluate_models
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
@@ -82,9 +82,9 @@ def save(path: Path, found: dict[str, Any]) -> list[Path]:
 
     Of a single model `path` holds its summary; of several `{"models": {name: summary}, "comparisons": [...]}`.
     """
-    from grpo_ext.evaluation.run import save_evaluation
+    from grpo_ext.common.files import write_atomically
+    from grpo_ext.evaluation.evaluate import save_evaluation
     from grpo_ext.evaluation.table import markdown
-    from grpo_ext.files import write_atomically
 
     rows, summaries, samples = found["rows"], found["summaries"], found["samples"]
     page, completions = path.with_suffix(".md"), path.with_name(f"{path.stem}_completions.jsonl")

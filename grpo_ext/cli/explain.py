@@ -1,8 +1,18 @@
-"""`grpo-ext explain`: why a completion got its reward, in words."""
+"""`grpo-ext explain`: why a completion got its reward, in words, from any reward that was registered with `explain=`."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import typing
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.cli.rewards import load_plugins, plugin_parser, read_value
+
+if TYPE_CHECKING:
+    from grpo_ext.rewards.explanation import Explanation
+    from grpo_ext.rewards.reward import Registration
 
 EXAMPLES = """\
 examples:
@@ -10,6 +20,8 @@ examples:
   grpo-ext explain countdown --nums 3 4 5 --target 27 --completion "3 * (4 + 5)"
   grpo-ext explain poem --lines 水作青龙盘石堤 桃花夹岸鲁门西 若教月下乘舟去 --completion 一棹烟波去未迷
   grpo-ext explain poem --lines 白日依山尽 黄河入海流 欲穷千里目 更上一层楼 --tones pingshui
+
+`grpo-ext explain REWARD --help` says what a reward reads and takes.
 """
 
 
@@ -19,52 +31,76 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="why a completion got its reward",
         description=f"Say in words why a completion got its reward.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[plugin_parser()],
     )
-    rewards = parser.add_subparsers(title="rewards", metavar="REWARD", required=True)
-
-    countdown = rewards.add_parser("countdown", help="an equation that must use given numbers and make a target")
-    countdown.add_argument("--nums", nargs="+", type=number, required=True, metavar="N", help="the given numbers")
-    countdown.add_argument("--target", type=number, required=True, metavar="N", help="the number to make")
-    countdown.add_argument(
-        "--completion",
-        required=True,
-        metavar="TEXT",
-        help="what the model wrote; text without tags is taken as the answer",
-    )
-    countdown.set_defaults(run=run_countdown)
-
-    poem = rewards.add_parser("poem", help="the last line of Chinese regulated verse")
-    poem.add_argument(
-        "--lines", nargs="+", required=True, metavar="LINE", help="the given lines, 3 or 7; or the whole poem"
-    )
-    poem.add_argument("--completion", metavar="TEXT", help="what the model wrote (default: the last of --lines)")
-    poem.add_argument("--tones", default="modern", choices=("modern", "pingshui"), help="default: modern")
-    poem.add_argument("--rhyme-book", default="pingshui", choices=("pingshui", "xinyun"), help="default: pingshui")
-    poem.add_argument("--strict", action="store_true", help="positions 1, 3 and 5 count, too")
-    poem.set_defaults(run=run_poem)
+    parser.add_argument("reward", metavar="REWARD", help="a reward that explains itself, or how its name begins")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="its columns, options and --completion")
+    parser.set_defaults(run=run, more_words=explaining_rewards)
 
 
-def number(text: str) -> int | float:
-    """A number as it is written, whole ones without a point."""
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
-
-
-def run_countdown(args: argparse.Namespace) -> int:
-    from grpo_ext.rewards.countdown import explain_countdown
-
-    completion = args.completion if "<" in args.completion else f"<answer>{args.completion}</answer>"
-    print(explain_countdown(completion, args.nums, args.target))
+def run(args: argparse.Namespace) -> int:
+    load_plugins(args)
+    entry = registration(args.reward)
+    given = vars(parser_of(entry).parse_args(args.words))
+    print(explanation(entry, given.pop("completion", None), given).words)
     return 0
 
 
-def run_poem(args: argparse.Namespace) -> int:
-    from grpo_ext.rewards.poem import explain_poem
+def explaining_rewards() -> list[str]:
+    """The names of the rewards that explain themselves."""
+    from grpo_ext.rewards.registry import explaining, names
 
-    lines, completion = args.lines, args.completion
+    return [name for name in names() if explaining(name)]
+
+
+def registration(name: str) -> Registration:
+    """The reward called `name`, else the first that explains itself and whose name begins so.
+
+    Raises:
+        ValueError: if there is none, or it explains nothing.
+    """
+    from grpo_ext.rewards.registry import explaining, lookup
+
+    known = explaining_rewards()
+    chosen = name if name in known else next((full for full in known if full.startswith(name)), name)
+    if entry := explaining(chosen):
+        return entry
+    lookup(name)  # which says where there is no such reward
+    raise ValueError(f"{name} does not explain itself: register(..., explain=...). Those that do: {', '.join(known)}.")
+
+
+def parser_of(entry: Registration) -> argparse.ArgumentParser:
+    """What the reward's `explain` takes, as options: without a default they are needed."""
+    parser = argparse.ArgumentParser(prog=f"grpo-ext explain {entry.name}", description=entry.info.summary)
+    hints = typing.get_type_hints(entry.explain)
+    for name, parameter in inspect.signature(entry.explain).parameters.items():
+        flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
+        settings: dict[str, Any] = {"required": parameter.default is parameter.empty, **taken(hints.get(name, str))}
+        if name == "completion":
+            settings["help"] = "what the model wrote; text without tags is taken as the answer, where one is read"
+        elif not settings["required"]:
+            settings |= {"default": parameter.default, "help": f"default: {parameter.default}"}
+        parser.add_argument(*flags, **settings)
+    return parser
+
+
+def taken(hint: Any) -> dict[str, Any]:
+    """How a command line takes a value of a type: argparse's settings."""
+    if hint is bool:
+        return {"action": "store_true"}
+    if typing.get_origin(hint) is typing.Literal:
+        return {"choices": typing.get_args(hint)}
+    several = {"nargs": "+"} if (typing.get_origin(hint) or hint) in (list, Sequence) else {}
+    return several if str in (hint, *typing.get_args(hint)) else {**several, "type": read_value}
+
+
+def explanation(entry: Registration, completion: str | None, given: dict[str, Any]) -> Explanation:
+    """What the reward says. Of text without tags it is asked again as of an answer, if it then reads one."""
     if completion is None:
-        *lines, completion = lines
-    print(explain_poem(lines, completion, tones=args.tones, rhyme_book=args.rhyme_book, strict=args.strict))
-    return 0
+        return entry.explain(**given)
+    found = entry.explain(completion, **given)
+    if "<" not in completion and not found.marks:
+        tagged = entry.explain(f"<answer>{completion}</answer>", **given)
+        if any(kind == "answer" for _, _, kind, _ in tagged.marks):
+            return tagged
+    return found

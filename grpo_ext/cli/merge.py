@@ -44,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.merge import MERGED, merge_adapter
+    from grpo_ext.run.merge_adapter import MERGED, merge_adapter
 
     out = args.out or args.model / MERGED
     difference = merge_adapter(args.model, out, args.dtype, trust_remote_code=args.trust_remote_code)

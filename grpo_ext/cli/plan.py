@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
         return 0
-    from grpo_ext.preflight.engine import traffic
+    from grpo_ext.preflight.vllm_traffic import traffic
 
     lines = [*plan_lines(forecast), *size_lines(forecast, bool(recipe.flat["use_vllm"]))]
     for number, (sentence, weights) in enumerate(traffic(recipe.flat, forecast)):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from grpo_ext.curriculum.group_sizes import Estimate, Expectation
     from grpo_ext.curriculum.pass_rates import PassCount
-    from grpo_ext.curriculum.probe import Estimate, Expectation
 
 EXAMPLES = """\
 examples:
@@ -62,7 +62,7 @@ def _at_least(text: str, least: int) -> int:
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.curriculum.pass_rates import write_pass_rates
-    from grpo_ext.evaluation.probe import probe_recipe
+    from grpo_ext.evaluation.probe_recipe import probe_recipe
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
@@ -86,7 +86,7 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
     from rich.console import Console
     from rich.table import Table
 
-    from grpo_ext.curriculum.probe import SIZES, expect, rule_of_thumb, solved_shares, suggest
+    from grpo_ext.curriculum.group_sizes import SIZES, expect, rule_of_thumb, solved_shares, suggest
 
     console = Console()
     fewest = int(min(count.samples for count in counts))

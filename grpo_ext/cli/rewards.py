@@ -37,11 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    plugins = argparse.ArgumentParser(add_help=False)
-    plugins.add_argument(
-        "--plugin", action="append", default=[], metavar="FILE", help="a Python file that registers more"
-    )
-
+    plugins = plugin_parser()
     listing = commands.add_parser("list", parents=[plugins], help="all rewards, a line each")
     listing.set_defaults(run=run_list)
 
@@ -127,7 +123,7 @@ def shown(value: Any) -> str:
 
 def run_check(args: argparse.Namespace) -> int:
     load_plugins(args)
-    from grpo_ext.rewards.check import check_reward
+    from grpo_ext.rewards.own_examples import check_reward
     from grpo_ext.rewards.registry import lookup, names
 
     for name in args.names:
@@ -227,10 +223,24 @@ def read_option(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign:
         raise ValueError(f"--option {text}: write it as key=value.")
+    return key, read_value(value)
+
+
+def read_value(text: str) -> Any:
+    """What JSON reads, else the text."""
     try:
-        return key, json.loads(value)
+        return json.loads(text)
     except ValueError:
-        return key, value
+        return text
+
+
+def plugin_parser() -> argparse.ArgumentParser:
+    """The option `--plugin`, a parent of the parsers that have it."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="FILE", help="a Python file that registers more"
+    )
+    return parser
 
 
 def load_plugins(args: argparse.Namespace) -> None:

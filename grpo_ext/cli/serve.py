@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.setup_run import check_model_folder
+    from grpo_ext.run.parts import check_model_folder
     from grpo_ext.vllm import EngineFailure
     from grpo_ext.vllm.of_recipe import server_of
 

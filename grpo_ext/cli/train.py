@@ -55,11 +55,11 @@ def add_training_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.launch import launch, read_accelerate_config
     from grpo_ext.recipe.difference import check_same_run
     from grpo_ext.recipe.load import load_recipe, load_sft_recipe
     from grpo_ext.recipe.read import read_yaml
-    from grpo_ext.setup_run import check_before_launch
+    from grpo_ext.run.launch import launch, read_accelerate_config
+    from grpo_ext.run.parts import check_before_launch
 
     config_name = args.accelerate_config or read_yaml(args.config).get("accelerate_config", (None, None))[0]
     _, config = read_accelerate_config(config_name)

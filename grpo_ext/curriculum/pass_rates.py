@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_ext.files import write_atomically
+from grpo_ext.common.files import write_atomically
 
 # Bins of pass rates, as they are logged.
 HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from grpo_ext.demo.pipeline import Demo
 
-DEMOS = {"countdown": "grpo_ext.demo.countdown", "gsm8k": "grpo_ext.demo.gsm8k", "poem": "grpo_ext.demo.poem"}
+DEMOS = {
+    "countdown": "grpo_ext.demo.countdown_demo",
+    "gsm8k": "grpo_ext.demo.gsm8k_demo",
+    "poem": "grpo_ext.demo.poem_demo",
+}
 
 
 def get_demo(name: str) -> Demo:

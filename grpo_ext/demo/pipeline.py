@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.demo.report import print_report
+from grpo_ext.common.files import write_atomically
+from grpo_ext.demo.before_and_after import print_report
 from grpo_ext.demo.stages import Stages
-from grpo_ext.evaluation.load import evaluate_recipe
-from grpo_ext.evaluation.run import save_evaluation
-from grpo_ext.files import write_atomically
-from grpo_ext.launch import launch
+from grpo_ext.evaluation.evaluate import save_evaluation
+from grpo_ext.evaluation.evaluate_recipe import evaluate_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
+from grpo_ext.run.launch import launch
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
 EVAL_BATCH_SIZE = 256

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grpo_ext.files import write_atomically
+from grpo_ext.common.files import write_atomically
 
 
 @dataclass

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_ext.evaluation.generate import Completion
+from grpo_ext.evaluation.completions import Completion
 
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
 RESERVED = {"prompt", "completion", "completion_ids"}

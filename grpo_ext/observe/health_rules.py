@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from grpo_ext.near import did_you_mean
+from grpo_ext.common.near import did_you_mean
 
 WINDOW = 10  # logs that a mean is taken over
 ACTIONS = ("warn", "checkpoint", "rollback", "stop")  # each outweighs those before it

@@ -28,8 +28,8 @@ def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int 
 
     found = [panels(run) for run in runs]
     titles = list(dict.fromkeys(panel.title for some in found for panel in some))[:most]
-    rows = -(-len(titles) // 3) or 1
-    figure, axes = plt.subplots(rows, 3, figsize=(13, 3.25 * rows), layout="constrained", squeeze=False)
+    height = -(-len(titles) // 3) or 1
+    figure, axes = plt.subplots(height, 3, figsize=(13, 3.25 * height), layout="constrained", squeeze=False)
     for axis, title in zip(axes.flat, titles, strict=False):
         for number, (run, some) in enumerate(zip(runs, found, strict=True)):
             panel = next((panel for panel in some if panel.title == title), Panel(title, ""))

@@ -19,7 +19,7 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback
 
 import grpo_ext
-from grpo_ext.files import write_atomically
+from grpo_ext.common.files import write_atomically
 from grpo_ext.observe.jsonl import JsonLines, parts, read
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.objective.presets import PRESETS
+from grpo_ext.preflight.findings import Findings, quiet
+from grpo_ext.preflight.first_rows import first_rows
 from grpo_ext.preflight.model_size import model_size
-from grpo_ext.preflight.prompts import load_tokenizer, look_at_prompts
-from grpo_ext.preflight.report import Report, quiet
-from grpo_ext.preflight.rows import first_rows
-from grpo_ext.recipe.check import processes
+from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
-from grpo_ext.recipe.plan import Plan, as_dict, make_plan
+from grpo_ext.recipe.rules import processes
+from grpo_ext.recipe.run_plan import Plan, as_dict, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.setup_run import is_one_split
+from grpo_ext.run.parts import is_one_split
 
 PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
 MEASURED = 64  # prompts that are tokenized
@@ -115,7 +115,7 @@ def count_eval_rows(recipe: Recipe) -> int | None:
 
 def prompt_tokens(recipe: Recipe) -> float | None:
     """Mean length of the first prompts; `None` where the tokenizer or the rows are not here."""
-    aside = Report()
+    aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
     rows = first_rows(recipe, MEASURED, aside) if tokenizer else []
     seen = look_at_prompts([row["prompt"] for row in rows], tokenizer, recipe.flat, aside) if rows else None

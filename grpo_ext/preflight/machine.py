@@ -9,33 +9,33 @@ import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
-from grpo_ext.launch import gpu_is_there
-from grpo_ext.near import did_you_mean
-from grpo_ext.preflight.report import Report
-from grpo_ext.recipe.check import Values
+from grpo_ext.common.devices import gpu_is_there
+from grpo_ext.common.near import did_you_mean
+from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_config
+from grpo_ext.recipe.rules import Values
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 GIB = 2**30
 
 
-def check_machine(v: Values, report: Report) -> None:
+def check_machine(v: Values, findings: Findings) -> None:
     """Packages that the recipe's options need, its launcher, and a GPU where it asks for one."""
     needed = {"vllm": v["use_vllm"], "bitsandbytes": v["load_in_4bit"] or v["load_in_8bit"], "peft": v["use_peft"]}
     for package, key in (("vllm", "use_vllm"), ("bitsandbytes", "load_in_4bit"), ("peft", "use_peft")):
         if needed[package] and find_spec(package) is None:
-            report.problem(f"{key} needs the package {package}: pip install {package}.", key)
+            findings.problem(f"{key} needs the package {package}: pip install {package}.", key)
     if v["accelerate_config"]:
         try:
             accelerate_config(v["accelerate_config"])
         except FileNotFoundError as error:
-            report.problem(error, "accelerate_config")
-    check_reporting(v, report)
+            findings.problem(error, "accelerate_config")
+    check_reporting(v, findings)
     if not v["use_cpu"] and not gpu_is_there():
-        report.note("there is no GPU here: `grpo-ext train` would train on the CPU.", "use_cpu")
+        findings.note("there is no GPU here: `grpo-ext train` would train on the CPU.", "use_cpu")
 
 
-def check_reporting(v: Values, report: Report) -> None:
+def check_reporting(v: Values, findings: Findings) -> None:
     """Whether each tool of `report_to` is one that transformers knows and is installed."""
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -47,15 +47,15 @@ def check_reporting(v: Values, report: Report) -> None:
             continue
         if name not in INTEGRATION_TO_CALLBACK:
             known = ["none", "all", *INTEGRATION_TO_CALLBACK]
-            report.problem(
+            findings.problem(
                 f"report_to is none, all, or among {', '.join(known[2:])}; got {name!r}.{did_you_mean(str(name), known)}",
                 "report_to",
             )
         else:
-            report.problem(f"report_to: {name} is not installed: pip install {name}, or write `none`.", "report_to")
+            findings.problem(f"report_to: {name} is not installed: pip install {name}, or write `none`.", "report_to")
 
 
-def check_server(v: Values, report: Report) -> None:
+def check_server(v: Values, findings: Findings) -> None:
     """Whether the vLLM server of the recipe answers."""
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
@@ -63,10 +63,10 @@ def check_server(v: Values, report: Report) -> None:
     key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
     try:
         with urllib.request.urlopen(f"{base.rstrip('/')}/health/", timeout=SERVER_PATIENCE):
-            report.figures["server"] = f"{base} answers"
+            findings.figures["server"] = f"{base} answers"
     except (OSError, ValueError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", None) or error
-        report.problem(
+        findings.problem(
             f"no vLLM server answers at {base} ({reason}). Start one with `grpo-ext serve`, or with `grpo-ext train --serve`, "
             "or correct vllm_server_host and vllm_server_port.",
             key,
@@ -86,20 +86,20 @@ def least_on_disk(v: Values) -> int | None:
     return weights * (1 + kept * (1 if v["save_only_model"] else 3))  # AdamW keeps two numbers a weight
 
 
-def check_disk(v: Values, report: Report) -> None:
+def check_disk(v: Values, findings: Findings) -> None:
     """Whether checkpoints can be written into `output_dir`, and have room there."""
     folder, needed = v["output_dir"], least_on_disk(v)
     path = Path(folder).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        report.problem(
+        findings.problem(
             f"output_dir {folder} cannot be written: {there} is no folder that you may write to.", "output_dir"
         )
         return
     free = shutil.disk_usage(there).free
-    report.figures["disk"] = {"free": free, "needed": needed}
+    findings.figures["disk"] = {"free": free, "needed": needed}
     if needed is not None and needed > free:
-        report.problem(
+        findings.problem(
             f"output_dir {folder} has {free / GIB:.1f} GiB free, and the run will keep at least {needed / GIB:.1f} GiB: write "
             "save_total_limit: 1, save_only_model: true, or another output_dir.",
             "output_dir",

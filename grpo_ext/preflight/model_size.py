@@ -8,8 +8,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig, get_peft_config
 
-from grpo_ext.recipe.check import Values
 from grpo_ext.recipe.memory import ModelSize
+from grpo_ext.recipe.rules import Values
 
 
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:

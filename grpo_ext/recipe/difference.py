@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from grpo_ext.files import write_atomically
+from grpo_ext.common.files import write_atomically
 
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe

@@ -16,12 +16,13 @@ from typing import Any
 
 from trl import ModelConfig, SFTConfig
 
+from grpo_ext.common.near import unknown
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe.check import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
 from grpo_ext.recipe.contradictions import idle_keys
 from grpo_ext.recipe.foreign import instead_of
-from grpo_ext.recipe.problems import Problem, RecipeError, unknown
+from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Settings, read_settings
+from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class, task_classes
@@ -54,7 +55,7 @@ class Recipe:
 
     def fit_machine(self) -> None:
         """Where there is no accelerator and the recipe does not say: set `use_cpu`, and no `bf16`."""
-        from grpo_ext.launch import accelerator_is_there
+        from grpo_ext.common.devices import accelerator_is_there
 
         if "use_cpu" not in self.values["training"] and not accelerator_is_there():
             self.values["training"] |= {"use_cpu": True, "bf16": self.values["training"].get("bf16", False)}

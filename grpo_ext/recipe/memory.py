@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grpo_ext.recipe.batch import Batch
-from grpo_ext.recipe.check import Values
+from grpo_ext.recipe.rules import Values
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -77,9 +77,9 @@ def memory_estimate(
     share = batch.num_processes
     own = weight_bytes(size, v)
     trained = 4 if v["use_peft"] else own
-    rows, length = batch.per_device_train_batch_size, prompt_tokens + (v["max_completion_length"] or 0)
-    layer = 34 * rows * length * size.hidden_size
-    kept = 2 * rows * length * size.hidden_size * size.num_hidden_layers
+    sequences, length = batch.per_device_train_batch_size, prompt_tokens + (v["max_completion_length"] or 0)
+    layer = 34 * sequences * length * size.hidden_size
+    kept = 2 * sequences * length * size.hidden_size * size.num_hidden_layers
     weights = size.parameters * own // (share if sharding >= 3 else 1)
     sampled = batch.completions // share * length
     parts = {

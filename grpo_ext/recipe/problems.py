@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_ext.near import did_you_mean
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -39,12 +37,3 @@ class RecipeError(ValueError):
         self.problems = list(problems)
         self.recipe = recipe
         super().__init__("\n".join(str(problem) for problem in self.problems))
-
-
-def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """The sentence for a word that is not among the known ones."""
-    known = sorted(known)
-    if guess := did_you_mean(word, known):
-        return f"unknown {kind} {word!r}.{guess}"
-    listed = f" Known: {', '.join(known)}." if len(known) <= 30 else ""
-    return f"unknown {kind} {word!r}.{listed}"

@@ -14,7 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe import engine, groups, safety, sampling, speed
+from grpo_ext.recipe import group_options, safety_options, sampling_options, speed_options, vllm_options
 
 # TRL keeps these as plain strings and fails on a misspelt one only after the first generation, or never.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -36,11 +36,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "advantage_normalizer": ("all", "useful"),
     "kl_estimator": ("k1", "k2", "k3"),
     "preset": tuple(PRESETS),
-    **groups.CHOICES,
-    **sampling.CHOICES,
-    **engine.CHOICES,
-    **speed.CHOICES,
-    **safety.CHOICES,
+    **group_options.CHOICES,
+    **sampling_options.CHOICES,
+    **vllm_options.CHOICES,
+    **speed_options.CHOICES,
+    **safety_options.CHOICES,
 }
 
 # Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
@@ -87,21 +87,21 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "vllm_server_port": (1, 65535),
     "vllm_server_timeout": (0, None),
     "vllm_tensor_parallel_size": (1, None),
-    **groups.RANGES,
-    **sampling.RANGES,
-    **engine.RANGES,
-    **speed.RANGES,
-    **safety.RANGES,
+    **group_options.RANGES,
+    **sampling_options.RANGES,
+    **vllm_options.RANGES,
+    **speed_options.RANGES,
+    **safety_options.RANGES,
 }
 
 
 @dataclass
 class GRPOExtConfig(
-    groups.GroupOptions,
-    sampling.SamplingOptions,
-    speed.SpeedOptions,
-    engine.EngineOptions,
-    safety.SafetyOptions,
+    group_options.GroupOptions,
+    sampling_options.SamplingOptions,
+    speed_options.SpeedOptions,
+    vllm_options.EngineOptions,
+    safety_options.SafetyOptions,
     GRPOConfig,
 ):
     """TRL's `GRPOConfig` with the options of this package.

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from grpo_ext.near import did_you_mean
+from grpo_ext.common.near import did_you_mean
 from grpo_ext.recipe.read import Word
 from grpo_ext.recipe.schema import CHOICES, RANGES
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.answers import last_answer, last_boxed
+from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 from grpo_ext.rewards.tame import is_tame
@@ -30,9 +31,15 @@ _HALF = {"solution": r"so it is $\frac{1}{2}$"}
 _GSM8K = {"solution": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"}
 
 
+def explain_accuracy(completion: str, *, solution: str) -> Explanation:
+    """The gold answer beside the answer that was read."""
+    return Explanation(f"The solution was: {solution}", answer_marks(completion))
+
+
 @register(
     "accuracy",
     needs_cpu=True,
+    explain=explain_accuracy,
     examples=[
         Example(r"It is \boxed{\frac{2}{4}}.", 1.0, _HALF),
         Example("<think>3, no 4</think><answer>72</answer>", 1.0, _GSM8K),

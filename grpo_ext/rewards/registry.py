@@ -8,6 +8,7 @@ def brief(completions, *, limit: int = 5):
 build("brief", limit=80)(completions=["..."])
 """
 
+import copyreg
 import importlib
 import inspect
 import re
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from grpo_ext.near import did_you_mean
+from grpo_ext.common.near import did_you_mean
+from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.modules import load_module
 from grpo_ext.rewards.reward import Example, Registration, Reward, RewardInfo
 from grpo_ext.rewards.signature import read_signature
@@ -28,7 +30,11 @@ _lazy: dict[str, str] = {}  # name -> the module, or `module:function`, that bri
 
 
 def register(
-    name: str, *, needs_cpu: bool = False, examples: Iterable[Example] = ()
+    name: str,
+    *,
+    needs_cpu: bool = False,
+    examples: Iterable[Example] = (),
+    explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
     """Decorator that puts `function(completions, ...)` into the catalogue as `name`; the function stays as it is.
 
@@ -36,6 +42,8 @@ def register(
         name: letters, digits, `_`, `-`, beginning with a letter.
         needs_cpu: heavy enough for worker processes (`reward_workers`), where it is called with one row at a time.
         examples: completions with their scores, run by `grpo-ext rewards check`.
+        explain: `explain(completion, *, ...)` says why one completion got its score, for the report and `grpo-ext explain`. It
+            takes the function's columns, of one row, and its options, each by name.
 
     Raises:
         ValueError: if the name is taken by another function or has other characters.
@@ -53,7 +61,7 @@ def register(
         signature = read_signature(function)
         if needs_cpu and (bound := [e for e in signature.extras if e not in ("prompts", "completion_ids")]):
             raise TypeError(f"{function.__qualname__} needs_cpu, and {bound[0]} cannot be sent to a worker process.")
-        _registered[name] = Registration(name, function, signature, needs_cpu, tuple(examples))
+        _registered[name] = Registration(name, function, signature, needs_cpu, tuple(examples), explain)
         return function
 
     return decorate
@@ -106,6 +114,18 @@ def lookup(name: str) -> Registration:
     return _registered[name]
 
 
+def explaining(name: str) -> Registration | None:
+    """The registration of `name`; `None` where it explains nothing, or is not to be had here."""
+    announce_entry_points()
+    if name not in _registered and name not in _lazy:
+        return None
+    try:
+        entry = lookup(name)
+    except (ImportError, ValueError):
+        return None
+    return entry if entry.explain else None
+
+
 def build(name: str, **options: Any) -> Reward:
     """The reward registered as `name`, with `options`; `ValueError` if either is unknown."""
     return Reward(lookup(name), options)
@@ -155,3 +175,11 @@ def rebuild(
     if registered not in _registered and registered not in _lazy:
         load_module(module, file)
     return Reward(lookup(registered), options, name)
+
+
+def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
+    """A reward as `pickle` keeps it: by the name that it is registered under."""
+    return rebuild, (*packed(reward.registration), reward.options, reward.name)
+
+
+copyreg.pickle(Reward, reduced)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.signature import EXTRAS, Signature, complete_options
 
 Score = float | None
@@ -52,6 +53,7 @@ class Registration:
     signature: Signature
     needs_cpu: bool
     examples: tuple[Example, ...]
+    explain: Callable[..., Explanation] | None = None
 
     @property
     def info(self) -> RewardInfo:
@@ -109,11 +111,6 @@ class Reward:
 
     def __repr__(self) -> str:
         return f"Reward({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
-
-    def __reduce__(self):
-        from grpo_ext.rewards import registry
-
-        return registry.rebuild, (*registry.packed(self.registration), self.options, self.name)
 
 
 def plain_text(completion: Any) -> str:

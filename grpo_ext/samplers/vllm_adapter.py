@@ -20,7 +20,7 @@ import torch
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from grpo_ext.recipe.engine import OR_MERGED
+from grpo_ext.recipe.vllm_options import OR_MERGED
 from grpo_ext.samplers.vllm import EngineGeneration
 from grpo_ext.samplers.vllm_client import PROBE_SECONDS, ServerClient
 from grpo_ext.vllm.settings import adapter_engine

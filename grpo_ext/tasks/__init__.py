@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from grpo_ext.common.near import unknown
 from grpo_ext.tasks.base import Task
 
 # Named here rather than registered on import, so that one task's packages are not loaded for another's run.
@@ -22,8 +23,6 @@ def get_task_class(name: Any) -> type[Task]:
     Raises:
         ValueError: if there is no such task.
     """
-    from grpo_ext.recipe.problems import unknown
-
     path = MODULES.get(name, name) if isinstance(name, str) else None
     if not isinstance(path, str) or ":" not in path:
         raise ValueError(unknown("task", str(name), MODULES) + " A task of your own is written `pkg.module:Class`.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate.utils import gather_object
 from torch import nn
 
-from grpo_ext.evaluation.generate import Completion, Decoding, generate_completions
+from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, outcome_figures, score_completions, summarize
 from grpo_ext.seams import trl as seam
 

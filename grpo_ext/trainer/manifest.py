@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from grpo_ext.files import write_atomically
+from grpo_ext.common.files import write_atomically
 
 MANIFEST = "manifest.json"
 STATE = "grpo_state_{}.pt"  # what a rank knows beside what transformers saves

@@ -11,7 +11,7 @@ from types import FrameType
 import torch
 from accelerate import Accelerator
 
-from grpo_ext.launch import EXIT_INTERRUPTED, tell_ready
+from grpo_ext.run.ranks import EXIT_INTERRUPTED, tell_ready
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 logger = logging.getLogger(__name__)

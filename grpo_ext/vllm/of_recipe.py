@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from grpo_ext.launch import gpu_is_there
+from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.vllm.server import LOG, Server

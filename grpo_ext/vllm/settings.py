@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from grpo_ext.recipe.check import Values
-from grpo_ext.recipe.engine import engine_rank
 from grpo_ext.recipe.memory import BYTES
+from grpo_ext.recipe.rules import Values
+from grpo_ext.recipe.vllm_options import vllm_rank
 
 MIB = 2**20
 BLOCK = 128  # tokens of a block of vLLM's CPU cache
@@ -90,7 +90,7 @@ def adapter_engine(r: int) -> dict[str, Any]:
     Raises:
         ValueError: for a rank that vLLM has no room for.
     """
-    rank = engine_rank(r)
+    rank = vllm_rank(r)
     if rank is None:
         raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}

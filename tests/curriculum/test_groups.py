@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_ext.curriculum.group_log import WINDOW, GroupLog, merge_metrics
 from grpo_ext.curriculum.groups import GroupRule, Groups, groups_to_draw, join_groups, silence
-from grpo_ext.curriculum.prompts import PromptSupply
+from grpo_ext.curriculum.prompt_supply import PromptSupply
 
 NAN = math.nan
 

@@ -35,7 +35,7 @@ def small_recipe(name: str, folder: Path) -> Path:
 
 
 def small_demo(folder: Path):
-    from grpo_ext.demo.countdown import DEMO
+    from grpo_ext.demo.countdown_demo import DEMO
 
     folder.mkdir(exist_ok=True)
     names = {field: str(small_recipe(getattr(DEMO, field), folder)) for field in ("recipe", "sft_recipe")}

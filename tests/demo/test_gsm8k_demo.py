@@ -14,7 +14,7 @@ import pytest
 from conftest import REPO
 
 from grpo_ext.demo.known import get_demo
-from grpo_ext.evaluation.generate import encode_prompts
+from grpo_ext.evaluation.completions import encode_prompts
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.rewards import build
 from grpo_ext.tasks.gsm8k import GSM8K

@@ -17,7 +17,7 @@ sys.path.insert(0, str(REPO / "benchmarks"))
 from step_bench import Bench
 from step_work import Case
 
-from grpo_ext.launch import leave_ranks
+from grpo_ext.run.ranks import leave_ranks
 
 COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "barrier")
 # prompts and completions of very different lengths, so that ranks hold rows of different sizes

@@ -8,7 +8,7 @@ import pytest
 import torch.multiprocessing
 from accelerate import Accelerator
 
-from grpo_ext.launch import leave_ranks
+from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.trainer.sampler import _refuse_raw_logprobs
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from grpo_ext.entry import run_training
 from grpo_ext.recipe.load import load_recipe
+from grpo_ext.run.training import run_training
 from grpo_ext.train import announce, make_trainer
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_ext.evaluation.generate import Completion
+from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import Sample, mean_and_error, outcome_figures, pass_at_k, score_completions, summarize
 
 

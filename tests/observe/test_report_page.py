@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from grpo_ext.cli.main import main
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.observe.read_run import read_run
-from grpo_ext.observe.report.columns import in_utf16
-from grpo_ext.observe.report.explain import explain
+from grpo_ext.observe.report.columns import explain, in_utf16
 from grpo_ext.observe.report.page import build_page, packed
+from grpo_ext.rewards import register
+from grpo_ext.rewards.explanation import Explanation
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>{{SCRIPT}}\ud800 \u2028 <!-- "
 LINES = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]
@@ -179,6 +180,19 @@ def test_columns_of_another_shape_are_no_error(columns):
             [],
         ),
     ]
+
+
+def test_a_reward_of_ones_own_explains_itself():
+    def explain_brief(completion, *, limit):
+        return Explanation(f"at most {limit}", ((0, 1, "fault", "too long"),))
+
+    @register("brief", explain=explain_brief)
+    def brief(completions, limit):
+        return [0.0 for _ in completions]
+
+    rewards = [{"name": "mine", "reward": "brief", "options": {}}, {"name": "org/model"}]
+    found = explain(sample(1, "text", columns={"limit": 3, "other": 4}), rewards)
+    assert found == ({"mine": "at most 3"}, [(0, 1, "fault", "too long")])
 
 
 def test_marks_are_counted_as_browsers_count():

@@ -14,7 +14,7 @@ import yaml
 from conftest import REPO
 
 from grpo_ext.cli.main import main
-from grpo_ext.preflight.run import check_recipe
+from grpo_ext.preflight.check_recipe import check_recipe
 
 SOUND = {
     "use_cpu": True,
@@ -152,7 +152,7 @@ def folder(tmp_path, monkeypatch):
         "def short(completions, **kwargs):\n    return []\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("grpo_ext.preflight.rows.PATIENCE", 60.0)  # a busy machine is no fault of the data
+    monkeypatch.setattr("grpo_ext.preflight.first_rows.PATIENCE", 60.0)  # a busy machine is no fault of the data
     return tmp_path
 
 
@@ -188,10 +188,10 @@ def test_there_are_forty():
 
 
 def test_the_recipe_that_is_broken_is_sound(folder, tiny_folder, no_model):
-    report = check_recipe(written(folder, tiny_folder, {"vllm_server_port": 8000}))
-    assert report.sound, report.problems
-    assert report.figures["prompts"]["rows"] == 40
-    assert report.figures["rewards"]["scores"]["format"] == [0.0, 0.0, 1.0]
+    findings = check_recipe(written(folder, tiny_folder, {"vllm_server_port": 8000}))
+    assert findings.sound, findings.problems
+    assert findings.figures["prompts"]["rows"] == 40
+    assert findings.figures["rewards"]["scores"]["format"] == [0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -199,10 +199,10 @@ def test_what_is_broken_is_named_with_a_way_out(folder, tiny_folder, no_model, n
     changes, key, words = BROKEN[name]
     path = written(folder, tiny_folder, changes)
     start = time.process_time()  # other programs of this machine do not count
-    report = check_recipe(path)
+    findings = check_recipe(path)
     assert time.process_time() - start < 10
-    named = [problem for problem in report.problems if problem.key == key and words in problem.message]
-    assert named, report.problems
+    named = [problem for problem in findings.problems if problem.key == key and words in problem.message]
+    assert named, findings.problems
     assert key is None or named[0].place.startswith(f"{path}:")
 
 
@@ -226,10 +226,10 @@ def test_the_command_answers_in_time_and_in_words(folder, tiny_folder):
 def test_json_has_it_all(folder, tiny_folder, capsys):
     path = written(folder, tiny_folder, {"vllm_server_port": 8000})
     assert main(["check", "--config", str(path), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["sound"] is True and report["problems"] == []
-    assert report["prompts"]["first"].startswith("<|im_start|>system")
-    assert report["batch"] == {"prompts": 2, "completions": 8, "step": 8}
+    findings = json.loads(capsys.readouterr().out)
+    assert findings["sound"] is True and findings["problems"] == []
+    assert findings["prompts"]["first"].startswith("<|im_start|>system")
+    assert findings["batch"] == {"prompts": 2, "completions": 8, "step": 8}
     assert main(["check", "--config", str(path), "--json", "--loss_type", "x"]) == 1
     assert json.loads(capsys.readouterr().out)["problems"][0]["key"] == "loss_type"
 
@@ -237,15 +237,15 @@ def test_json_has_it_all(folder, tiny_folder, capsys):
 def test_what_depends_on_nothing_wrong_is_looked_at_all_the_same(folder, tiny_folder):
     """A batch that does not fit, a reward that does not exist, no server: all are told at once."""
     changes = {"per_device_train_batch_size": 6, "reward_funcs": ["raises.py:raises"], "report_to": "wandbb"}
-    report = check_recipe(written(folder, tiny_folder, changes))
-    assert [problem.key for problem in report.problems] == ["num_generations", "reward_funcs", "report_to"]
-    assert report.figures["prompts"]["rows"] == 40 and "batch" not in report.figures
+    findings = check_recipe(written(folder, tiny_folder, changes))
+    assert [problem.key for problem in findings.problems] == ["num_generations", "reward_funcs", "report_to"]
+    assert findings.figures["prompts"]["rows"] == 40 and "batch" not in findings.figures
 
 
 def test_an_empty_recipe_lacks_a_model(folder):
     (folder / "empty.yaml").touch()
-    report = check_recipe(folder / "empty.yaml")
-    assert "model_name_or_path" in [problem.key for problem in report.problems]
+    findings = check_recipe(folder / "empty.yaml")
+    assert "model_name_or_path" in [problem.key for problem in findings.problems]
 
 
 def test_elsewhere_leaves_this_machine_out(folder, tiny_folder):

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from grpo_ext.preflight import machine
-from grpo_ext.preflight.report import Report
+from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.load import load_recipe
 
 
@@ -42,15 +42,15 @@ def test_a_server_that_answers_is_said_so(server, by_url):
         if by_url
         else {"vllm_server_host": "127.0.0.1", "vllm_server_port": server}
     )
-    report = Report()
-    machine.check_server(flat(use_vllm=True, vllm_mode="server", **place), report)
-    assert report.sound and base in report.figures["server"]
+    findings = Findings()
+    machine.check_server(flat(use_vllm=True, vllm_mode="server", **place), findings)
+    assert findings.sound and base in findings.figures["server"]
 
 
 def test_no_server_is_asked_for_where_none_is_used():
-    report = Report()
-    machine.check_server(flat(use_vllm=True, vllm_mode="colocate"), report)
-    assert report.sound and not report.figures
+    findings = Findings()
+    machine.check_server(flat(use_vllm=True, vllm_mode="colocate"), findings)
+    assert findings.sound and not findings.figures
 
 
 def test_a_full_disk_is_a_problem(tiny_folder, tmp_path, monkeypatch):
@@ -58,25 +58,25 @@ def test_a_full_disk_is_a_problem(tiny_folder, tmp_path, monkeypatch):
     values = {"model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "out" / "run")}
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(0, 0, 7 * weights - 1))
-    report = Report()
-    machine.check_disk(flat(**values, save_total_limit=2), report)
-    assert "save_total_limit" in report.problems[0].message and report.problems[0].key == "output_dir"
+    findings = Findings()
+    machine.check_disk(flat(**values, save_total_limit=2), findings)
+    assert "save_total_limit" in findings.problems[0].message and findings.problems[0].key == "output_dir"
     for enough in ({"save_total_limit": 1}, {"save_only_model": True}, {"save_strategy": "no"}, {"use_peft": True}):
-        report = Report()
-        machine.check_disk(flat(**values, **enough), report)
-        assert report.sound, enough
+        findings = Findings()
+        machine.check_disk(flat(**values, **enough), findings)
+        assert findings.sound, enough
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(0, 0, weights - 1))
     for kept, sound in (({}, True), ({"save_merged": True}, False)):
-        report = Report()
-        machine.check_disk(flat(**values, use_peft=True, **kept), report)
-        assert report.sound == sound, kept
+        findings = Findings()
+        machine.check_disk(flat(**values, use_peft=True, **kept), findings)
+        assert findings.sound == sound, kept
 
 
 def test_a_tracker_that_is_not_installed_is_a_problem():
     for name, words in (("neptune", "pip install neptune"), ("tensorbord", "'tensorboard'")):
-        report = Report()
-        machine.check_reporting(flat(report_to=name), report)
-        assert words in report.problems[0].message
-    report = Report()
-    machine.check_reporting(flat(report_to="none"), report)
-    assert report.sound
+        findings = Findings()
+        machine.check_reporting(flat(report_to=name), findings)
+        assert words in findings.problems[0].message
+    findings = Findings()
+    machine.check_reporting(flat(report_to="none"), findings)
+    assert findings.sound

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from grpo_ext import GRPOExtConfig
 from grpo_ext.recipe.batch import Batch, batch_of, nearest_fits, whole_eval_groups, whole_groups
-from grpo_ext.recipe.check import flat_values
+from grpo_ext.recipe.rules import flat_values
 
 SIZES = st.integers(1, 24)
 

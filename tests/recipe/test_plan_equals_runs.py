@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, TrainerCallback
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.recipe.check import flat_values
-from grpo_ext.recipe.plan import make_plan
+from grpo_ext.recipe.rules import flat_values
+from grpo_ext.recipe.run_plan import make_plan
 from grpo_ext.tiny.model import build_model
 
 ONE_EACH = [{"role": "user", "content": "Hi"}]

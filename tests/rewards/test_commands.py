@@ -161,6 +161,42 @@ def test_explain_poem(command, capsys):
     assert "poem_format 1.000" in second and "poem_yun 1" in second
 
 
+EXPLAINING = """
+from grpo_ext.rewards import register
+from grpo_ext.rewards.explanation import Explanation
+
+def explain(completion: str, *, limits: list[int], loud: bool = False):
+    return Explanation(f"{completion!r}, {limits}, {loud}")
+
+@register("within", explain=explain)
+def within(completions, limits, *, loud: bool = False):
+    "1 within the limits."
+    return [1.0 for _ in completions]
+"""
+
+
+def test_explain_a_reward_of_ones_own(command, capsys, tmp_path):
+    plugin = tmp_path / "within.py"
+    plugin.write_text(EXPLAINING)
+    words = ("explain", "--plugin", plugin, "with", "--limits", 1, 2, "--completion", "no tags")
+    assert command(*words) == 0
+    assert capsys.readouterr().out == "'no tags', [1, 2], False\n"
+    assert command(*words, "--loud") == 0
+    assert capsys.readouterr().out == "'no tags', [1, 2], True\n"
+
+
+def test_explain_names_what_it_lacks(command, capsys):
+    with pytest.raises(
+        ValueError, match=r"length does not explain itself.*accuracy, countdown, poem_format, poem_yun"
+    ):
+        command("explain", "length", "--completion", "x")
+    with pytest.raises(ValueError, match="Did you mean 'length'"):
+        command("explain", "lenth", "--completion", "x")
+    with pytest.raises(SystemExit):
+        command("explain", "countdown", "--nums", 1, "--completion", "x")
+    assert "required: --target" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["rewards"], ["rewards", "score"], ["explain"]])
 def test_help_has_examples(command, capsys, words):
     with pytest.raises(SystemExit):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.rewards import build
-from grpo_ext.rewards.countdown import fault, in_words
+from grpo_ext.rewards.countdown_reward import fault, in_words
 
 
 def score(answer: str, nums, target, **options) -> float:

@@ -140,7 +140,7 @@ def test_labels_make_one_reward_two():
         ([], None, "No reward is named"),
         ([3], None, "not 3"),
         (["no_such_package.module:f"], None, "cannot be imported: ModuleNotFoundError"),
-        (["grpo_ext.rewards.countdown:cuntdown"], None, "no function 'cuntdown'. Did you mean 'countdown'"),
+        (["grpo_ext.rewards.countdown_reward:cuntdown"], None, "no function 'cuntdown'. Did you mean 'countdown'"),
         ([{"name": "org/model", "mode": "x"}], None, "takes no options"),
         ([{"name": "org/model", "label": "x"}], None, "cannot have a label"),
     ],

@@ -23,8 +23,8 @@ sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective"), str(REPO / "benchm
 from invariance import Catch, fixed_completion, lucky  # noqa: E402
 from oracle import loss_of_step, token_logps  # noqa: E402
 
-from grpo_ext.launch import leave_ranks  # noqa: E402
 from grpo_ext.recipe.schema import GRPOExtConfig  # noqa: E402
+from grpo_ext.run.ranks import leave_ranks  # noqa: E402
 from grpo_ext.trainer.objective import ExactObjective  # noqa: E402
 from grpo_ext.trainer.refill import FilteredGroups  # noqa: E402
 

@@ -15,7 +15,7 @@ import torch
 from conftest import REPO
 from safetensors.torch import load_file
 
-from grpo_ext.launch import EXIT_INTERRUPTED
+from grpo_ext.run.ranks import EXIT_INTERRUPTED
 from grpo_ext.trainer.manifest import checkpoints, what_is_wrong
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_ext.observe.read_run import RunData
-from grpo_ext.observe.report.explain import Mark, explain
+from grpo_ext.rewards.explanation import Mark
+from grpo_ext.rewards.registry import explaining
 
 CHUNK = 250  # completions whose texts are unpacked together
 
@@ -46,6 +47,32 @@ def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> l
         said, marks = explain(row, rewards)
         found.append([row["text"], said, in_utf16(row["text"], marks)])
     return found
+
+
+def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[str, str], list[Mark]]:
+    """By reward, what it says of a completion; and all marks on the completion's characters.
+
+    Args:
+        row: a line of `samples.jsonl`.
+        rewards: name, registered name (`reward`) and `options` of each, as in `run.json`.
+
+    A reward that has nothing to say, or whose columns were not kept, says nothing.
+    """
+    said: dict[str, str] = {}
+    marks: list[Mark] = []
+    columns = row.get("columns") or {}
+    for reward in rewards:
+        entry = explaining(reward.get("reward", reward["name"]))
+        if entry is None:
+            continue
+        try:
+            read = {name: columns[name] for name in entry.signature.columns}
+            words, more = entry.explain(row["text"], **read, **(reward.get("options") or {}))
+        except (KeyError, TypeError, ValueError):  # columns of another shape than the reward reads
+            continue
+        said[reward["name"]] = words
+        marks += [mark for mark in more if mark not in marks]
+    return said, sorted(marks)
 
 
 def messages(prompt: Any) -> list[list[str]]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from grpo_ext.files import write_atomically
+from grpo_ext.common.files import write_atomically
 from grpo_ext.observe.jsonl import parts
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData, distinct, find_folder, read_run, short_name

@@ -6,7 +6,7 @@ The way of a poem: `text` finds its lines, `tones` and `rhyme_book` know the cha
 `judge` compares.
 """
 
-from grpo_ext.rewards.poem.explain import explain_poem
+from grpo_ext.rewards.poem.explain_poem import explain_poem
 from grpo_ext.rewards.poem.judge import Fault, Flaw, Verdict, judge
 from grpo_ext.rewards.poem.text import last_line
 

@@ -1,0 +1,1 @@
+"""Small helpers that any room may use; they import no other room."""

@@ -1,0 +1,36 @@
+"""The known word that somebody meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The known word most like `word`, or `None` if none is like it.
+
+    A word that says more or less than a known one (`generations` for `num_generations`) counts as like it, too.
+
+    Args:
+        cutoff: how like they must be, 0 to 1.
+    """
+    known = list(known)
+    if close := difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
+        return close[0]
+    containing = [k for k in known if len(word) > 3 and word in k]
+    return min(containing, key=len, default=None)
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """` Did you mean 'x'?` for the nearest of `known`, or nothing where none is near."""
+    guess = nearest(word, known, cutoff)
+    return f" Did you mean {guess!r}?" if guess else ""
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+    """The sentence for a word that is not among the known ones."""
+    known = sorted(known)
+    if guess := did_you_mean(word, known):
+        return f"unknown {kind} {word!r}.{guess}"
+    listed = f" Known: {', '.join(known)}." if len(known) <= 30 else ""
+    return f"unknown {kind} {word!r}.{listed}"

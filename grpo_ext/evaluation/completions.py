@@ -1,0 +1,155 @@
+"""Completions for a list of prompts, decoded exactly as asked and without touching the caller's random state.
+
+A model's own `generation_config` (Qwen2.5's says top_p 0.8 and a repetition penalty) fills in whatever a caller leaves at its
+default, so the config is swapped for the time of the call rather than passed beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_ext.seams.generate import fast_generation
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How to turn prompts into completions.
+
+    Args:
+        max_new_tokens: longest completion, in tokens.
+        temperature: 0 decodes greedily.
+        top_p, top_k, min_p: truncation of the distribution; the defaults truncate nothing.
+        num_samples: completions per prompt.
+        seed: of the sampler. The same seed and batch size give the same completions.
+        fast: read each distinct prompt once, and decode no completion beyond its end.
+
+    Raises:
+        ValueError: for several samples at temperature 0.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float | None = None
+    num_samples: int = 1
+    seed: int = 0
+    fast: bool = True
+
+    def __post_init__(self):
+        """Refuse what says nothing: the same greedy completion several times."""
+        if self.temperature == 0 and self.num_samples > 1:
+            raise ValueError(
+                f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times: set a "
+                "temperature above 0, or one sample."
+            )
+
+    def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
+        """The `transformers` config that decodes so, ending at every end-of-sequence id that the model or tokenizer has."""
+        eos = model.generation_config.eos_token_id
+        eos = {tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None}
+        sampling: dict[str, Any] = {"do_sample": False}
+        if self.temperature > 0:
+            sampling = {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+            if self.min_p is not None:
+                sampling["min_p"] = self.min_p
+        return GenerationConfig(
+            max_new_tokens=self.max_new_tokens,
+            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=sorted(eos),
+            **sampling,
+        )
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion: its text without special tokens, its token ids up to and with the end-of-sequence token, and why it
+    ended: `"stop"`, or `"length"` at the limit."""
+
+    text: str
+    ids: list[int]
+    finish_reason: str = "stop"
+
+
+@contextmanager
+def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
+    """Swap the generation config, use eval mode and a random state of our own; put all three back."""
+    was_config, was_training = model.generation_config, model.training
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(seed)
+        model.generation_config = config
+        model.eval()
+        try:
+            yield
+        finally:
+            model.generation_config = was_config
+            model.train(was_training)
+
+
+def encode_prompts(
+    prompts: list[Any], tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: dict[str, Any] | None = None
+) -> list[list[int]]:
+    """Token ids of each prompt: chat messages through the chat template, plain text as the tokenizer reads it."""
+    if isinstance(prompts[0], str):
+        return tokenizer(prompts)["input_ids"]
+    return tokenizer.apply_chat_template(
+        prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
+    )["input_ids"]
+
+
+def generate_completions(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[Any],
+    decoding: Decoding,
+    *,
+    batch_size: int = 64,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    progress: str | None = None,
+) -> list[list[Completion]]:
+    """Complete each prompt `decoding.num_samples` times.
+
+    Args:
+        prompts: chat messages or plain text, one per prompt.
+        batch_size: completions decoded at once.
+        progress: title of a progress bar; `None` shows none.
+
+    Returns:
+        One list of completions per prompt, in the order of `prompts`.
+    """
+    config = decoding.generation_config(tokenizer, model)
+    prompt_ids = encode_prompts(prompts, tokenizer, chat_template_kwargs)
+    jobs = [(i, ids) for i, ids in enumerate(prompt_ids) for _ in range(decoding.num_samples)]
+    completions: list[list[Completion]] = [[] for _ in prompts]
+    with (
+        _decoding_as(model, config, decoding.seed),
+        fast_generation(model) if decoding.fast else nullcontext(),
+        tqdm(total=len(jobs), desc=progress, disable=progress is None) as bar,
+    ):
+        for start in range(0, len(jobs), batch_size):
+            batch = jobs[start : start + batch_size]
+            for (i, _), ids in zip(batch, _generate_batch(model, config, [ids for _, ids in batch]), strict=True):
+                reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
+                completions[i].append(Completion(tokenizer.decode(ids, skip_special_tokens=True), ids, reason))
+            bar.update(len(batch))
+    return completions
+
+
+def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]) -> list[list[int]]:
+    """Completion ids of one left-padded batch, each cut after its first end-of-sequence token."""
+    width = max(len(ids) for ids in prompt_ids)
+    input_ids = torch.tensor([[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids])  # (B, P)
+    attention_mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])  # (B, P)
+    output = model.generate(input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device))
+    tails = output[:, width:].tolist()  # (B, C)
+    ends = set(config.eos_token_id)
+    return [ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))] for ids in tails]

@@ -1,0 +1,88 @@
+"""Samples of a recipe's training prompts before training: how often each is solved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from datasets import Dataset, IterableDataset
+
+from grpo_ext.curriculum.pass_rates import PassCount, prompt_id
+from grpo_ext.evaluation.completions import Decoding, generate_completions
+from grpo_ext.evaluation.score import Sample, score_completions
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.sources import check_columns
+from grpo_ext.run.parts import model_init_kwargs, named_rewards_and_weights, train_rows
+from grpo_ext.step.judge import outcome_index
+
+Row = dict[str, Any]
+
+
+def probe_recipe(
+    recipe: Recipe, model_name: str, num_prompts: int, num_samples: int, batch_size: int = 64
+) -> tuple[str, list[PassCount], float]:
+    """Sample training prompts as training would and count what is right.
+
+    Args:
+        model_name: folder or hub id.
+        num_prompts: drawn at random from the training rows, by the recipe's `seed`; all where there are fewer.
+        num_samples: completions a prompt.
+        batch_size: completions decoded at once.
+
+    Returns:
+        The outcome reward's name, the counts, and the mean length of a completion in tokens.
+
+    Raises:
+        ValueError: if the outcome reward scored no completion.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    args = recipe.training
+    rewards, weights = named_rewards_and_weights(recipe)
+    rewards = guard_rewards(rewards, timeout=recipe.get("reward_timeout"))
+    names = [getattr(reward, "__name__", str(reward)) for reward in rewards]
+    outcome = outcome_index(names, weights, args.group_filter_metric)
+    rows = pick_rows(train_rows(recipe), num_prompts, args.seed)
+    check_columns(rewards, list(rows[0]))
+    trust = args.trust_remote_code
+    tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
+    model = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **model_init_kwargs(recipe))
+    model = model.to("cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu")
+    decoding = Decoding(
+        args.max_completion_length,
+        args.temperature,
+        args.top_p,
+        args.top_k,
+        args.min_p,
+        num_samples,
+        args.seed,
+        fast=args.fast_generate,
+    )
+    completions = generate_completions(
+        model, tokenizer, [row["prompt"] for row in rows], decoding, batch_size=batch_size, progress="probe"
+    )
+    samples = score_completions(rows, completions, {names[outcome]: rewards[outcome]})
+    counts = count_right(rows, samples, names[outcome], args.pass_threshold)
+    if not counts:
+        raise ValueError(f"The reward {names[outcome]} scored none of the {len(samples)} completions.")
+    return names[outcome], counts, sum(sample.length for sample in samples) / len(samples)
+
+
+def pick_rows(rows: Dataset | IterableDataset, num: int, seed: int) -> list[Row]:
+    """Some rows at random; of a stream, of its first thousands."""
+    return list(rows.shuffle(seed=seed).take(num))
+
+
+def count_right(rows: list[Row], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
+    """Counts by prompt, without prompts of which no completion was scored.
+
+    Args:
+        name: of the outcome reward.
+        threshold: the reward from which a completion counts as right.
+    """
+    found: dict[str, list[bool]] = {}
+    for sample in samples:
+        if (score := sample.rewards[name]) is not None:
+            found.setdefault(prompt_id(rows[sample.row]["prompt"]), []).append(score >= threshold)
+    return [PassCount(key, sum(scores), len(scores)) for key, scores in found.items()]

@@ -1,0 +1,105 @@
+"""Completions from a vLLM engine of its own, as `generate_completions` gives them from a transformers model."""
+
+from __future__ import annotations
+
+import gc
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_ext.common.devices import gpu_is_there
+from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
+
+ENGINES = ("auto", "transformers", "vllm")
+SEQUENCES = 256  # decoded at a time on a CPU
+
+
+def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
+    """`transformers` or `vllm`.
+
+    Args:
+        wanted: one of `ENGINES`; `auto` takes vLLM where it is installed beside a GPU and can load the model.
+
+    Raises:
+        ValueError: if vLLM is wanted and is not installed, or the model is an adapter, which it does not load by itself.
+    """
+    adapter = (Path(model_name) / "adapter_config.json").exists()
+    if wanted == "auto":
+        return "vllm" if find_spec("vllm") and gpu_is_there() and not use_cpu and not adapter else "transformers"
+    if wanted == "vllm" and adapter:
+        raise ValueError(f"{model_name} is an adapter, which vLLM does not load by itself: --engine transformers.")
+    if wanted == "vllm" and not find_spec("vllm"):
+        raise ValueError("vLLM is not installed here: pip install vllm, or --engine transformers.")
+    return wanted
+
+
+class VllmCompletions:
+    """A vLLM engine in this process, which completes prompts; `close` frees its memory.
+
+    Args:
+        model_name: folder or hub id.
+        tokenizer: of the model.
+        dtype: of the weights, such as "bfloat16"; `None` or "auto": the checkpoint's own.
+        tokens: of a prompt and its completion at most; `None`: what the model takes.
+        options: further arguments of `vllm.LLM`.
+    """
+
+    def __init__(
+        self, model_name: str, tokenizer: PreTrainedTokenizerBase, dtype: Any, tokens: int | None, **options: Any
+    ):
+        from vllm import LLM
+
+        self.tokenizer = tokenizer
+        if not gpu_is_there():
+            options |= self._cpu_options(model_name, dtype, tokens, **options)
+        elif dtype not in (None, "auto"):
+            options["dtype"] = str(dtype).removeprefix("torch.")
+        self.llm = LLM(model_name, max_model_len=tokens, **options)
+
+    def _cpu_options(self, model_name: str, dtype: Any, tokens: int | None, **options: Any) -> dict[str, Any]:
+        from transformers import AutoConfig
+
+        from grpo_ext.vllm.settings import TextModel, cpu_engine
+
+        known = {key: value for key, value in options.items() if key in ("revision", "trust_remote_code")}
+        model = TextModel.of(AutoConfig.from_pretrained(model_name, **known))
+        wanted = model.dtype if dtype in (None, "auto") else str(dtype).removeprefix("torch.")
+        return cpu_engine(model, wanted, SEQUENCES, tokens)
+
+    def __call__(self, prompts: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
+        """Complete each prompt `decoding.num_samples` times; see `generate_completions`.
+
+        The engine's own `seed` stands for `decoding.seed`: on a CPU vLLM takes none with a request.
+        """
+        from vllm import SamplingParams
+
+        tokenizer = self.tokenizer
+        params = SamplingParams(
+            n=decoding.num_samples,
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=decoding.top_k,
+            min_p=decoding.min_p or 0.0,
+            max_tokens=decoding.max_new_tokens,
+            stop_token_ids=[tokenizer.eos_token_id],  # the model's own are the engine's business
+            detokenize=False,
+        )
+        ids = [{"prompt_token_ids": tokens} for tokens in encode_prompts(prompts, tokenizer)]
+        found = self.llm.generate(ids, params, use_tqdm=progress is not None)
+        return [
+            [
+                Completion(
+                    tokenizer.decode(one.token_ids, skip_special_tokens=True), list(one.token_ids), one.finish_reason
+                )
+                for one in answer.outputs
+            ]
+            for answer in found
+        ]
+
+    def close(self) -> None:
+        """End the engine."""
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        gc.collect()

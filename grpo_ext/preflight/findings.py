@@ -1,0 +1,57 @@
+"""What was found: faults, notes, and the figures behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from grpo_ext.recipe.problems import Problem
+
+
+@dataclass
+class Findings:
+    """The findings on one recipe.
+
+    Attributes:
+        problems: what would break the run or spoil its signal; with none the recipe is sound.
+        notes: what is worth knowing, and what could not be looked at from here.
+        figures: by part ("plan", "prompts", "rewards", "disk"), what was seen.
+        places: where each key of the recipe was set.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def sound(self) -> bool:
+        return not self.problems
+
+    def problem(self, message: object, key: str | None = None) -> None:
+        """Add a fault of `key`."""
+        self.problems.append(Problem(str(message), key, self.places.get(key)))
+
+    def note(self, message: object, key: str | None = None) -> None:
+        """Add something worth knowing about `key`."""
+        self.notes.append(Problem(str(message), key, self.places.get(key)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...], ...}`."""
+        found = {name: [asdict(p) for p in getattr(self, name)] for name in ("problems", "notes")}
+        return {"sound": self.sound, **found, **self.figures}
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Keep the warnings of one logger, and of those under it, back."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

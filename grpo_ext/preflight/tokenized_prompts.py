@@ -1,0 +1,111 @@
+"""Prompts as the model will see them: through the chat template and the tokenizer, counted, and looked at for known traps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from grpo_ext.evaluation.completions import encode_prompts
+from grpo_ext.preflight.findings import Findings
+from grpo_ext.recipe.rules import Values
+
+OPEN_TAG = "<think>"
+
+
+def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
+    """The model's tokenizer, from a folder or the cache; `None`, with a note, where it is not on this machine."""
+    name = v["model_name_or_path"]
+    try:
+        return AutoTokenizer.from_pretrained(
+            name,
+            revision=v["model_revision"],
+            trust_remote_code=bool(v["trust_remote_code"]),
+            padding_side="left",
+            local_files_only=True,
+        )
+    except Exception as error:  # many kinds: no such file, a broken one, code that is not trusted
+        if Path(name).expanduser().is_dir():
+            findings.problem(f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path")
+        else:
+            findings.note(
+                f"the model {name} is no folder here and not in the cache, so prompts were not tokenized.",
+                "model_name_or_path",
+            )
+        return None
+
+
+def context_length(v: Values) -> int | None:
+    """Tokens that prompt and completion may have together, by the model and by vLLM; `None` where neither says."""
+    limits = [v["vllm_max_model_length"]] if v["use_vllm"] else []
+    try:
+        config = AutoConfig.from_pretrained(
+            v["model_name_or_path"], trust_remote_code=bool(v["trust_remote_code"]), local_files_only=True
+        )
+        limits.append(getattr(config.get_text_config(), "max_position_embeddings", None))
+    except Exception:  # not here, or of a kind that this transformers does not know: told when the model is loaded
+        pass
+    return min((limit for limit in limits if limit), default=None)
+
+
+def look_at_prompts(
+    prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
+) -> dict[str, Any] | None:
+    """Count and show the prompts.
+
+    Returns:
+        `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "first": "<|im_start|>..."}`,
+        `room` the tokens that a prompt may have (`None`: no limit), `over` the share of prompts that have more, and
+        `prefilled` whether the prompt opens the think tag; `None` where there is a problem.
+    """
+    kwargs = v["chat_template_kwargs"]
+    if not isinstance(prompts[0], str) and not tokenizer.chat_template:
+        findings.problem(
+            f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages: name an "
+            "instruct model, or put a chat_template.jinja beside its tokenizer.",
+            "model_name_or_path",
+        )
+        return None
+    try:
+        ids = encode_prompts(prompts, tokenizer, kwargs if isinstance(kwargs, dict) else None)
+    except Exception as error:  # whatever a template raises
+        findings.problem(f"the chat template refuses a prompt: {type(error).__name__}: {error}", "model_name_or_path")
+        return None
+    first = tokenizer.decode(ids[0])
+    bos = tokenizer.bos_token_id
+    if bos is not None and ids[0][:2] == [bos, bos]:
+        findings.problem(
+            f"prompts begin with {tokenizer.bos_token!r} twice: the tokenizer adds it, so take it out of the task's prompts.",
+            "task",
+        )
+    lengths = [len(tokens) for tokens in ids]
+    room, over = _room(lengths, v, findings)
+    return {
+        "rows": len(ids),
+        "tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
+        "room": room,
+        "over": over,
+        "prefilled": first.rstrip().endswith(OPEN_TAG),
+        "first": first,
+    }
+
+
+def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
+    """How long a prompt may be, and the share of those that are longer."""
+    context = context_length(v)
+    if context is None or v["max_completion_length"] is None:
+        return None, 0.0
+    room = context - v["max_completion_length"]
+    over = sum(length > room for length in lengths) / len(lengths)
+    words = (
+        f"{over:.0%} of the first {len(lengths)} prompts leave no room for max_completion_length "
+        f"{v['max_completion_length']} in the context of {context} tokens (the longest has {max(lengths)})"
+    )
+    if over == 1:
+        findings.problem(
+            f"{words}: lower max_completion_length to at most {context - max(lengths)}.", "max_completion_length"
+        )
+    elif over:
+        findings.note(f"{words}.", "max_completion_length")
+    return room, over

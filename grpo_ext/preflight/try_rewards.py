@@ -1,0 +1,92 @@
+"""The rewards of a recipe, run on three made-up completions of its first row."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from transformers import TrainerState
+
+from grpo_ext.evaluation.completions import Completion
+from grpo_ext.evaluation.score import score_completions
+from grpo_ext.preflight.findings import Findings, quiet
+from grpo_ext.rewards.guard import guard_rewards
+
+# Columns in which data sets keep what is right, the first that a row has.
+ANSWERS = ("solution", "answer", "last_line", "target", "ground_truth", "label")
+PATIENCE = 1.0  # seconds that a reward may take for a completion
+BUDGET = 4.0  # seconds that all of them may take
+
+
+def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
+    """An empty completion, one in prose, and one in the shape of tags with the row's own answer.
+
+    Args:
+        prefilled: whether the prompt opens the think tag, so that a completion begins inside it.
+    """
+    answer = next((row[key] for key in ANSWERS if row.get(key) not in (None, "")), 42)
+    answer = str(answer).rpartition("####")[2].strip()  # GSM8K's answers end so
+    opening = "" if prefilled else "<think>\n"
+    return {
+        "empty": "",
+        "prose": "I have thought about it, and I am not sure.",
+        "in tags": f"{opening}I work it out.\n</think>\n<answer>\n{answer}\n</answer>",
+    }
+
+
+def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findings: Findings) -> dict[str, Any]:
+    """What each reward gives three made-up completions; one that fails on all of them is a problem.
+
+    A reward that takes too long is a note: this machine may be busy, and training has its own limit (`reward_timeout`).
+
+    Returns:
+        `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, `None` a row it declined.
+    """
+    texts = three_completions(row, prefilled)
+    whole = [f"<think>\n{texts['in tags']}"] if prefilled else []  # what the format rewards would like to see
+    guards = [guard for guard in guard_rewards(rewards, timeout=PATIENCE, max_failure_rate=1.0) if callable(guard)]
+    until = time.monotonic() + BUDGET
+    scores: dict[str, list[float | None]] = {}
+    for guard in guards:
+        found = ask(guard, [*texts.values(), *whole], row, until)
+        scores[guard.__name__] = [*found, None, None, None][: len(texts)]
+        tell_failures(guard, len(found), len(texts) + len(whole), findings)
+        if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
+            findings.problem(
+                f"the prompt already opens <think>, and reward {guard.__name__!r} wants to see it in the completion: write "
+                f'{{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.',
+                "reward_funcs",
+            )
+    models = [reward for reward in rewards if isinstance(reward, str)]
+    if models:
+        findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
+    return {"completions": texts, "scores": scores}
+
+
+def ask(guard: Any, texts: list[str], row: dict[str, Any], until: float) -> list[float | None]:
+    """The scores of the completions, one asked after the other, until the time is up."""
+    found = []
+    with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the findings
+        for text in texts:
+            if time.monotonic() > until:
+                break
+            [sample] = score_completions([row], [[Completion(text, [])]], {guard.__name__: guard}, _extras())
+            found.append(sample.rewards[guard.__name__])
+    return found
+
+
+def tell_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> None:
+    """Say what a reward failed on: a problem where it was all, a note where it was some, or where it was slow."""
+    name = guard.__name__
+    reason = (guard.last_error.strip().splitlines() or [""])[-1]
+    if "it took more than" in reason or asked < wanted:
+        findings.note(f"reward {name!r} was not tried to the end: {reason or 'the time was up'}.", "reward_funcs")
+    elif guard.failed == asked:
+        findings.problem(f"reward {name!r} fails on every completion: {reason}", "reward_funcs")
+    elif guard.failed:
+        findings.note(f"reward {name!r} fails on some completions: {reason}", "reward_funcs")
+
+
+def _extras() -> dict[str, Any]:
+    """What the trainer passes to every reward besides columns."""
+    return {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}

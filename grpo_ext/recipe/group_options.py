@@ -1,0 +1,160 @@
+"""The options about groups of completions: which count, and which prompts they are of. `docs/groups.md` explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.common.near import did_you_mean
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.tasks import task_classes
+
+CHOICES: dict[str, tuple[str, ...]] = {"group_filter": ("off", "drop", "refill")}
+RANGES: dict[str, tuple[float | None, float | None]] = {
+    "group_filter_max_rounds": (1, None),
+    "max_staleness": (0, None),
+}
+
+
+@dataclass
+class GroupOptions:
+    """Recipe keys about groups; a base of `GRPOExtConfig`.
+
+    Args:
+        group_filter (`str`, defaults to `"off"`): what becomes of a group without signal. `"off"`: it is trained on, with
+            advantages of 0. `"drop"`: it is left out, and the loss is divided by what is left. `"refill"`: further prompts
+            are drawn and completed until the step has as many groups with signal as it should have groups.
+        group_filter_metric (`str`, *optional*): the reward that groups are judged by. `None`: the one of the largest weight,
+            of several the first. Not the weighted sum, in which a format reward hides that all answers are wrong.
+        group_filter_pass_rates (`list[float]`, *optional*): lowest and highest share of right completions that a group with
+            signal has, both allowed. `None`: a group has signal if the reward varies within it.
+        group_filter_max_rounds (`int`, defaults to 4): further generations for one step at most; then it goes on with the
+            groups that there are.
+        max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated in excess may be kept. It
+            is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
+        pass_threshold (`float`, defaults to 1.0): the reward from which a completion counts as right.
+        curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a permutation an epoch.
+            `"easy_to_hard"`: each epoch by `difficulty_column`, or by falling pass rate. `"adaptive"`: by the chance that a
+            group has signal, 1 - p^G - (1-p)^G. `"easy_pool"`: at random, but seldom what is always solved.
+        pass_rates_file (`str`, *optional*): pass rates to start from, as `grpo-ext probe` writes them.
+        difficulty_column (`str`, *optional*): a column of numbers, larger for harder; for `"easy_to_hard"`.
+        pass_rate_decay (`float`, defaults to 0.5): what a prompt's earlier completions count beside its newest group.
+        curriculum_floor (`float`, defaults to 0.1): share of the draws of `"adaptive"` that are even over all prompts.
+        easy_pool_share (`float`, defaults to 0.1): share of the draws of `"easy_pool"` from what is always solved.
+        harvest (`dict`, *optional*): keep good completions as a data set for `grpo-ext sft`, each once: `min_reward` (that of
+            `group_filter_metric`; defaults to `pass_threshold`), `max_per_prompt` (4) and `path` (`harvest.jsonl` in
+            `output_dir`). `{}` takes all three defaults.
+    """
+
+    group_filter: str = field(
+        default="off",
+        metadata={"help": "Groups without signal: 'off' trains on them, 'drop', or 'refill' with others."},
+    )
+    group_filter_metric: str | None = field(
+        default=None, metadata={"help": "Reward that groups are judged by; null: the one of the largest weight."}
+    )
+    group_filter_pass_rates: list[float] | None = field(
+        default=None, metadata={"help": "[lowest, highest] share of right completions; null: the reward varies."}
+    )
+    group_filter_max_rounds: int = field(default=4, metadata={"help": "Further generations for one step at most."})
+    max_staleness: int = field(
+        default=1, metadata={"help": "Optimizer steps for which a group generated in excess may be kept."}
+    )
+    pass_threshold: float = field(default=1.0, metadata={"help": "Reward from which a completion counts as right."})
+    curriculum: str = field(
+        default="none", metadata={"help": "Choice of prompts: 'none', 'easy_to_hard', 'adaptive' or 'easy_pool'."}
+    )
+    pass_rates_file: str | None = field(default=None, metadata={"help": "Pass rates that `grpo-ext probe` wrote."})
+    difficulty_column: str | None = field(
+        default=None, metadata={"help": "Column of numbers, larger for harder, for easy_to_hard."}
+    )
+    pass_rate_decay: float = field(
+        default=0.5, metadata={"help": "What a prompt's earlier completions count beside its newest group."}
+    )
+    curriculum_floor: float = field(
+        default=0.1, metadata={"help": "Share of adaptive draws that are even over all prompts."}
+    )
+    easy_pool_share: float = field(
+        default=0.1, metadata={"help": "Share of easy_pool draws from what is always solved."}
+    )
+    harvest: dict[str, Any] | None = field(
+        default=None, metadata={"help": "{min_reward, max_per_prompt, path}: keep good completions as a data set."}
+    )
+
+
+def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What must hold between these options and others."""
+    bounds = v["group_filter_pass_rates"]
+    if bounds is not None and not (len(bounds) == 2 and 0 <= bounds[0] <= bounds[1] <= 1):
+        yield Problem(
+            f"group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {bounds}.",
+            "group_filter_pass_rates",
+        )
+    metric, names = v["group_filter_metric"], _reward_names(v)
+    if metric is not None and names and metric not in names:
+        yield Problem(
+            f"group_filter_metric: no reward {metric!r} in this recipe, whose rewards are {', '.join(names)}."
+            + did_you_mean(metric, names),
+            "group_filter_metric",
+        )
+    if v["group_filter"] == "off":
+        keys = ("group_filter_pass_rates", "group_filter_max_rounds", "max_staleness")
+        yield from (Problem(f"{key} does nothing with group_filter: off.", key) for key in keys if key in v)
+        return
+    if v["loss_normalization"] != "step":
+        yield Problem(
+            f"group_filter: {v['group_filter']} needs loss_normalization: step, which counts what is left of a step.",
+            "group_filter",
+        )
+    if v["multi_objective_aggregation"] != "sum_then_normalize":
+        yield Problem(
+            f"group_filter: {v['group_filter']} needs multi_objective_aggregation: sum_then_normalize.", "group_filter"
+        )
+
+
+def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What must hold between the options about the choice of prompts."""
+    kind = v["curriculum"]
+    if kind == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]):
+        yield Problem(
+            "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`.", "curriculum"
+        )
+    if kind != "none" and v["dataset_streaming"]:
+        yield Problem(f"curriculum: {kind} chooses among all rows: take dataset_streaming out.", "curriculum")
+    if v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file():
+        yield Problem(f"pass_rates_file: no file at {v['pass_rates_file']}.", "pass_rates_file")
+    readers = {
+        "pass_rates_file": ("easy_to_hard", "adaptive", "easy_pool"),
+        "difficulty_column": ("easy_to_hard",),
+        "pass_rate_decay": ("adaptive", "easy_pool"),
+        "curriculum_floor": ("adaptive",),
+        "easy_pool_share": ("easy_pool",),
+    }
+    for key, kinds in readers.items():
+        if key in v and kind not in kinds:
+            yield Problem(f"{key} does nothing with curriculum: {kind}.", key)
+
+
+def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What a harvest may say."""
+    given = v["harvest"]
+    if given is None:
+        return
+    kinds = {"min_reward": (int, float), "max_per_prompt": (int,), "path": (str,)}
+    for key, value in given.items():
+        if key not in kinds:
+            yield Problem(f"harvest has {', '.join(kinds)}; got {key!r}.{did_you_mean(key, kinds)}", "harvest")
+        elif isinstance(value, bool) or not isinstance(value, kinds[key]):
+            yield Problem(f"harvest: {key} is {'text' if key == 'path' else 'a number'}; got {value!r}.", "harvest")
+        elif key == "max_per_prompt" and value < 1:
+            yield Problem(f"harvest: max_per_prompt must be at least 1, got {value}.", "harvest")
+
+
+def _reward_names(v: Mapping[str, Any]) -> list[str]:
+    specs = v["reward_funcs"]
+    if specs is None:
+        task = task_classes().get(v["task"])
+        return list(task.default_rewards) if task else []
+    return [spec if isinstance(spec, str) else str(spec.get("name")) for spec in specs]

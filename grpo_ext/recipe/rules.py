@@ -1,0 +1,154 @@
+"""What must hold between the values of a recipe: the machinery, and which rules each kind of recipe has.
+
+A rule is a short function of the values that yields problems. Rules see only what can be known without a GPU; the number of
+processes is the launcher's, or what the accelerate config says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import yaml
+
+from grpo_ext.recipe import contradictions, safety_options
+from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
+from grpo_ext.recipe.folder import accelerate_config
+from grpo_ext.recipe.group_options import curriculum_rules, group_rules, harvest_rules
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.speed_options import speed_rules
+from grpo_ext.recipe.vllm_options import adapter_rules
+
+
+class Unsound(Exception):
+    """A rule asked for a value that is wrong by itself; there is nothing to add to what was said of it."""
+
+
+class Values(dict):
+    """The values that a recipe sets. `v[key]` falls back on the field's default; iterating goes over what is set.
+
+    Args:
+        given: the values that are set.
+        defaults: of every known field.
+        unsound: keys whose values were refused. Asking for one raises `Unsound`, which ends the rule that asks.
+    """
+
+    def __init__(self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()):
+        super().__init__(given)
+        self.defaults = defaults
+        self.unsound = frozenset(unsound)
+
+    def __missing__(self, key: str) -> Any:
+        if key in self.unsound:
+            raise Unsound(key)
+        return self.defaults.get(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key in self.unsound:
+            raise Unsound(key)
+        return super().get(key, default)
+
+
+Rule = Callable[[Values, int], Iterator[Problem]]
+
+
+def check_values(
+    values: Values, rules: tuple[Rule, ...], places: dict[str, str | None], num_processes: int | None = None
+) -> list[Problem]:
+    """All problems between the values of a recipe.
+
+    Args:
+        values: what was set, over the defaults.
+        rules: `GRPO_RULES` or `SFT_RULES`.
+        places: where each key was set.
+        num_processes: how many will train; `None`: as many as the launcher started.
+    """
+    problems = []
+    for rule in rules:
+        try:
+            problems += rule(values, num_processes or processes(values))
+        except Unsound:
+            continue
+    return [Problem(p.message, p.key, places.get(p.key)) for p in problems]
+
+
+def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unsound: Iterable[str] = ()) -> Values:
+    """The values of all parts of a recipe as one mapping over the defaults of their dataclasses."""
+    defaults: dict[str, Any] = {}
+    for cls in schema.values():
+        for f in dataclasses.fields(cls):
+            factory = f.default_factory
+            defaults.setdefault(f.name, f.default if factory is dataclasses.MISSING else factory())
+    defaults = {key: None if value is dataclasses.MISSING else value for key, value in defaults.items()}
+    return Values({key: value for part in values.values() for key, value in part.items()}, defaults, unsound)
+
+
+def processes(v: Values) -> int:
+    """How many processes train: as many as the launcher started, else what the recipe's accelerate config would start."""
+    return int(os.environ.get("WORLD_SIZE", 0)) or launched_processes(v)
+
+
+def launched_processes(v: Values) -> int:
+    """How many processes the accelerate config that a recipe names would start; 1 without one."""
+    if not v.get("accelerate_config"):
+        return 1
+    try:
+        config = yaml.safe_load(accelerate_config(v["accelerate_config"]).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return 1  # told by the launcher
+    return (config or {}).get("num_processes", 1)
+
+
+def _model_is_named(v: Values, _: int) -> Iterator[Problem]:
+    if not v["model_name_or_path"]:
+        yield Problem("model_name_or_path is missing: name a model folder or a hub id.", "model_name_or_path")
+
+
+def _data_is_named(v: Values, _: int) -> Iterator[Problem]:
+    if not v["dataset_name"]:
+        yield Problem("dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id.", "dataset_name")
+
+
+def _supervised_only(v: Values, _: int) -> Iterator[Problem]:
+    if "dataset_test_split" in v:
+        yield Problem(
+            "dataset_test_split does nothing here: supervised training reads dataset_train_split alone. Take it out.",
+            "dataset_test_split",
+        )
+    if str(v["eval_strategy"]) != "no":
+        yield Problem(
+            "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models.",
+            "eval_strategy",
+        )
+
+
+SFT_RULES: tuple[Rule, ...] = (_model_is_named, _data_is_named, _supervised_only, contradictions.merging)
+
+
+GRPO_RULES: tuple[Rule, ...] = (
+    _model_is_named,
+    whole_groups,
+    whole_eval_groups,
+    contradictions.weights_match,
+    contradictions.losses,
+    contradictions.reference,
+    contradictions.adapters,
+    contradictions.merging,
+    adapter_rules,
+    contradictions.entropy,
+    contradictions.precision,
+    contradictions.sampler,
+    contradictions.scorable,
+    contradictions.temperature,
+    contradictions.evaluation,
+    contradictions.length_of_the_run,
+    contradictions.completions_hub,
+    group_rules,
+    curriculum_rules,
+    safety_options.health,
+    safety_options.resume,
+    harvest_rules,
+    speed_rules,
+)

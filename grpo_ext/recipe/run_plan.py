@@ -1,0 +1,205 @@
+"""What a run of a recipe will do: prompts, completions, steps, checkpoints and evaluations, known before it starts.
+
+The arithmetic is that of TRL's sampler (`RepeatSampler`), transformers' loop (`Trainer.set_initial_training_values`,
+`DefaultFlowCallback`) and accelerate's data loader; a test trains and compares.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.recipe.batch import Batch, batch_of
+from grpo_ext.recipe.rules import Values
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers of a run.
+
+    Attributes:
+        batch: sizes of a generation and of an optimizer step.
+        rows, eval_rows: training and held-out rows; `None` where that is not known (a stream) or there are none.
+        generations_per_epoch, steps_per_epoch: of one pass over the rows; `None` for a stream.
+        rows_dropped: rows of an epoch that make no whole generation; other ones each epoch where rows are shuffled.
+        epochs: passes over the rows, not always whole; `None` for a stream.
+        steps: optimizer steps of the run.
+        generations: generations of the run.
+        published_steps: epochs * rows * G / completions of an optimizer step, as papers count; `None` for a stream.
+        warmup_steps: steps over which the learning rate rises.
+        checkpoints: the steps after which one is saved; `None` where only the best evaluation saves.
+        checkpoints_kept: how many stay on disk (`save_total_limit`); `None`: as many as are saved.
+        evaluations: how often the held-out rows are evaluated.
+        eval_completions: completions of one evaluation; `None` where it is not known.
+        max_completion_length: longest completion, in tokens; `None`: unbounded.
+        refill_rounds: further generations that a step may take with `group_filter: refill`; the other figures leave them out.
+    """
+
+    batch: Batch
+    rows: int | None
+    eval_rows: int | None
+    generations_per_epoch: int | None
+    steps_per_epoch: int | None
+    rows_dropped: int | None
+    epochs: float | None
+    steps: int
+    generations: int
+    published_steps: float | None
+    warmup_steps: int
+    checkpoints: tuple[int, ...] | None
+    checkpoints_kept: int | None
+    evaluations: int
+    eval_completions: int | None
+    max_completion_length: int | None
+    refill_rounds: int = 0
+
+    @property
+    def prompts(self) -> int:
+        """Prompts that are sampled for over the run, each time counted."""
+        return self.generations * self.batch.prompts
+
+    @property
+    def completions(self) -> int:
+        """Completions sampled over the run, evaluations not counted."""
+        return self.generations * self.batch.completions
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens that the run can at most sample; `None` where completions have no limit."""
+        return None if self.max_completion_length is None else self.completions * self.max_completion_length
+
+
+def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None) -> Plan:
+    """The plan of a recipe's values.
+
+    Args:
+        v: the recipe's values over the defaults, sound ones (`Recipe.flat`).
+        num_processes: how many train.
+        rows: training rows; `None` for a stream, which needs `max_steps`.
+        eval_rows: held-out rows; `None` where they are not known.
+
+    Raises:
+        ValueError: if the rows make no single generation.
+    """
+    batch = batch_of(v, num_processes)
+    accumulation = batch.gradient_accumulation_steps
+    per_epoch = micro = steps_per_epoch = None
+    if rows is not None:
+        per_epoch = rows // batch.prompts
+        if per_epoch == 0:
+            raise ValueError(too_few_rows(rows, batch))
+        micro = per_epoch * batch.passes  # micro-batches of an epoch
+        steps_per_epoch = math.ceil(micro / accumulation)
+    steps = v["max_steps"] if v["max_steps"] > 0 else math.ceil(v["num_train_epochs"] * steps_per_epoch)
+    whole, rest = divmod(steps, steps_per_epoch) if rows is not None else (0, steps)
+    last = rest * accumulation if rows is None else min(micro, rest * accumulation)
+    return Plan(
+        batch=batch,
+        rows=rows,
+        eval_rows=eval_rows,
+        generations_per_epoch=per_epoch,
+        steps_per_epoch=steps_per_epoch,
+        rows_dropped=None if rows is None else rows - per_epoch * batch.prompts,
+        epochs=None if rows is None else whole + last / micro,
+        steps=steps,
+        generations=(whole * per_epoch if rows is not None else 0) + math.ceil(last / batch.passes),
+        published_steps=_published(v, batch, rows),
+        warmup_steps=_warmup(v["warmup_steps"], steps),
+        checkpoints=_checkpoints(v, steps, steps_per_epoch),
+        checkpoints_kept=v["save_total_limit"],
+        evaluations=_evaluations(v, steps, steps_per_epoch, micro),
+        eval_completions=_eval_completions(v, batch, eval_rows),
+        max_completion_length=v["max_completion_length"],
+        refill_rounds=v["group_filter_max_rounds"] if v["group_filter"] == "refill" else 0,
+    )
+
+
+def too_few_rows(rows: int, batch: Batch) -> str:
+    """What to do where the rows make no single generation, and TRL would end without a step."""
+    return (
+        f"{rows} training rows make no generation of {batch.prompts} prompts ({batch.completions} completions, "
+        f"{batch.num_generations} a prompt). Bring at least {batch.prompts} rows, or make the generation smaller: lower "
+        "per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
+    )
+
+
+def _published(v: Values, batch: Batch, rows: int | None) -> float | None:
+    if rows is None:
+        return None
+    return v["num_train_epochs"] * rows * batch.num_generations / batch.completions_per_step
+
+
+def _warmup(warmup: float, steps: int) -> int:
+    """A share below 1 is of all steps (`TrainingArguments.get_warmup_steps`)."""
+    return int(warmup) if warmup >= 1 else math.ceil(steps * warmup)
+
+
+def _every(interval: float, steps: int) -> int:
+    """An interval below 1 is a share of all steps (`TrainerState.compute_steps`)."""
+    return math.ceil(steps * interval) if interval < 1 else int(interval)
+
+
+def _ends_of_epochs(steps: int, steps_per_epoch: int | None) -> list[int]:
+    """The step at which each epoch ends, the last one perhaps early; a stream counts as one epoch."""
+    length = steps_per_epoch or steps
+    return [min(steps, (i + 1) * length) for i in range(math.ceil(steps / length))]
+
+
+def _checkpoints(v: Values, steps: int, steps_per_epoch: int | None) -> tuple[int, ...] | None:
+    strategy = str(v["save_strategy"])
+    if strategy == "best":
+        return None
+    if strategy == "epoch":
+        return tuple(_ends_of_epochs(steps, steps_per_epoch))
+    if strategy != "steps":
+        return ()
+    return tuple(sorted({*range(every := _every(v["save_steps"], steps), steps + 1, every), steps}))
+
+
+def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int | None) -> int:
+    strategy, delay = str(v["eval_strategy"]), v["eval_delay"]
+    if strategy == "no":
+        return 0
+    at_start = int(v["eval_on_start"] and not v["resume_from_checkpoint"])
+    if strategy == "epoch":
+        accumulation = v["gradient_accumulation_steps"]
+        reached = []
+        for i, end in enumerate(_ends_of_epochs(steps, steps_per_epoch)):
+            done = (end - i * (steps_per_epoch or steps)) * accumulation
+            reached.append(i + min(1.0, done / (micro or steps * accumulation)))
+        return at_start + sum(epoch >= delay for epoch in reached)
+    every = _every(v["eval_steps"] or v["logging_steps"], steps)
+    return at_start + sum(step >= delay for step in {*range(every, steps + 1, every), steps})
+
+
+def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | None:
+    if eval_rows is None or str(v["eval_strategy"]) == "no":
+        return None
+    if v["eval_temperature"] is not None:
+        return eval_rows * (v["eval_num_samples"] or 1)
+    return eval_rows * (v["num_generations_eval"] or batch.num_generations)
+
+
+def as_dict(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data, for JSON: its fields, the sizes of its batch, and its sums."""
+    batch = plan.batch
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__ if name != "batch"}
+    sums = {name: getattr(plan, name) for name in ("prompts", "completions", "token_budget")}
+    return {
+        "num_processes": batch.num_processes,
+        "generation": {
+            "prompts": batch.prompts,
+            "completions": batch.completions,
+            "completions_a_prompt": batch.num_generations,
+            "optimizer_steps": batch.passes / batch.gradient_accumulation_steps,
+        },
+        "optimizer_step": {
+            "completions": batch.completions_per_step,
+            "prompts": batch.completions_per_step / batch.num_generations,
+            "micro_batches": batch.gradient_accumulation_steps,
+            "completions_a_process_and_micro_batch": batch.per_device_train_batch_size,
+        },
+        **fields,
+        **sums,
+    }

@@ -1,0 +1,98 @@
+"""The options that keep a run alive: steps without a finite gradient, alarms, going back, going on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.observe.health_rules import ACTIONS, WINDOW, chosen_rules
+from grpo_ext.recipe.problems import Problem
+
+if TYPE_CHECKING:
+    from grpo_ext.recipe.rules import Values
+
+CHOICES: dict[str, tuple[str, ...]] = {"health_action": ("none", *ACTIONS)}
+RANGES: dict[str, tuple[float | None, float | None]] = {
+    "max_skipped_steps": (0, None),
+    "rollback_factor": (1e-3, 1),
+    "max_rollbacks": (0, None),
+}
+
+
+@dataclass
+class SafetyOptions:
+    """Recipe keys about faults and alarms; a base of `GRPOExtConfig`.
+
+    Args:
+        max_skipped_steps (`int`, defaults to 5): optimizer steps in a row that may be skipped because their gradient is not
+            finite. One more ends the run with a checkpoint. A skipped step changes neither weights nor the optimizer's
+            state; `skipped_steps` counts them, and the first two are kept in `not_finite-STEP` to be looked at.
+        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does: `"warn"`; `"checkpoint"`, also
+            save one; `"rollback"`, go back to the last checkpoint from well before the alarm, with a lower learning rate;
+            `"stop"`, end the run with a checkpoint; `"none"`: there is no monitor.
+        health_rules (`dict`, *optional*): for single rules of the monitor `false`, a threshold, or
+            `{threshold: ..., action: ...}`; `docs/report.md` lists them with their thresholds.
+        rollback_factor (`float`, defaults to 0.25): what the learning rate is multiplied by at each rollback.
+        max_rollbacks (`int`, defaults to 3): rollbacks of one run; at the next alarm that asks for one it ends.
+    """
+
+    max_skipped_steps: int = field(
+        default=5, metadata={"help": "Steps in a row without a finite gradient that are skipped before the run ends."}
+    )
+    health_action: str = field(
+        default="warn",
+        metadata={"help": "What an alarm does: 'warn', 'checkpoint', 'rollback', 'stop', or 'none': no monitor."},
+    )
+    health_rules: dict[str, Any] | None = field(
+        default=None, metadata={"help": "By rule: false, a threshold, or {threshold, action}. See docs/report.md."}
+    )
+    rollback_factor: float = field(
+        default=0.25, metadata={"help": "What the learning rate is multiplied by at each rollback."}
+    )
+    max_rollbacks: int = field(default=3, metadata={"help": "Rollbacks before an alarm ends the run."})
+
+
+def steps_back(logging_steps: float) -> int:
+    """How many steps before an alarm a checkpoint must be to count as healthy: the window that alarms look at."""
+    return max(1, math.ceil(WINDOW * max(logging_steps, 1)))
+
+
+def health(v: Values, _: int) -> Iterator[Problem]:
+    """The monitor's rules, and checkpoints that a rollback can go back to."""
+    try:
+        rules = chosen_rules(v["health_rules"], v["health_action"])
+    except ValueError as error:
+        yield Problem(str(error), "health_rules")
+        return
+    if not any(rule.action == "rollback" for rule in rules):
+        return
+    if str(v["save_strategy"]) == "no" or v["save_only_model"]:
+        key = "save_only_model" if v["save_only_model"] else "save_strategy"
+        yield Problem(
+            f"health_action: rollback needs checkpoints to go back to: take {key}: {v[key]} out.", "health_action"
+        )
+        return
+    back = steps_back(v["logging_steps"])
+    if str(v["save_strategy"]) == "steps" and v["save_steps"] >= 1 and v["save_total_limit"]:
+        least = 1 + math.ceil(back / v["save_steps"])
+        if v["save_total_limit"] < least:
+            yield Problem(
+                f"health_action: rollback goes back to a checkpoint at least {back} steps old ({WINDOW} logs), and "
+                f"save_total_limit: {v['save_total_limit']} keeps none: write {least} or more, or a larger save_steps.",
+                "save_total_limit",
+            )
+
+
+def resume(v: Values, _: int) -> Iterator[Problem]:
+    """Where the run begins is said once, and a checkpoint that is named is there."""
+    where, trl = v["resume"], v["resume_from_checkpoint"]
+    if trl and where != "auto":
+        yield Problem(
+            f"resume: {where} and resume_from_checkpoint: {trl} both say where to begin. Take the second out.",
+            "resume",
+        )
+    elif where not in ("auto", "never") and not Path(where).expanduser().is_dir():
+        yield Problem(f"resume is auto, never, or the folder of a checkpoint; there is no folder {where!r}.", "resume")

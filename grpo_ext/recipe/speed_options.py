@@ -1,0 +1,79 @@
+"""The options about speed: what is left out of a step because it does not change the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_ext.recipe.problems import Problem
+
+CHOICES: dict[str, tuple[str, ...]] = {"packing": ("none", "packed")}
+RANGES: dict[str, tuple[float | None, float | None]] = {"max_tokens_per_micro_batch": (1, None)}
+
+
+@dataclass
+class SpeedOptions:
+    """Recipe keys about speed; a base of `GRPOExtConfig`. None of them changes the gradient by more than rounding.
+
+    Args:
+        fast_generate (`bool`, defaults to `True`): where transformers' `generate` makes the completions, in training and
+            evaluation: read each distinct prompt once, and take completions that have ended out of the batch. The distribution
+            is the same, the random draws are others. `False`: as TRL does.
+        length_batching (`bool`, defaults to `True`): deal the completions of an optimizer step to its micro-batches by tokens,
+            over all ranks, cut padding, and run completions of like length together. The gradient is the same.
+        max_tokens_per_micro_batch (`int`, *optional*): cut micro-batches of more tokens than this, prompts and completions
+            without padding, into several that run forward and backward one after the other; all ranks into equally many. A
+            completion that alone is longer stays whole. `None`: `per_device_train_batch_size` alone bounds them.
+        skip_dead_rows (`bool`, defaults to `True`): do not run completions whose advantage is 0 where nothing else (KL,
+            entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over those that ran.
+        shared_prefix (`bool`, defaults to `True`): run the prompt of a group once rather than once a completion, where the
+            model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
+        packing (`str`, defaults to `"none"`): `"packed"` lays prompts and completions one after the other into one sequence
+            without padding, each with positions of its own and blind to the others, in place of chunks of like length and
+            shared prompts. For FlashAttention on a GPU and for sharded models; refused where a model would mix the sequences.
+        compact_head (`bool`, defaults to `True`): on a CPU, compute logits at the completions' positions only, in tiles that
+            fit its cache. On a GPU TRL does as well already.
+    """
+
+    fast_generate: bool = field(
+        default=True,
+        metadata={
+            "help": "Read each distinct prompt once and decode no completion beyond its end (transformers' generate)."
+        },
+    )
+    length_batching: bool = field(
+        default=True, metadata={"help": "Run completions of like length together and cut padding; exact."}
+    )
+    max_tokens_per_micro_batch: int | None = field(
+        default=None, metadata={"help": "Cut micro-batches of more tokens into several; exact."}
+    )
+    skip_dead_rows: bool = field(
+        default=True, metadata={"help": "Do not run completions that cannot change the gradient."}
+    )
+    shared_prefix: bool = field(default=True, metadata={"help": "Run the prompt of a group once; exact."})
+    packing: str = field(
+        default="none", metadata={"help": "packed: a micro-batch as one sequence without padding; exact, or refused."}
+    )
+    compact_head: bool = field(
+        default=True, metadata={"help": "On a CPU, logits at the completions' positions only, tile by tile."}
+    )
+
+
+def speed_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What `packing` and `max_tokens_per_micro_batch` need."""
+    asked = {
+        "packing: packed": v["packing"] == "packed",
+        "max_tokens_per_micro_batch": v["max_tokens_per_micro_batch"],
+    }
+    needed = {"loss_normalization": "step", "length_batching": True}
+    for what in (what for what, given in asked.items() if given):
+        for key, value in needed.items():
+            if v[key] != value:
+                yield Problem(f"{what} needs {key}: {str(value).lower()}.", what.split(":")[0])
+    if v["max_tokens_per_micro_batch"] and (v["top_entropy_quantile"] or 1.0) < 1.0:
+        yield Problem(
+            "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one of "
+            "the two out.",
+            "max_tokens_per_micro_batch",
+        )

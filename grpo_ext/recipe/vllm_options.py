@@ -1,0 +1,102 @@
+"""The options about vLLM that TRL has no name for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_ext.recipe.folder import sharding
+from grpo_ext.recipe.problems import Problem
+
+CHOICES: dict[str, tuple[str, ...]] = {"vllm_sync_adapter": ("merged", "adapter")}
+RANGES: dict[str, tuple[float | None, float | None]] = {
+    "vllm_sync_check_steps": (0, None),
+    "vllm_sync_check_limit": (1e-9, None),
+    "vllm_server_retries": (0, None),
+    "vllm_server_request_timeout": (1, None),
+}
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.31 makes room for
+OR_MERGED = ", or write vllm_sync_adapter: merged."
+NOT_WITH_ADAPTER = {
+    "lora_modules_to_save": "whole layers are no part of the adapter that vLLM is given: take them out",
+    "lora_target_parameters": "vLLM is given adapters of layers, not of parameters: write lora_target_modules",
+    "load_in_4bit": "whether vLLM's quantised base is the trainer's has not been tried: take it out",
+    "load_in_8bit": "vLLM does not quantise a base so as it loads it: take it out",
+    "vllm_enable_sleep_mode": "an engine that sleeps loses its base, which is not sent again: take it out",
+}
+
+
+@dataclass
+class EngineOptions:
+    """Recipe keys about vLLM; a base of `GRPOExtConfig`.
+
+    Args:
+        vllm_sync_adapter (`str`, defaults to `"merged"`): what an engine is given where a LoRA adapter is trained. `"merged"`:
+            all weights, with the adapter merged into them, as TRL does. `"adapter"`: the adapter alone, megabytes in place of
+            gigabytes, which the engine adds to the base as it computes, so that no merged weight is rounded. The engine keeps
+            the base that it was started with; a server reads the adapter from `output_dir`, and so shares its file system.
+        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and every so many syncs, compare the engine's
+            log-probs of a few of its completions with the trainer's, which takes one forward pass of them; 0 never.
+        vllm_sync_check_limit (`float`, *optional*): mean absolute difference above which the run ends with a checkpoint.
+            `None`: 0.001 where the engine computes in float32, else 0.2.
+        vllm_server_retries (`int`, defaults to 3): how often a server that died, hung or was started anew is waited for
+            (`vllm_server_timeout` seconds each) and given the current weights, for one generation or sync.
+        vllm_server_request_timeout (`float`, defaults to 1800): seconds after which a request counts as hung. A generation is
+            one request.
+        vllm_server_devices (`str`, *optional*): the GPUs of a server that `grpo-ext serve` or `train --serve` starts, such as
+            `"2,3"`; `train --serve` trains on the others.
+    """
+
+    vllm_sync_adapter: str = field(
+        default="merged",
+        metadata={"help": "What an engine is given of a LoRA adapter: 'merged', all weights; 'adapter', it alone."},
+    )
+    vllm_sync_check_steps: int = field(
+        default=1, metadata={"help": "Compare the engine's log-probs with the trainer's every so many syncs; 0 never."}
+    )
+    vllm_sync_check_limit: float | None = field(
+        default=None, metadata={"help": "Mean difference that ends the run; None: 0.001 in float32, else 0.2."}
+    )
+    vllm_server_retries: int = field(
+        default=3, metadata={"help": "How often a failed server is waited for, for one generation or sync."}
+    )
+    vllm_server_request_timeout: float = field(
+        default=1800.0, metadata={"help": "Seconds after which a request to the server counts as hung."}
+    )
+    vllm_server_devices: str | None = field(
+        default=None, metadata={"help": "GPUs of a server that grpo-ext starts, such as '2,3'."}
+    )
+
+
+def vllm_rank(r: int) -> int | None:
+    """The rank that an engine is started with for adapters of rank `r`; `None` where vLLM takes none so large."""
+    return next((rank for rank in LORA_RANKS if rank >= r), None)
+
+
+def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What `vllm_sync_adapter: adapter` cannot be had with."""
+    if v["vllm_sync_adapter"] != "adapter" or not v["use_vllm"]:
+        return
+    if not v["use_peft"]:
+        yield Problem(
+            "vllm_sync_adapter: adapter gives vLLM an adapter, and none is trained: write use_peft: true, or merged.",
+            "vllm_sync_adapter",
+        )
+        return
+    if vllm_rank(v["lora_r"]) is None:
+        yield Problem(f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}", "lora_r")
+    for name in v["lora_target_modules"] or ():
+        if "lm_head" in name or "embed" in name:
+            yield Problem(
+                f"vLLM is given no adapter of embeddings or of the output head: take {name} out{OR_MERGED}",
+                "lora_target_modules",
+            )
+    for key, reason in NOT_WITH_ADAPTER.items():
+        if v[key]:
+            yield Problem(f"{key}: {reason}{OR_MERGED}", key)
+    if sharding(v) >= 3:
+        yield Problem(
+            f"an adapter that is sharded by ZeRO-3 or FSDP is not gathered for vLLM: train with ddp or zero2{OR_MERGED}",
+            "accelerate_config",
+        )

@@ -1,0 +1,125 @@
+"""Countdown: reach the target with the given numbers, each used exactly once."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from grpo_ext.rewards.answers import first_answer
+from grpo_ext.rewards.explanation import Explanation, answer_marks
+from grpo_ext.rewards.expression import ExpressionError, literals, parse, value
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import Example
+
+_ROW = {"nums": [19, 36, 55, 7], "target": 65}
+_TOLERANCE = 1e-5
+
+
+def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> tuple[str, Any] | None:
+    """What is wrong with a completion, as a kind and its evidence (see `in_words`), or None if it is right."""
+    if not isinstance(target, int | float):
+        raise TypeError(f"The column `target` holds {target!r}, which is no number.")
+    answer = first_answer(text)
+    if answer is None:
+        return "no_answer", None
+    try:
+        postfix = parse(answer.partition("=")[0])
+    except ExpressionError as error:
+        return "no_expression", error
+    used = sorted(literals(postfix))
+    if used != sorted(nums):
+        if any(not isinstance(number, int | float) for number in nums):
+            raise TypeError(f"The column `nums` holds {nums!r}, which is no list of numbers.")
+        return "numbers", used
+    try:
+        numerator, denominator = value(postfix)
+    except ZeroDivisionError:
+        return "zero_division", None
+    if numerator == target * denominator:
+        return None
+    result = Fraction(numerator, denominator)
+    return None if abs(result - Fraction(target)) <= Fraction(tolerance) else ("value", result)
+
+
+def in_words(fault: tuple[str, Any], nums: Sequence[float], target: float) -> str:
+    """A fault as a sentence without its full stop."""
+    kind, evidence = fault
+    if kind == "no_answer":
+        return "there is no closed <answer> block"
+    if kind == "no_expression":
+        return f"the answer is not a plain expression: {evidence}"
+    if kind == "numbers":
+        return f"it uses the numbers {listing(evidence)}, but {listing(sorted(nums))} are to be used, each once"
+    if kind == "zero_division":
+        return "it divides by zero"
+    return f"its value is {readable(evidence)}, not {target}"
+
+
+def listing(numbers: Sequence[float]) -> str:
+    return ", ".join(map(readable, map(Fraction, numbers)))
+
+
+def readable(number: Fraction) -> str:
+    """A number for people: as it is where that is short, else to five digits."""
+    text = str(number)
+    if len(text) <= 20:
+        return text
+    try:
+        return f"about {float(number):.5g}"
+    except OverflowError:
+        return f"a number of {len(str(abs(number.numerator // number.denominator)))} digits"
+
+
+def explain_countdown(
+    completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
+) -> Explanation:
+    """What `countdown` gives for `completion`, and why, in a few lines of text."""
+    wrong = fault(completion, nums, target, tolerance)
+    lines = []
+    answer = first_answer(completion)
+    if answer is not None:
+        equation, sign, rest = answer.partition("=")
+        lines.append(f"Answer read: {clip(equation.strip())}")
+        if sign:
+            lines.append(f"Ignored, right of the first '=': {clip(rest.strip())}")
+    if completion.count("<answer>") > 1:
+        lines.append(f"Only the first of {completion.count('<answer>')} <answer> blocks counts.")
+    if wrong is None:
+        lines.append(f"It uses {listing(sorted(nums))}, each once, and its value is {target}.")
+    why = "1: the answer is right" if wrong is None else f"0: {in_words(wrong, nums, target)}"
+    return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion))
+
+
+def clip(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+@register(
+    "countdown",
+    explain=explain_countdown,
+    examples=[
+        Example("<think> 55+36=91 </think>\n<answer> 55 + 36 - 7 - 19 </answer>", 1.0, _ROW),
+        Example("<answer>(55 + 36) - (7 + 19) = 65</answer>", 1.0, _ROW),
+        Example("<answer>1 / (1 / 3 + 1 / 6)</answer>", 1.0, {"nums": [1, 1, 1, 3, 6], "target": 2}),
+        Example("<answer>55 + 36 - 7 * 19</answer>", 0.0, _ROW),
+        Example("<answer>55 + 36 - 19 - 7 + 7 - 7</answer>", 0.0, _ROW),
+        Example("<answer>65</answer>", 0.0, _ROW),
+        Example("55 + 36 - 7 - 19", 0.0, _ROW),
+        Example("<answer>8 ** 2</answer>", 0.0, {"nums": [8, 2], "target": 64}),
+        Example("<answer>-7 + 10</answer>", 0.0, {"nums": [7, 10], "target": 3}),
+    ],
+)
+def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
+    """1 where the first <answer> uses every given number once and makes the target, else 0.
+
+    What stands left of the first `=` is read. Allowed are digits, `+ - * / ( ) .` and white space, without signs in
+    front of numbers. The value is exact.
+
+    Args:
+        nums: the numbers given, a list a row.
+        target: the number to make.
+        tolerance: how far from the target the value may be.
+    """
+    return [
+        float(fault(text, numbers, goal, tolerance) is None)
+        for text, numbers, goal in zip(completions, nums, target, strict=True)
+    ]

@@ -1,0 +1,158 @@
+"""Why a completion got its reward, in words: the line that was read, its tones beside the pattern's, and the rhyme."""
+
+from collections.abc import Sequence
+
+from grpo_ext.rewards.explanation import Explanation, answer_span
+from grpo_ext.rewards.poem.forms import counted_places
+from grpo_ext.rewards.poem.judge import NOTHING, RHYME, Fault, Verdict, judge, rhymes_of
+from grpo_ext.rewards.poem.rhyme_book import RhymeBook
+from grpo_ext.rewards.poem.text import OTHER, han, last_line, verse_lines
+from grpo_ext.rewards.poem.tones import EITHER, Tones, tones_of
+
+WANTED = {"平": "a level tone (平)", "仄": "an oblique tone (仄)", RHYME: "a level tone, since the line rhymes (平韵)"}
+SPOKEN = {"平": "level (平)", "仄": "oblique (仄)", EITHER: "level or oblique", "": "of unknown tone"}
+MARKS = {EITHER: "平/仄", "": "?"}
+
+
+def explain_poem(
+    lines: Sequence[str],
+    completion: str,
+    *,
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
+) -> str:
+    """What `poem_format` and `poem_yun` give for `completion`, and why, in a few lines of text.
+
+    Args:
+        lines: the given lines, all but the last.
+        completion: what the model wrote; the bare last line will do.
+        tones, rhyme_book, strict: as in `judge`.
+
+    Raises:
+        ValueError: as `judge` does, if there are not 3 or 7 given lines.
+    """
+    given = [han(line) for line in lines]
+    poem = [*given, last_line(completion, given)]
+    verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
+    return "\n".join(
+        [
+            f"Last line read: {shown(poem[-1])}" if poem[-1] else "No last line was found in the completion.",
+            f"Form: {verdict.form}, the pattern that fits the whole poem best:",
+            *explain_pattern(poem, verdict, tones, strict),
+            *explain_tones(verdict, tones),
+            *explain_rhyme(poem, verdict, rhyme_book),
+        ]
+    )
+
+
+def explain_format(
+    completion: str | None = None,
+    *,
+    lines: Sequence[str],
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
+) -> Explanation:
+    """`poem_format`: the whole verdict, and marks on the last line's characters whose tone is wrong.
+
+    Args:
+        completion: `None`: the last of `lines`.
+        lines, tones, rhyme_book, strict: as in `explain_poem`.
+    """
+    given, text, line, places = verse(completion, lines)
+    verdict = judge([*given, line], tones=tones, rhyme_book=rhyme_book, strict=strict)
+    start = len(given) * len(verdict.pattern[0])
+    marks = tuple(
+        (places[at], places[at] + 1, "fault", explain_fault(fault, tones))
+        for fault in verdict.line_faults[-1]
+        if (at := fault.position - start) < len(places)
+    )
+    return Explanation(explain_poem(given, text, tones=tones, rhyme_book=rhyme_book, strict=strict), marks)
+
+
+def explain_yun(
+    completion: str | None = None,
+    *,
+    lines: Sequence[str],
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
+) -> Explanation:
+    """`poem_yun`: the rhyme group, and a mark on the last character where it does not rhyme; arguments as `explain_format`."""
+    given, _, line, places = verse(completion, lines)
+    verdict = judge([*given, line], tones=tones, rhyme_book=rhyme_book, strict=strict)
+    words = "\n".join(line.strip() for line in explain_rhyme([*given, line], verdict, rhyme_book))
+    if verdict.rhyme_score or not places:
+        return Explanation(words)
+    return Explanation(words, ((places[-1], places[-1] + 1, "fault", "The last character does not rhyme."),))
+
+
+def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str], str, str, list[int]]:
+    """The given lines, the completion, its last line, and where that line's characters stand in it."""
+    given = verse_lines(lines) if isinstance(lines, str) else [han(str(line)) for line in lines]
+    if completion is None:
+        *given, completion = given
+    line = last_line(completion, given)
+    start, stop = answer_span(completion) or (0, len(completion))
+    places = [i for i in range(start, stop) if not OTHER.match(completion[i])]
+    at = "".join(completion[i] for i in places).rfind(line) if line else -1
+    return given, completion, line, places[at : at + len(line)] if at >= 0 else []
+
+
+def explain_pattern(poem: Sequence[str], verdict: Verdict, tones: Tones, strict: bool) -> list[str]:
+    """Each line beside its pattern: free places in parentheses, the tones of each character, ✗ at faults."""
+    out = []
+    for number, (line, pattern, faults) in enumerate(zip(poem, verdict.pattern, verdict.line_faults, strict=True)):
+        length = len(pattern)
+        places = {fault.position - number * length for fault in faults}
+        counted = counted_places(length, strict)
+        wanted = "".join(tone if place in counted else f"（{tone}）" for place, tone in enumerate(pattern))
+        spoken = [(character, tones_of(character, tones)) for character in line[:length]]
+        marked = [f"{c}{MARKS.get(t, t)}{'✗' * (place in places)}" for place, (c, t) in enumerate(spoken)]
+        out.append(f"  {wanted}  {' '.join(marked)}")
+    return out
+
+
+def explain_tones(verdict: Verdict, tones: Tones) -> list[str]:
+    """The last line's faults one by one, and its score; then what costs nothing."""
+    *given, last = verdict.line_faults
+    out = [f"  {explain_fault(fault, tones)}" for fault in last if fault.wanted != NOTHING]
+    extra = sum(fault.wanted == NOTHING for fault in last)
+    if extra:
+        out.append(f"  Characters too many: {extra}.")
+    out.append(f"poem_format {verdict.last_line_score:.3f}: faults in the last line: {len(last)}.")
+    if any(given):
+        out.append(f"Faults in the given lines, which cost nothing: {sum(map(len, given))}.")
+    if verdict.flaws:
+        out.append(f"Allowed, but avoided in good verse: {', '.join(map(str, verdict.flaws))}.")
+    return out
+
+
+def explain_fault(fault: Fault, tones: Tones) -> str:
+    if fault.character is None:
+        return f"Position {fault.position}: the character is missing; wanted is {WANTED[fault.wanted]}."
+    spoken = SPOKEN[tones_of(fault.character, tones)]
+    return f"Position {fault.position}: {fault.character} is {spoken}; wanted is {WANTED[fault.wanted]}."
+
+
+def explain_rhyme(poem: Sequence[str], verdict: Verdict, rhyme_book: RhymeBook) -> list[str]:
+    """What each rhyming line can rhyme in, the group they share, and the score."""
+    length = len(verdict.pattern[0])
+    out = []
+    for number in sorted(verdict.rhyming):
+        line = poem[number]
+        groups = rhymes_of(line, length, rhyme_book)
+        if groups:
+            out.append(f"  Line {number + 1} ends on {line[-1]}: {', '.join(groups)}.")
+        elif len(line) != length:
+            out.append(f"  Line {number + 1} has {len(line)} characters instead of {length}: it rhymes with nothing.")
+        else:
+            out.append(f"  Line {number + 1} ends on {line[-1]}, which has no level tone in the rhyme book.")
+    why = "the last line is in it" if verdict.rhyme_score else "the last line is not in it"
+    group = f"most rhyming lines share {verdict.rhyme_group}, and {why}" if verdict.rhyme_group else "no line rhymes"
+    return [*out, f"poem_yun {verdict.rhyme_score:.0f}: {group}."]
+
+
+def shown(line: str) -> str:
+    return line if len(line) <= 40 else f"{line[:40]}… ({len(line)} characters)"

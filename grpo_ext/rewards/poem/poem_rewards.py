@@ -1,0 +1,113 @@
+"""The two rewards for a poem's last line: `poem_format` for its tones, `poem_yun` for its rhyme."""
+
+import logging
+from functools import lru_cache
+
+from grpo_ext.rewards.poem.explain_poem import explain_format, explain_yun
+from grpo_ext.rewards.poem.forms import COUNTS
+from grpo_ext.rewards.poem.judge import Verdict, judge_lines
+from grpo_ext.rewards.poem.rhyme_book import RhymeBook
+from grpo_ext.rewards.poem.text import han, last_line, verse_lines
+from grpo_ext.rewards.poem.tones import Tones
+from grpo_ext.rewards.registry import Example, register
+
+logger = logging.getLogger(__name__)
+
+_ROW = {"lines": ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]}
+
+
+@register(
+    "poem_format",
+    explain=explain_format,
+    examples=[
+        Example("<think>仄仄平平仄仄平</think>\n<answer>一棹烟波去未迷</answer>", 1.0, _ROW),
+        Example("应是仙人放鹤归。", 1.0, _ROW),
+        Example("应有仙人吹笛啼", 6 / 7, _ROW),
+        Example("梦回故里花如雪", 3 / 7, _ROW),
+        Example("<answer>a line</answer>", 0.0, _ROW),
+    ],
+)
+def poem_format(
+    completions: list[str],
+    lines: list,
+    *,
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
+) -> list[float | None]:
+    """The share of the last line's places whose tone fits the pattern of Chinese regulated verse, 0 to 1.
+
+    The pattern is the one that fits the whole poem best. The line is read from the first `<answer>`, else it is the
+    last one of Chinese characters; what it lacks counts as a fault, and so does what it has too many. A copy of a
+    given line is no line: 0.
+
+    Args:
+        lines: the given lines of each row, all but the last, in a list. Rows without 3 or 7 of them are not scored.
+        tones: "modern" (Mandarin, by pypinyin) or "pingshui" (the rhyme book 平水韵). Every reading is allowed.
+        rhyme_book: without effect here; taken so that both rewards can have the same options.
+        strict: whether the places 1, 3 and 5 have to fit too.
+    """
+    verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
+    return [verdict and verdict.last_line_score for verdict in verdicts]
+
+
+@register(
+    "poem_yun",
+    explain=explain_yun,
+    examples=[
+        Example("<think>八齐</think>\n<answer>一棹烟波去未迷</answer>", 1.0, _ROW),
+        Example("应有仙人吹笛啼", 1.0, _ROW),
+        Example("应是仙人放鹤归", 0.0, _ROW),
+        Example("", 0.0, _ROW),
+    ],
+)
+def poem_yun(
+    completions: list[str],
+    lines: list,
+    *,
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
+) -> list[float | None]:
+    """1 where the last line ends on a level-tone character of the poem's rhyme group, else 0.
+
+    The group is the one that most rhyming lines share: the even ones, and the first if it rhymes in the best pattern.
+
+    Args:
+        lines: the given lines of each row, all but the last, in a list. Rows without 3 or 7 of them are not scored.
+        tones: as in `poem_format`; they settle the pattern, and so whether the first line rhymes.
+        rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups, by modern finals).
+        strict: as in `poem_format`.
+    """
+    verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
+    return [verdict and verdict.rhyme_score for verdict in verdicts]
+
+
+def judge_completions(
+    completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
+) -> list[Verdict | None]:
+    """A verdict for each completion; None for rows that hold no poem."""
+    verdicts = []
+    for completion, row in zip(completions, lines, strict=True):
+        given = given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row))
+        poem = given and (*given, last_line(completion, given))
+        verdicts.append(judge_lines(poem, tones, rhyme_book, strict) if poem else None)
+    return verdicts
+
+
+@lru_cache(maxsize=4096)
+def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
+    """The clean lines of a row, or None, with a warning, if they are not all but one of a poem.
+
+    A row may hold them as one text too, with any punctuation between them.
+    """
+    lines = tuple(verse_lines(row) if isinstance(row, str) else map(han, row))
+    if len(lines) + 1 in COUNTS:
+        return lines
+    logger.warning(
+        "A row has %d lines in its column `lines`, which must hold the given lines of a poem, all but the last: "
+        "3 for a quatrain, 7 for eight-line verse. It is not scored. The row: %.100r",
+        len(lines),
+        row,
+    )
+    return None

@@ -1,0 +1,124 @@
+"""`grpo-ext train` starts `accelerate launch` for the recipe, in a way that really starts as many processes as asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_ext.common.devices import gpu_is_there
+from grpo_ext.recipe.folder import accelerate_config
+from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER, RANKS, lives
+
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+def launch_command(
+    module: str, words: list[str], config_name: str | None, num_processes: int | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment variables that start `module` with `words`.
+
+    Args:
+        module: what to run, such as `grpo_ext.train`.
+        words: its command line.
+        config_name: an accelerate config, by name or file; `None` picks `cpu` or `single_gpu` by the machine.
+        num_processes: how many to start; `None`: what the config says.
+
+    accelerate's CPU mode starts one process whatever number it is asked for. Several are started by its distributed
+    launcher with `ACCELERATE_USE_CPU` set.
+    """
+    path, config = read_accelerate_config(config_name)
+    processes = num_processes or config.get("num_processes") or 1
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
+    environment = {}
+    if config.get("use_cpu") and processes > 1:
+        environment["ACCELERATE_USE_CPU"] = "true"
+        launch += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        launch += ["--main_process_port", "0"]
+    else:
+        launch += ["--config_file", str(path)]
+    launch += ["--num_processes", str(processes)]
+    if config.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
+        launch += ["--num_cpu_threads_per_process", str(max(1, (os.cpu_count() or 1) // processes))]
+    return [*launch, "-m", module, *words], environment
+
+
+def read_accelerate_config(name: str | None) -> tuple[Path, dict[str, Any]]:
+    """The path and the settings of an accelerate config; `None` picks `cpu` or `single_gpu` by the machine."""
+    path = accelerate_config(name or ("single_gpu" if gpu_is_there() else "cpu"))
+    return path, yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+
+
+def launch(
+    module: str,
+    words: list[str],
+    config_name: str | None,
+    num_processes: int | None = None,
+    environment: dict[str, str] | None = None,
+) -> int:
+    """Run `launch_command(...)` with more `environment` variables, print it first, and return the exit code of its ranks.
+
+    SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which leave with a checkpoint at the end of their step;
+    before they train, the command is ended at once. accelerate turns every exit code but 0 into 1: the ranks leave theirs in a
+    folder.
+    """
+    command, own = launch_command(module, words, config_name, num_processes)
+    environment = {**(environment or {}), **own}
+    shown = [f"{key}={value}" for key, value in environment.items()] + ["accelerate launch", *command[3:]]
+    print("$", " ".join(shown), flush=True)
+    with tempfile.TemporaryDirectory(prefix="grpo_ext-") as folder:
+        ours = {RANKS: folder, LAUNCHER: str(os.getpid())}
+        return Launched(command, {**os.environ, **environment, **ours}, Path(folder)).wait()
+
+
+class Launched:
+    """A launcher and the ranks that it has started."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path):
+        self.folder = folder
+        self.passed = 0  # the last signal
+        self._before = {s: signal.getsignal(s) for s in PASSED_ON if signal.getsignal(s) != signal.SIG_IGN}
+        for number in self._before:
+            signal.signal(number, self._pass_on)
+        # A session of its own: Ctrl-C reaches accelerate only through us. It would leave, and its ranks go on unseen.
+        # Schedulers send SIGUSR1 to every process, and only ranks know what to do with it.
+        ignore = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=ignore)
+
+    def wait(self) -> int:
+        """Wait for the launcher and for ranks that outlive it; the ranks' exit code."""
+        try:
+            code = self.process.wait()
+            while any(map(lives, self.ranks())):
+                time.sleep(0.2)
+        finally:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+        told = [int(path.read_text() or 1) for path in self.folder.glob("exit-*")]
+        if code and not told and self.passed:  # ended at once: before the first step, or by a second Ctrl-C
+            return 128 + self.passed
+        if EXIT_INTERRUPTED in told:
+            return EXIT_INTERRUPTED
+        return 2 if code and 2 in told else code
+
+    def ranks(self) -> list[int]:
+        """The processes that train."""
+        return [int(path.name.rpartition("-")[2]) for path in self.folder.glob("rank-*")]
+
+    def _pass_on(self, number: int, frame: Any) -> None:
+        self.passed = number
+        ranks = [pid for pid in self.ranks() if lives(pid)]
+        for pid in ranks:
+            os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
+        if not ranks:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM if number == signal.SIGUSR1 else number)

@@ -1,0 +1,136 @@
+"""An adapter written into the weights of its base: a whole model, which any engine loads without peft.
+
+`grpo-ext merge` and a recipe's `save_merged` come here. The adapter is read from the disk, so that it does not matter how the
+model lay on the ranks that trained it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+CONFIG = "adapter_config.json"  # of peft
+MERGED = "merged"  # where the whole model goes, in the adapter's folder
+PROBE_TOKENS = 32
+LIMITS = {"float32": 1e-3}  # of log-probs before and after
+HALF_LIMIT = 0.2  # half types round each weight once more
+
+
+def merge_adapter(
+    folder: Path, out: Path, dtype: str = "auto", *, trust_remote_code: bool = False, replace: bool = False
+) -> float:
+    """Save the base of an adapter with the adapter in its weights, with tokenizer and chat template.
+
+    Args:
+        folder: of the adapter, as training leaves it: `output_dir`, or a checkpoint.
+        out: the new folder; nothing is there before it is whole.
+        dtype: of the weights: `"float32"`, `"bfloat16"` or `"float16"`; `"auto"` takes that of the base's files.
+        trust_remote_code: whether code that comes with the base may run.
+        replace: whether a folder that is there may be replaced.
+
+    Returns:
+        The largest difference between log-probs of what was saved, read again, and of base and adapter.
+
+    Raises:
+        ValueError: if the folder has no adapter, its base is not to be had, `out` is not empty, or what was saved computes
+            something else.
+        OSError: if it cannot be written.
+    """
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    base = base_of(folder, trust_remote_code)
+    if not replace and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ValueError(f"{out} is there and not empty: name another folder with --out.")
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+        before = log_probs_of(model)
+        model = model.merge_and_unload(safe_merge=True)
+        kind = str(model.dtype).removeprefix("torch.")
+        model.save_pretrained(partial)
+        del model  # a large one does not fit twice
+        _save_tokenizer(folder, base, partial, trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(partial, dtype="auto", trust_remote_code=trust_remote_code)
+        difference = (log_probs_of(model) - before).abs().max().item()
+        if not difference <= LIMITS.get(kind, HALF_LIMIT):
+            raise ValueError(
+                f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. An "
+                "adapter on weights that the base uses twice, such as a tied output head, is of that kind."
+            )
+        if replace and out.exists():
+            shutil.rmtree(out)
+        os.replace(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return difference
+
+
+def save_merged(recipe: Any) -> int:
+    """Save adapter and base as one model beside the adapter; the exit code."""
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+    unset_hf_deepspeed_config()  # with ZeRO-3's a model would be loaded in parts, on ranks that have left
+    folder = Path(recipe.training.output_dir)
+    dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
+    try:
+        difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)
+    except (ValueError, OSError) as error:
+        print(
+            f"The adapter is saved, and the merged model is not: {error}\n`grpo-ext merge --model {folder}` tries again.",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"Saved to {folder / MERGED}, with the adapter merged (log-probs differ by at most {difference:.1g}).")
+    return 0
+
+
+def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | None]:
+    """Name and revision of the model that an adapter was trained on.
+
+    Raises:
+        ValueError: if there is no adapter, or its base is not to be had here.
+    """
+    from peft import PeftConfig
+    from transformers import AutoConfig
+
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}.")
+    if not (folder / CONFIG).is_file():
+        whole = (folder / "config.json").is_file()
+        what = "a whole model, which needs no merging" if whole else "no adapter"
+        raise ValueError(f"{folder} holds {what}: {CONFIG} is missing. A run with use_peft: true writes it.")
+    config = PeftConfig.from_pretrained(folder)
+    name, revision = config.base_model_name_or_path, config.revision
+    try:
+        AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, TypeError) as error:  # TypeError: no name at all
+        at = f" at revision {revision}" if revision not in (None, "main") else ""
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"the base model {name}{at} is not to be had from here ({first[:160]}). base_model_name_or_path in "
+            f"{folder / CONFIG} names it; a folder is looked for from where the command runs."
+        ) from None
+    return name, revision
+
+
+def log_probs_of(model):
+    """Log-probs (T, V) of a model over some tokens, always the same ones."""
+    import torch
+
+    size = model.get_input_embeddings().weight.shape[0]
+    tokens = torch.randint(size, (1, PROBE_TOKENS), generator=torch.Generator().manual_seed(0))  # (1, T)
+    with torch.no_grad():
+        return model.eval()(tokens).logits[0].float().log_softmax(-1)  # (T, V)
+
+
+def _save_tokenizer(folder: Path, base: tuple[str, str | None], out: Path, trust_remote_code: bool) -> None:
+    """Save the tokenizer that was trained with, or the base's where the adapter came without one."""
+    from transformers import AutoTokenizer
+
+    own = (folder / "tokenizer_config.json").is_file()
+    name, revision = (str(folder), None) if own else base
+    AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code).save_pretrained(out)

@@ -1,0 +1,80 @@
+"""The folder of a run: one run has it at a time, and the next goes on from its checkpoints or moves them aside."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from grpo_ext.recipe.difference import SAVED, differences
+
+logger = logging.getLogger(__name__)
+HELD: list[Any] = []  # by this process: its run's folder
+PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
+OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # beside its logs and its model
+
+
+def hold(folder: Path, seconds: float = 0.0) -> IO[str] | None:
+    """Have a folder to oneself, until the file that this returns is closed or the process has ended, however it ends.
+
+    Args:
+        folder: is made where it is not there.
+        seconds: to wait for a process that has it.
+
+    Returns:
+        `None` if another process has it. Disks that know no locks are not guarded.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + seconds
+    file = open(folder / ".lock", "w")  # noqa: SIM115  what is held is held while it is open
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not shared with processes that are forked off
+            return file
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return file
+        if time.monotonic() >= end:
+            file.close()
+            return None
+        time.sleep(0.1)
+
+
+def hold_folder(recipe: Any) -> None:
+    """Keep other runs out of the run's folder until this process ends.
+
+    Raises:
+        ValueError: on all ranks, if another run is in it.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    folder, held = Path(recipe.training.output_dir), None  # which sets up the ranks
+    main = PartialState().is_main_process
+    if main:
+        held = hold(folder, PATIENCE)
+    if broadcast_object_list([main and held is None])[0]:
+        raise ValueError(f"another run is writing to {folder}: stop it, or name another --output_dir.")
+    HELD.append(held)
+
+
+def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
+    """The checkpoint that the run goes on from; `None`: it begins anew, and what is in its folder is moved aside."""
+    where = recipe.training.resume_from_checkpoint or recipe.get("resume")  # supervised training knows only TRL's key
+    if where in ("auto", "true", "True"):
+        resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
+    else:
+        resume = None if where in (None, "never", "false", "False") else where
+    if recipe.get("resume") and trainer.is_world_process_zero():
+        from grpo_ext.observe.run_log import set_aside
+
+        folder = Path(trainer.args.output_dir)
+        if not resume:
+            set_aside(folder, OF_ONE_RUN)
+        elif found := differences(recipe, folder):
+            logger.warning(f"{resume} goes on with other values: {', '.join(found)}.")
+    trainer.accelerator.wait_for_everyone()
+    return resume

@@ -1,0 +1,104 @@
+"""What the programs `train` and `sft` share: recipe in, trained model out, faults told without a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.recipe.difference import check_same_run, save_recipe
+from grpo_ext.recipe.read import split_config
+from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.run.merge_adapter import save_merged
+from grpo_ext.run.output_dir import hold_folder, where_to_begin
+from grpo_ext.run.ranks import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
+from grpo_ext.vllm import EngineFailure
+
+
+def run_training(
+    words: list[str] | None,
+    load: Callable[[str | None, list[str]], Any],
+    make_trainer: Callable[[Any], Any],
+    announce: Callable[[Any], None] | None = None,
+) -> int:
+    """Train as a recipe says, and save.
+
+    Args:
+        words: `--config RECIPE` and overrides; `None`: the command line.
+        load: reads and checks the recipe.
+        make_trainer: builds the trainer from it.
+        announce: says what is about to run.
+
+    Returns:
+        The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
+        where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
+    """
+    code, recipe = _train(words, load, make_trainer, announce)
+    leave_ranks()  # here, where the trainer is out of scope
+    if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":
+        code = save_merged(recipe)  # no rank waits for it
+    return tell_exit(code)
+
+
+def _train(
+    words: list[str] | None,
+    load: Callable[[str | None, list[str]], Any],
+    make_trainer: Callable[[Any], Any],
+    announce: Callable[[Any], None] | None,
+) -> tuple[int, Any]:
+    """The exit code, and the recipe where it could be used."""
+    from grpo_ext.observe.progress import show_progress
+    from grpo_ext.trainer.nonfinite import NonFiniteSteps
+    from grpo_ext.trainer.resume import CheckpointMismatch
+    from grpo_ext.trainer.signals import Interrupted
+
+    check_ranks()
+    end_with_launcher()
+    # transformers warns in every process that it will rename options of its own
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    path, words = split_config(sys.argv[1:] if words is None else words)
+    try:
+        recipe = load(path, words)
+        check_same_run(recipe)
+        hold_folder(recipe)
+        trainer = make_trainer(recipe)
+        resume = where_to_begin(recipe, trainer)
+    except (ValueError, OSError) as error:
+        print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
+        return 2, None
+    check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
+    show_progress(trainer)
+    if trainer.is_world_process_zero():
+        save_recipe(recipe, Path(trainer.args.output_dir))
+    if announce is not None:
+        announce(trainer)
+    trainer.accelerator.print(f"goes on from {resume}" if resume else "begins anew")
+    try:
+        trainer.train(resume_from_checkpoint=resume)
+    except CheckpointMismatch as error:
+        print(f"Cannot go on: {error}", file=sys.stderr)
+        return 2, recipe
+    except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
+        return stopped(trainer, error, 1), recipe
+    except Interrupted as signal:
+        return stopped(trainer, f"{signal} asked for it. The same command goes on from there.", signal.code), recipe
+    if getattr(trainer, "stopped_by", None):
+        return stopped(trainer, trainer.stopped_by, 1), recipe
+    trainer.save_model()
+    trainer.save_state()
+    trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
+    trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
+    return 0, recipe
+
+
+def stopped(trainer: Any, why: Any, code: int) -> int:
+    """Say that the run ended before its last step; returns the exit code, 1 where the checkpoint could not be written."""
+    error = getattr(trainer, "save_error", None)
+    how = f"without a checkpoint of it ({error})" if error else "with a checkpoint"
+    if trainer.is_world_process_zero():
+        print(f"Stopped after step {trainer.state.global_step}, {how}.\n{why}", file=sys.stderr)
+    trainer.accelerator.wait_for_everyone()
+    return 1 if error else code

@@ -1,0 +1,71 @@
+"""The command line answers in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from conftest import REPO
+
+from grpo_ext.cli.main import SUBCOMMANDS, main, split_debug
+
+
+def grpo_ext(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "grpo_ext", *words], capture_output=True, text=True, cwd=REPO, timeout=120
+    )
+
+
+@pytest.mark.parametrize("command", [None, *SUBCOMMANDS])
+def test_help_fits_one_screen_and_examples_come_first(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*([command] if command else []), "--help"])
+    out = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert 0 < out.index("examples:\n  grpo-ext") < out.index("options:")
+    assert len(out.splitlines()) <= 50
+    assert command is not None or "exit codes: 0" in out
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_an_error_has_a_traceback_only_with_debug(where, capsys):
+    words = ["explain", "countdown", "--nums", "1", "--target", "1", "--completion", "1"]
+    broken = ["rewards", "show", "nonesuch"]
+    assert main(broken) == 2
+    assert capsys.readouterr().err.startswith("grpo-ext: No reward is named 'nonesuch'.")
+    with pytest.raises(ValueError, match="nonesuch"):
+        main(["--debug", *broken] if where == "before" else [*broken, "--debug"])
+    assert main([*words, "--debug"]) == 0
+    assert split_debug(["train", "--debug", "underflow_overflow", "--x"]) == (
+        False,
+        ["train", "--debug", "underflow_overflow", "--x"],
+    )
+    assert split_debug(["train", "--debug", "--x"]) == (True, ["train", "--x"])
+
+
+def test_any_other_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
+    monkeypatch.setattr("grpo_ext.cli.rewards.run_list", lambda args: {}["missing"])
+    assert main(["rewards", "list"]) == 1
+    assert capsys.readouterr().err == "grpo-ext: KeyError: 'missing' (--debug shows where)\n"
+
+
+def test_a_missing_recipe_is_one_sentence():
+    out = grpo_ext("train", "--config", "nowhere.yaml")
+    assert out.returncode == 2
+    assert out.stderr.strip() == "grpo-ext: There is no recipe at nowhere.yaml."
+
+
+def test_a_mistyped_key_is_named_before_a_model_is_loaded(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model_name_or_path: no/such-model\naccelerate_config: cpu\nlearning_rte: 1.0\n")
+    out = grpo_ext("train", "--config", str(recipe), "--num_generation", "4")
+    assert out.returncode == 2
+    assert "r.yaml:3" in out.stderr and "'learning_rate'" in out.stderr
+    assert "command line" in out.stderr and "'num_generations'" in out.stderr
+    assert "Traceback" not in out.stderr.split("learning_rate")[0]
+
+
+def test_a_mistyped_subcommand_is_refused():
+    out = grpo_ext("trian")
+    assert out.returncode == 2

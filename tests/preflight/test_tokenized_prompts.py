@@ -1,0 +1,102 @@
+"""Prompts as the model will see them, and the traps in them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
+
+from grpo_ext.preflight.findings import Findings
+from grpo_ext.preflight.tokenized_prompts import look_at_prompts
+from grpo_ext.preflight.try_rewards import try_rewards
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.rewards import build
+
+CONTEXT = 2048  # of the tiny model
+CHAT = [[{"role": "user", "content": text}] for text in ("Use 1 to make 1.", "Use 1, 2, 3 to make 6.")]
+
+
+@pytest.fixture
+def tokenizer(tiny_folder):
+    return AutoTokenizer.from_pretrained(tiny_folder)
+
+
+def seen(tokenizer, prompts, folder, **settings):
+    findings = Findings()
+    flat = load_recipe(None, {"model_name_or_path": str(folder), "max_completion_length": 16, **settings}).flat
+    return look_at_prompts(prompts, tokenizer, flat, findings), findings
+
+
+def test_prompts_are_shown_and_counted(tokenizer, tiny_folder):
+    found, findings = seen(tokenizer, CHAT, tiny_folder)
+    lengths = [
+        len(tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=True)["input_ids"]) for p in CHAT
+    ]
+    assert found["tokens"] == {"min": min(lengths), "mean": sum(lengths) / 2, "max": max(lengths)}
+    assert found["first"] == "<|im_start|>user\nUse 1 to make 1.<|im_end|>\n<|im_start|>assistant\n"
+    assert found["room"] == CONTEXT - 16
+    assert not findings.problems and not findings.notes
+
+
+def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_folder):
+    lengths = [len(tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"]) for p in CHAT]
+    some = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0])
+    assert some[0]["over"] == 0.5 and "50%" in some[1].notes[0].message
+    every = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0] + 1)
+    assert f"at most {CONTEXT - lengths[1]}" in every[1].problems[0].message
+
+
+def test_a_second_bos_is_a_problem(tokenizer, tiny_folder):
+    tokenizer.bos_token = "<|im_start|>"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizer.bos_token_id)]
+    )
+    _, plain = seen(tokenizer, ["user\nHi"], tiny_folder)
+    assert not plain.problems
+    _, rendered = seen(tokenizer, ["<|im_start|>user\nHi"], tiny_folder)
+    assert "twice" in rendered.problems[0].message
+
+
+def test_a_template_that_opens_the_think_tag_is_seen(tokenizer, tiny_folder):
+    tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+    found, _ = seen(tokenizer, CHAT, tiny_folder)
+    assert found["prefilled"] and found["first"].endswith("<think>\n")
+    findings = Findings()
+    try_rewards([build("format", mode="strict")], {"prompt": CHAT[0]}, True, findings)
+    assert 'prefix: "<think>"' in findings.problems[0].message
+    fine = Findings()
+    try_rewards([build("format", mode="strict", prefix="<think>\n")], {"prompt": CHAT[0]}, True, fine)
+    assert not fine.problems
+
+
+def test_no_chat_template_is_a_problem(tokenizer, tiny_folder):
+    tokenizer.chat_template = None
+    found, findings = seen(tokenizer, CHAT, tiny_folder)
+    assert found is None and "no chat template" in findings.problems[0].message
+
+
+def test_a_reward_that_fails_on_some_is_a_note():
+    def partial(completions, **kwargs):
+        return [1.0 / len(c[0]["content"]) for c in completions]
+
+    findings = Findings()
+    scores = try_rewards([partial], {"prompt": CHAT[0]}, False, findings)["scores"]["partial"]
+    assert scores[0] is None and scores[1] > 0
+    assert not findings.problems and "ZeroDivisionError" in findings.notes[0].message
+
+
+def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):
+    def hangs(completions, **kwargs):
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr("grpo_ext.preflight.try_rewards.PATIENCE", 0.2)
+    monkeypatch.setattr("grpo_ext.preflight.try_rewards.BUDGET", 0.3)
+    findings = Findings()
+    start = time.perf_counter()
+    found = try_rewards([hangs, build("format")], {"prompt": CHAT[0]}, False, findings)
+    assert time.perf_counter() - start < 10
+    assert findings.sound and "'hangs' was not tried to the end" in findings.notes[0].message
+    assert found["scores"]["hangs"] == [None, None, None]

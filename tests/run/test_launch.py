@@ -1,0 +1,66 @@
+"""The launcher starts what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from conftest import REPO
+
+from grpo_ext.recipe.folder import accelerate_config, recipe_folder
+from grpo_ext.run.launch import launch_command
+from grpo_ext.run.ranks import check_ranks
+
+CONFIGS = sorted((REPO / "recipes" / "accelerate").glob("*.yaml"))
+
+
+def test_all_launchers_are_there():
+    assert {p.stem for p in CONFIGS} == {"cpu", "cpu_2", "single_gpu", "ddp", "fsdp2", "zero2", "zero3", "multi_node"}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_accelerate_knows_every_key_of_every_launcher(path):
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    head = path.read_text().split("compute_environment")[0]
+    assert f"recipes/accelerate/{path.name}" in head
+    assert load_config_from_file(str(path)).num_processes >= 1  # it refuses keys that it does not know
+
+
+def test_one_cpu_process_uses_the_config():
+    command, environment = launch_command("grpo_ext.train", ["--config", "x.yaml"], "cpu")
+    assert command[1:3] == ["-m", "accelerate.commands.launch"]
+    assert str(recipe_folder() / "accelerate" / "cpu.yaml") in command
+    assert command[-4:] == ["-m", "grpo_ext.train", "--config", "x.yaml"]
+    assert environment == {}
+
+
+def test_several_cpu_processes_take_the_way_that_starts_them():
+    command, environment = launch_command("grpo_ext.train", [], "cpu", num_processes=3)
+    assert environment["ACCELERATE_USE_CPU"] == "true"
+    assert "--multi_gpu" in command and "--config_file" not in command
+    assert command[command.index("--num_processes") + 1] == "3"
+
+
+def test_the_configs_number_of_processes_is_used():
+    command, _ = launch_command("grpo_ext.train", [], "zero3")
+    expected = yaml.safe_load(accelerate_config("zero3").read_text())["num_processes"]
+    assert command[command.index("--num_processes") + 1] == str(expected)
+
+
+def test_an_unknown_config_lists_the_known():
+    with pytest.raises(FileNotFoundError, match="zero3"):
+        accelerate_config("zero4")
+
+
+def test_one_process_where_several_were_asked_for_is_refused(monkeypatch):
+    for key, value in {
+        "ACCELERATE_MIXED_PRECISION": "no",
+        "ACCELERATE_USE_CPU": "True",
+        "MASTER_PORT": "29500",
+    }.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(SystemExit, match="started only one"):
+        check_ranks()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    check_ranks()
