@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.entry import run_training
 
@@ -54,7 +54,8 @@ def announce(trainer: GRPOExtTrainer) -> None:
     from grpo_ext.trainer.rollout import how_it_generates
     from grpo_ext.trainer.scoring import how_it_trains
 
-    args, accelerator = trainer.args, trainer.accelerator
+    args: Any = trainer.args  # a GRPOExtConfig
+    accelerator = trainer.accelerator
     ranks = accelerator.num_processes
     groups = args.generation_batch_size // args.num_generations
     rewards = ", ".join(

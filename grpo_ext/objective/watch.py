@@ -32,7 +32,7 @@ class Recorder:
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
         self.params, self.strict, self.every = params, strict, every
-        self._rows: torch.Tensor | None = None  # (b,), which rows of the batch are still decoded
+        self._rows = torch.empty(0)  # (b,), which rows of the batch are still decoded
         self._scores: torch.Tensor | None = None  # (b, V), of the step whose tokens are not drawn yet
         self._steps: list[torch.Tensor] = []  # the rows of each step
         self._masks: list[torch.Tensor] = []  # (b, V) of the last steps, not stored yet
@@ -63,7 +63,7 @@ class Recorder:
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         self._drawn(input_ids[:, -1])
-        if self._rows is None:
+        if not self._steps:
             self._rows = torch.arange(len(scores), device=scores.device)
         self._scores = scores
         self._steps.append(self._rows)
@@ -106,7 +106,7 @@ class Recorder:
         Raises:
             RuntimeError: if a completion has a token that was not seen being drawn.
         """
-        if self._rows is None:
+        if not self._steps:
             return None, None
         lengths, last = [len(ids) for ids in completion_ids], len(self._steps) - 1
         if max(lengths) > last:
@@ -136,8 +136,8 @@ def _log_prob(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def watching(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
     """Put `recorder` behind all processors of the model's `generate`."""
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    build = model._get_logits_processor
+    inner: Any = getattr(model, "get_base_model", lambda: model)()
+    build = inner._get_logits_processor
 
     def build_and_watch(*args: Any, **kwargs: Any) -> Any:
         processors = build(*args, **kwargs)
@@ -145,8 +145,8 @@ def watching(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
         processors.append(recorder)
         return processors
 
-    model._get_logits_processor = build_and_watch
+    inner._get_logits_processor = build_and_watch
     try:
         yield
     finally:
-        del model._get_logits_processor
+        del inner._get_logits_processor

@@ -80,7 +80,9 @@ class Reward:
         self.needs_cpu = registration.needs_cpu
         self.examples = registration.examples
 
-    def __call__(self, /, prompts=None, completions: Sequence = (), completion_ids=None, **columns) -> list[Score]:
+    def __call__(
+        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
+    ) -> list[Score]:
         """One score a completion, None where the reward declines.
 
         Args:
@@ -110,7 +112,7 @@ class Reward:
     def __repr__(self) -> str:
         return f"Reward({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple]:
         from grpo_ext.rewards import registry
 
         return registry.rebuild, (*registry.packed(self.registration), self.options, self.name)

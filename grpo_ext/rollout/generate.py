@@ -27,8 +27,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
     Args:
         model: a transformers model, or a PEFT model around one.
     """
-    model = base_model(model)
-    plain = model.generate
+    inner: Any = base_model(model)
+    plain = inner.generate
 
     def generate(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -36,7 +36,7 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
                 raise NotSupported(
                     f"generate gets {', '.join(sorted(set(kwargs) - ARGUMENTS)) or 'unnamed arguments'}"
                 )
-            check_model(model)
+            check_model(inner)
             return plain(**kwargs, custom_generate=decode)
         except NotSupported as reason:
             logger.warning_once(
@@ -44,14 +44,14 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
             )
         return plain(*args, **kwargs)
 
-    model.generate = generate
+    inner.generate = generate
     try:
         yield
     finally:
-        del model.generate
+        del inner.generate
 
 
 def base_model(model: torch.nn.Module) -> PreTrainedModel:
     """The transformers model within a compiled or a PEFT model, or the model itself."""
-    model = getattr(model, "_orig_mod", model)  # of `torch.compile`
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner: Any = getattr(model, "_orig_mod", model)  # of `torch.compile`
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner

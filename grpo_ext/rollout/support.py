@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.generation import GenerationMode, logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
@@ -31,7 +31,7 @@ class NotSupported(Exception):
     """The fast loop does not decode this; says why."""
 
 
-def check_model(model: torch.nn.Module) -> None:
+def check_model(model: PreTrainedModel) -> None:
     """Raise `NotSupported` for models that the loop cannot call by itself."""
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")

@@ -21,7 +21,7 @@ def explain(row: Row, rewards: list[Row]) -> tuple[dict[str, str], list[Mark]]:
     said: dict[str, str] = {}
     marks: list[Mark] = []
     for reward in rewards:
-        explainer = EXPLAINERS.get(reward.get("reward", reward["name"]))
+        explainer = EXPLAINERS.get(reward.get("reward") or reward["name"])
         if explainer is None:
             continue
         try:
@@ -88,11 +88,11 @@ def verse(text: str, columns: Row) -> tuple[list[str], str, list[int]]:
 
 def answer_mark(text: str) -> list[Mark]:
     """The answer that was read, without the blanks around it."""
-    span = answer_span(text)
-    answer = text[slice(*span)] if span else ""
+    start, stop = answer_span(text) or (0, 0)
+    answer = text[start:stop]
     if not answer.strip():
         return []
-    start = span[0] + len(answer) - len(answer.lstrip())
+    start += len(answer) - len(answer.lstrip())
     return [(start, start + len(answer.strip()), "answer", "The answer that was read.")]
 
 
