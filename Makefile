@@ -2,6 +2,7 @@
 # make test   set up .venv if needed, run all tests
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
 # make lint   ruff, check and format
+# make types  mypy, over the package
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm lint format clean help
+.PHONY: demo test test-fast vllm lint types format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -68,6 +69,9 @@ vllm: $(VLLM)/.ready
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(READY)
+	@$(BIN)/mypy
 
 # make format   let ruff put the code in order
 format: $(READY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.run.training import run_training
 
@@ -27,7 +27,8 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     from grpo_ext.run.parts import adapter_of, model_init_kwargs
     from grpo_ext.tasks.base import open_dataset
 
-    args, run = recipe.training, recipe.run
+    args = recipe.training
+    run: Any = recipe.run  # an SFTRunConfig
     train_dataset = open_dataset(run.dataset_name, run.dataset_train_split, run.dataset_config, run.dataset_streaming)
     args.model_init_kwargs = model_init_kwargs(recipe)
     optimizer = None
@@ -36,7 +37,7 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
 
         optimizer = muon_with_adamw(args.learning_rate, weight_decay=args.weight_decay)
     return SFTTrainer(
-        recipe.model.model_name_or_path,
+        recipe.get("model_name_or_path"),
         args=args,
         train_dataset=train_dataset,
         optimizer_cls_and_kwargs=optimizer,

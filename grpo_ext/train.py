@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.run.training import run_training
 
@@ -53,7 +53,8 @@ def announce(trainer: GRPOExtTrainer) -> None:
     """Say what runs: ranks, how the model lies on them, data, rewards, batch, generation."""
     from grpo_ext.trainer.assembly import describe
 
-    args, accelerator = trainer.args, trainer.accelerator
+    args: Any = trainer.args  # a GRPOExtConfig
+    accelerator = trainer.accelerator
     ranks = accelerator.num_processes
     generation, training = describe(trainer)
     groups = args.generation_batch_size // args.num_generations

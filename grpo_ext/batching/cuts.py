@@ -37,18 +37,16 @@ def deal_rows(
     Returns:
         The rows of each piece, one tensor of indices each, none empty; rows that are not live are left out but for those.
     """
-    prompts, prompt_lengths, completion_lengths, live = (
-        x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live)
-    )
-    rows = np.flatnonzero(live)
-    sums = np.bincount(prompts[rows], weights=completion_lengths[rows]) if len(rows) else np.zeros(0)
-    counts = np.bincount(prompts[rows]) if len(rows) else np.zeros(0)
+    groups, before, length, wanted = (x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live))
+    rows = np.flatnonzero(wanted)
+    sums = np.bincount(groups[rows], weights=length[rows]) if len(rows) else np.zeros(0)
+    counts = np.bincount(groups[rows]) if len(rows) else np.zeros(0)
     mean = sums / np.maximum(counts, 1)
-    group = prompts[rows]
-    rows = rows[np.lexsort((completion_lengths[rows], group, mean[group]))]
-    cuts = even_cuts(prompt_lengths[rows] + completion_lengths[rows], pieces)
+    group = groups[rows]
+    rows = rows[np.lexsort((length[rows], group, mean[group]))]
+    cuts = even_cuts(before[rows] + length[rows], pieces)
     dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
-    spare = iter(sorted(np.flatnonzero(~live), key=lambda i: completion_lengths[i] == 0))  # one with tokens first
+    spare = iter(sorted(np.flatnonzero(~wanted), key=lambda i: length[i] == 0))  # one with tokens first
     return [part if len(part) else torch.tensor([next(spare)]) for part in dealt]
 
 

@@ -117,7 +117,7 @@ def checkpoint_lines(forecast: Forecast) -> Iterator[Line]:
 def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
     """The model's size, and the memory that it takes."""
     size, memory = forecast.size, forecast.memory
-    if size is None:
+    if size is None or memory is None:
         yield "memory", "not known: the model's config is not to be had here"
         return
     trained = "" if size.trainable == size.parameters else f", {size.trainable:,} trained"
@@ -128,7 +128,7 @@ def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
         yield "", "and vLLM's own"
 
 
-def in_bytes(count: int) -> str:
+def in_bytes(count: float) -> str:
     """Bytes as a person reads them."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:

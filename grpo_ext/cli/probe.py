@@ -66,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
-    model_name = args.model or recipe.model.model_name_or_path
+    model_name = args.model or recipe.get("model_name_or_path")
     name, counts, length = probe_recipe(recipe, model_name, args.num_prompts, args.samples, args.batch_size)
-    print_probe(name, counts, length, recipe.training.num_generations)
-    output = Path(args.output or Path(recipe.training.output_dir) / "pass_rates.jsonl")
+    print_probe(name, counts, length, recipe.get("num_generations"))
+    output = Path(args.output or recipe.output_dir / "pass_rates.jsonl")
     write_pass_rates(output, counts)
     print(f"Pass rates written to {output}.")
     return 0

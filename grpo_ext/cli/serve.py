@@ -44,12 +44,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also in a script's background, where SIGINT is ignored
     try:
-        server.start()
+        process = server.start()
         server.wait_ready(recipe.training.vllm_server_timeout)
         print(
             f"The vLLM server answers at {server.url}; what it says is in {server.log}. Ctrl-C stops it.", flush=True
         )
-        code = server.process.wait()
+        code = process.wait()
         raise EngineFailure(f"The vLLM server ended with code {code}:\n{server.last_lines()}")
     except KeyboardInterrupt:
         return 0

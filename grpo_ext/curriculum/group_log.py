@@ -25,7 +25,7 @@ class GroupLog:
         self.group_filter, self.clock = group_filter, clock
         self.advised = False
         self._ended: float | None = None  # when the generation before began to be trained on
-        self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=WINDOW)  # generated, kept, all right, all wrong
+        self._recent: deque[tuple[int, ...]] = deque(maxlen=WINDOW)  # generated, kept, all right, all wrong
         self.start()
 
     def start(self) -> None:

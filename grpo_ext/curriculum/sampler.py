@@ -47,6 +47,7 @@ class Curriculum:
 
     def probabilities(self) -> np.ndarray:
         """(rows,), of the next draw; they sum to 1."""
+        assert self.rates is not None
         if self.kind == "adaptive":
             chance = self.rates.chance_of_signal(self.num_generations)
             even = np.full(len(chance), 1 / len(chance))
@@ -58,6 +59,7 @@ class Curriculum:
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """(rows,), all prompts from easy to hard; those equally hard in random order."""
+        assert self.difficulty is not None
         shuffled = rng.permutation(len(self.difficulty))
         return shuffled[np.argsort(self.difficulty[shuffled], kind="stable")]
 
@@ -110,7 +112,7 @@ class PromptSampler(Sampler):
     def _fixed_order(self) -> list[int] | None:
         """The epoch's order where it is known at its start."""
         if self.curriculum.kind == "easy_to_hard":
-            return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
+            return self._easy_to_hard()
         if self.curriculum.kind != "none":
             return None
         if not self.shuffle:
@@ -119,6 +121,9 @@ class PromptSampler(Sampler):
         for _ in range(self.epoch):  # TRL draws an epoch after the other from one generator
             torch.randperm(self.rows, generator=generator)
         return torch.randperm(self.rows, generator=generator).tolist()
+
+    def _easy_to_hard(self) -> list[int]:
+        return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
 
     def _generation(self, number: int, fixed: list[int] | None) -> list[int]:
         """The prompts of the epoch's generation `number`."""
@@ -146,10 +151,8 @@ class PromptSampler(Sampler):
         """
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         if self.curriculum.kind == "easy_to_hard":  # what has been reached
-            reached = [index for generation in self.drawn for index in generation] or self._fixed_order()[
-                : self.prompts
-            ]
-            return rng.choice(reached, num).tolist()
+            reached = [index for generation in self.drawn for index in generation]
+            return rng.choice(reached or self._easy_to_hard()[: self.prompts], num).tolist()
         return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:

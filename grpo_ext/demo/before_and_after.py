@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from grpo_ext.evaluation.load import outcome_of
 from grpo_ext.evaluation.table import figure
 from grpo_ext.observe.plots import plot_run
 from grpo_ext.recipe.load import Recipe
@@ -20,7 +21,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     console = Console()
     before, after = (json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after"))
     console.print(figures_table(before, after))
-    console.print(completions_table(folder, recipe.task.outcome_reward))
+    console.print(completions_table(folder, outcome_of(recipe)))
     plot_run(folder / "grpo", folder / "curves.png")
     spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
     console.print(f"time: {spent}; together {sum(seconds.values()):.0f} s")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from grpo_ext.demo.pipeline import Demo, save_start
 from grpo_ext.recipe.load import Recipe
+from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import CHARACTERS, TAGS
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
@@ -13,11 +15,12 @@ from grpo_ext.tiny.verse import Poet, verse_demonstrations
 DEMONSTRATIONS = 9_600
 # Less than a token for each character: the rare ones stay in pieces, so that the model has met such when it meets new ones.
 VOCAB_SIZE = 1280
-SHAPE = {"architecture": "qwen3", "initializer_range": 0.04}
+SHAPE: dict[str, Any] = {"architecture": "qwen3", "initializer_range": 0.04}
 
 
 def prepare(recipe: Recipe, folder: Path, seed: int) -> None:
     """Write demonstrations, a tokenizer of characters, and an untrained model."""
+    assert isinstance(recipe.task, Poem)
     rows = list(verse_demonstrations(recipe.task, DEMONSTRATIONS, seed=seed))
     save_start(
         folder,

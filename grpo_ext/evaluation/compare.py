@@ -98,6 +98,10 @@ def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sam
     }
 
 
+def _score_of(name: str) -> Callable[[Sample], float | None]:
+    return lambda sample: sample.rewards[name]
+
+
 def compare(
     before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str
 ) -> dict[str, Any]:
@@ -116,9 +120,8 @@ def compare(
     for part in ("greedy", "sampled"):
         if part not in before or part not in after:
             continue
-        values = {name: lambda s, name=name: s.rewards[name] for name in names}
-        values["length"] = lambda s: s.length
-        pairs = {name: paired_difference(before[part], after[part], value) for name, value in values.items()}
+        pairs = {name: paired_difference(before[part], after[part], _score_of(name)) for name in names}
+        pairs["length"] = paired_difference(before[part], after[part], lambda s: s.length)
         found[part] = {name: vars(difference) for name, difference in pairs.items() if difference is not None}
     if outcome in names:
         found |= changed_rows(before["greedy"], after["greedy"], lambda s: passes(s, outcome))

@@ -43,7 +43,7 @@ class Decoding:
     seed: int = 0
     fast: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Refuse what says nothing: the same greedy completion several times."""
         if self.temperature == 0 and self.num_samples > 1:
             raise ValueError(
@@ -101,9 +101,10 @@ def encode_prompts(
     """Token ids of each prompt: chat messages through the chat template, plain text as the tokenizer reads it."""
     if isinstance(prompts[0], str):
         return tokenizer(prompts)["input_ids"]
-    return tokenizer.apply_chat_template(
+    encoded: Any = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
-    )["input_ids"]
+    )
+    return encoded["input_ids"]
 
 
 def generate_completions(
@@ -139,7 +140,7 @@ def generate_completions(
             batch = jobs[start : start + batch_size]
             for (i, _), ids in zip(batch, _generate_batch(model, config, [ids for _, ids in batch]), strict=True):
                 reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
-                completions[i].append(Completion(tokenizer.decode(ids, skip_special_tokens=True), ids, reason))
+                completions[i].append(Completion(str(tokenizer.decode(ids, skip_special_tokens=True)), ids, reason))
             bar.update(len(batch))
     return completions
 
@@ -149,7 +150,8 @@ def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids
     width = max(len(ids) for ids in prompt_ids)
     input_ids = torch.tensor([[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids])  # (B, P)
     attention_mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])  # (B, P)
-    output = model.generate(input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device))
+    generate: Any = model.generate  # a `GenerationMixin`'s
+    output = generate(input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device))
     tails = output[:, width:].tolist()  # (B, C)
     ends = set(config.eos_token_id)
     return [ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))] for ids in tails]

@@ -90,10 +90,10 @@ def evaluate_on(
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
         finally:
             complete.close()
-    model = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
     model = model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
-    how = {"batch_size": batch_size, "fast": training.fast_generate}
-    return evaluate_model(model, tokenizer, rows, rewards, outcome_of(recipe), **how, **settings)
+    settings |= {"batch_size": batch_size, "fast": training.fast_generate}
+    return evaluate_model(model, tokenizer, rows, rewards, outcome_of(recipe), **settings)
 
 
 def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:

@@ -47,10 +47,10 @@ def probe_recipe(
     check_columns(rewards, list(rows[0]))
     trust = args.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
-    model = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **model_init_kwargs(recipe))
+    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **model_init_kwargs(recipe))
     model = model.to("cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu")
     decoding = Decoding(
-        args.max_completion_length,
+        recipe.get("max_completion_length"),
         args.temperature,
         args.top_p,
         args.top_k,

@@ -91,7 +91,9 @@ class VllmCompletions:
         return [
             [
                 Completion(
-                    tokenizer.decode(one.token_ids, skip_special_tokens=True), list(one.token_ids), one.finish_reason
+                    str(tokenizer.decode(one.token_ids, skip_special_tokens=True)),
+                    list(one.token_ids),
+                    one.finish_reason,
                 )
                 for one in answer.outputs
             ]

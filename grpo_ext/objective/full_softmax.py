@@ -6,6 +6,8 @@ CPU reads and writes such a tile some twenty times from main memory.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from grpo_ext.objective.logprob import Projection, add_product, project
@@ -39,7 +41,15 @@ def full_log_probs(
 
 class _FullLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, temperature, projection):
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        temperature: float,
+        projection: Projection,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.set_materialize_grads(False)  # entropy is often only logged
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -62,7 +72,9 @@ class _FullLogProb(torch.autograd.Function):
         return logps, entropy
 
     @staticmethod
-    def backward(ctx, grad_logps, grad_entropy):
+    def backward(
+        ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
         temperature, projection, dtype = ctx.plan
         # sums over tiles in float32, whatever the model's type
@@ -86,9 +98,17 @@ class _FullLogProb(torch.autograd.Function):
         return (*typed, None, None, None)
 
 
-def _grad_of_scores(log_p, targets, rows, grad_logps, grad_entropy, entropy) -> torch.Tensor:
+def _grad_of_scores(
+    log_p: torch.Tensor,
+    targets: torch.Tensor,
+    rows: slice,
+    grad_logps: torch.Tensor | None,
+    grad_entropy: torch.Tensor | None,
+    entropy: torch.Tensor,
+) -> torch.Tensor:
     """d/dz: of log p(target), [v = target] - p(v); of the entropy, - p(v) (log p(v) + entropy). Changes `log_p`."""
     if grad_entropy is None:
+        assert grad_logps is not None  # backward is called for one of them at least
         grad = log_p.exp_()
         g = grad_logps[rows].float().unsqueeze(-1)
         return grad.mul_(-g).scatter_add_(-1, targets.unsqueeze(-1), g)

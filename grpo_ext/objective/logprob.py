@@ -8,6 +8,7 @@ With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -81,7 +82,16 @@ def tile_rows(num_positions: int, vocab_size: int) -> int:
 
 class _SamplingLogProb(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, params, holder, projection):
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        params: SamplingParams,
+        holder: list[KeptSet],
+        projection: Projection,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.set_materialize_grads(False)  # entropy is often only logged
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -108,7 +118,9 @@ class _SamplingLogProb(torch.autograd.Function):
         return logps, entropy
 
     @staticmethod
-    def backward(ctx, grad_logps, grad_entropy):
+    def backward(
+        ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
         params, given, projection, dtype = ctx.plan
         needs = ctx.needs_input_grad[:3]

@@ -9,7 +9,8 @@ from typing import Any
 # transformers' value where neither the caller nor the model sets one (`GenerationConfig._get_default_generation_params`).
 HF_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
 FIELD_DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
-NEUTRAL = (None, False, 0, 1, [], {})  # of the options below; 1 is the neutral factor and the neutral number of beams
+# Of the options below; 1 is the neutral factor and the neutral number of beams.
+NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
 # Options that change scores by more than a mask, or sample otherwise than token by token.
 NOT_SCORABLE = {

@@ -30,7 +30,7 @@ class Recorder:
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
         self.params, self.strict, self.every = params, strict, every
-        self._rows: torch.Tensor | None = None  # (b,), which rows of the batch are still decoded
+        self._rows = torch.empty(0)  # (b,), which rows of the batch are still decoded
         self._scores: torch.Tensor | None = None  # (b, V), of the step whose tokens are not drawn yet
         self._steps: list[torch.Tensor] = []  # the rows of each step
         self._masks: list[torch.Tensor] = []  # (b, V) of the last steps, not stored yet
@@ -61,7 +61,7 @@ class Recorder:
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         self._drawn(input_ids[:, -1])
-        if self._rows is None:
+        if not self._steps:
             self._rows = torch.arange(len(scores), device=scores.device)
         self._scores = scores
         self._steps.append(self._rows)
@@ -104,7 +104,7 @@ class Recorder:
         Raises:
             RuntimeError: if a completion has a token that was not seen being drawn.
         """
-        if self._rows is None:
+        if not self._steps:
             return None, None
         lengths, last = [len(ids) for ids in completion_ids], len(self._steps) - 1
         if max(lengths) > last:

@@ -49,7 +49,7 @@ class HealthMonitor(TrainerCallback):
                 self.watch.add(entry)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        if not is_training_log(logs or {}):
+        if logs is None or not is_training_log(logs):
             return
         urgent: dict[str, Any] | None = None
         if state.is_world_process_zero:
@@ -65,7 +65,7 @@ class HealthMonitor(TrainerCallback):
         if action == "rollback":
             self.rollback = urgent
             control.should_evaluate = control.should_save = False  # of weights that are given up
-        if action == "stop":
+        if urgent and action == "stop":
             self.stopped_by = urgent["message"]
 
     def tell(self, alarm: Alarm, step: int) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class Watch:
         for rule in self.rules:
             value = rule.measure(self.history)
             over = value is not None and value > rule.threshold
-            if over and self.quiet.get(rule.name, WINDOW) >= WINDOW:
+            if value is not None and over and self.quiet.get(rule.name, WINDOW) >= WINDOW:
                 alarms.append(Alarm(rule, value))
             self.quiet[rule.name] = 0 if over else self.quiet.get(rule.name, WINDOW) + 1
         return alarms

@@ -119,7 +119,7 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
             if gap or (isinstance(value, int | float) and not isinstance(value, bool)):
                 steps, values = columns.setdefault(key, ([], []))
                 steps.append(row["step"])
-                values.append(None if gap or not math.isfinite(value) else value)
+                values.append(value if value is not None and math.isfinite(value) else None)
     return columns
 
 
@@ -132,14 +132,12 @@ def series(
     size = -(-len(steps) // MOST_POINTS)
     if size > 1:
         steps = steps[size - 1 :: size] + ([steps[-1]] if len(steps) % size else [])
-        values, bars, spread = (thinned(part, size) for part in (values, bars, spread))
+        values, bars, spread = thinned(values, size), bars and thinned(bars, size), spread and thinned(spread, size)
     return Series(label, list(steps), list(values), bars, spread, smoothed=label != "learning rate")
 
 
-def thinned(values: list[float | None] | None, size: int) -> list[float | None] | None:
+def thinned(values: list[float | None], size: int) -> list[float | None]:
     """Means of so many neighbours each."""
-    if values is None:
-        return None
     cut = [[v for v in values[i : i + size] if v is not None] for i in range(0, len(values), size)]
     return [sum(part) / len(part) if part else None for part in cut]
 
@@ -184,7 +182,7 @@ def held_out(columns: dict[str, Column]) -> Panel:
 def groups(run: RunData, columns: dict[str, Column]) -> Panel:
     curves = []
     if run.figures and run.figures.steps:
-        curves = [series(kind, (run.figures.steps, shares)) for kind, shares in run.figures.share.items()]
+        curves = [series(kind, (run.figures.steps, list(shares))) for kind, shares in run.figures.share.items()]
     if "frac_reward_zero_std" in columns:
         curves.append(series("no signal", columns["frac_reward_zero_std"]))
     note = "Share of the groups. Only groups whose rewards differ teach; “no signal” is the share whose rewards are all equal."

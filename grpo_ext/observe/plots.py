@@ -58,7 +58,7 @@ def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, da
     """Few points as dots with error bars, many as a smoothed line with the raw one behind it; the spread as a band."""
     look = {"color": f"C{color % 10}", "linestyle": DASHES[dash % len(DASHES)]}
     steps, values = series.steps, [float("nan") if value is None else value for value in series.values]
-    spread = series.spread and [value or 0.0 for value in series.spread]
+    spread = [value or 0.0 for value in series.spread] if series.spread else None
     if not series.smoothed:
         axis.plot(steps, values, label=label, **LINE, **look)
     elif len(values) <= FEW:

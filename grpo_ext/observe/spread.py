@@ -60,7 +60,7 @@ class StepFigures:
             scored = [values for values in scored if values]
             self.mean.setdefault(name, []).append(fmean(map(fmean, scored)) if scored else None)
             self.spread.setdefault(name, []).append(fmean(map(pstdev, scored)) if scored else None)
-        right = [[(row.get(self.outcome) or 0) >= 1 for row in group] for group in self._groups]
+        right = [[(row.get(self.outcome or "") or 0) >= 1 for row in group] for group in self._groups]
         kinds = ["all right" if all(group) else "mixed" if any(group) else "all wrong" for group in right]
         for kind, shares in self.share.items():
             shares.append(kinds.count(kind) / len(kinds))

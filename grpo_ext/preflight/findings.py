@@ -33,11 +33,11 @@ class Findings:
 
     def problem(self, message: object, key: str | None = None) -> None:
         """Add a fault of `key`."""
-        self.problems.append(Problem(str(message), key, self.places.get(key)))
+        self.problems.append(Problem(str(message), key).placed(self.places))
 
     def note(self, message: object, key: str | None = None) -> None:
         """Add something worth knowing about `key`."""
-        self.notes.append(Problem(str(message), key, self.places.get(key)))
+        self.notes.append(Problem(str(message), key).placed(self.places))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...], ...}`."""

@@ -75,8 +75,8 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
         plan=plan,
         preset=preset_lines(recipe),
         size=size,
-        memory=size and memory_estimate(size, v, plan.batch, sharding(v), round(tokens or 0)),
-        checkpoint=size and checkpoint_bytes(size, v, 1 <= sharding(v) <= 3),
+        memory=memory_estimate(size, v, plan.batch, sharding(v), round(tokens or 0)) if size else None,
+        checkpoint=checkpoint_bytes(size, v, 1 <= sharding(v) <= 3) if size else None,
         prompt_tokens=tokens,
     )
 
@@ -118,7 +118,9 @@ def prompt_tokens(recipe: Recipe) -> float | None:
     aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
     rows = first_rows(recipe, MEASURED, aside) if tokenizer else []
-    seen = look_at_prompts([row["prompt"] for row in rows], tokenizer, recipe.flat, aside) if rows else None
+    seen = (
+        look_at_prompts([row["prompt"] for row in rows], tokenizer, recipe.flat, aside) if tokenizer and rows else None
+    )
     return seen["tokens"]["mean"] if seen else None
 
 

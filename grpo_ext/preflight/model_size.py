@@ -30,11 +30,11 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
     except Exception:  # offline, no such model, not a language model: the figures are left out
         return None
     parameters = count(made.parameters())
-    if v["use_peft"]:
+    if (adapter := get_peft_config(model)) is not None:
         from peft import get_peft_model
 
         with torch.device("meta"):
-            made = get_peft_model(made, get_peft_config(model))
+            made = get_peft_model(made, adapter)
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads

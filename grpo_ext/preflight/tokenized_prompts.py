@@ -72,7 +72,7 @@ def look_at_prompts(
     except Exception as error:  # whatever a template raises
         findings.problem(f"the chat template refuses a prompt: {type(error).__name__}: {error}", "model_name_or_path")
         return None
-    first = tokenizer.decode(ids[0])
+    first = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
         findings.problem(

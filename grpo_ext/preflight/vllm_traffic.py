@@ -19,7 +19,7 @@ def traffic(v: Values, forecast: Forecast) -> Iterator[tuple[str, int | None]]:
     # an adapter is merged, so that the whole model travels, or goes as a file of float32
     alone = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"
     size, what = forecast.size, "adapter" if alone else "weights"
-    weights = size and (4 * size.trainable if alone else size.parameters * weight_bytes(size, v))
+    weights = (4 * size.trainable if alone else size.parameters * weight_bytes(size, v)) if size else None
     if v["vllm_mode"] == "colocate":
         engines = batch.num_processes // workers
         share = "an engine in each process" if workers == 1 else f"an engine over every {workers} processes"

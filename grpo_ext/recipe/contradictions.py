@@ -109,6 +109,11 @@ def sampler(v: Values, _: int) -> Iterator[Problem]:
             "use_transformers_continuous_batching",
         )
     room, longest = v["vllm_max_model_length"], v["max_completion_length"]
+    if longest is None and not v["use_vllm"]:
+        yield Problem(
+            "max_completion_length: null ends completions after 20 tokens where transformers samples: write a number.",
+            "max_completion_length",
+        )
     if v["use_vllm"] and room is not None and longest is not None and room <= longest:
         yield Problem(
             f"vllm_max_model_length {room} is prompt and completion together and leaves no prompt beside "

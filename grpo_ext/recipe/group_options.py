@@ -12,7 +12,7 @@ from grpo_ext.recipe.problems import Problem
 from grpo_ext.tasks import task_classes
 
 CHOICES: dict[str, tuple[str, ...]] = {"group_filter": ("off", "drop", "refill")}
-RANGES: dict[str, tuple[float | None, float | None]] = {
+RANGES: dict[str, tuple[float, float | None]] = {
     "group_filter_max_rounds": (1, None),
     "max_staleness": (0, None),
 }
@@ -142,7 +142,7 @@ def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     given = v["harvest"]
     if given is None:
         return
-    kinds = {"min_reward": (int, float), "max_per_prompt": (int,), "path": (str,)}
+    kinds: dict[str, Any] = {"min_reward": (int, float), "max_per_prompt": (int,), "path": (str,)}
     for key, value in given.items():
         if key not in kinds:
             yield Problem(f"harvest has {', '.join(kinds)}; got {key!r}.{did_you_mean(key, kinds)}", "harvest")

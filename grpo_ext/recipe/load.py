@@ -79,6 +79,11 @@ class Recipe:
         return task
 
     @property
+    def output_dir(self) -> Path:
+        """The run's folder; TRL names one where the recipe does not."""
+        return Path(str(self.training.output_dir))
+
+    @property
     def flat(self) -> Values:
         """All values as one mapping: what is set, over the defaults of the fields."""
         return flat_values(self.values, self.schema)
@@ -87,9 +92,9 @@ class Recipe:
     def notes(self) -> list[Problem]:
         """What is worth knowing and no fault: keys that do nothing beside the others."""
         found = idle_keys(self.flat) if "task" in self.schema else ()
-        notes = {note.key: Problem(note.message, note.key, self.places.get(note.key)) for note in found}
-        notes = [notes[key] for key in self.places if key in notes]
-        return [note for note in notes if not (note.place or "").startswith("preset ")]
+        notes = {note.key: note.placed(self.places) for note in found}
+        ordered = [notes[key] for key in self.places if key in notes]
+        return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value that was set for `key`, or the field's default; `default` where there is no such key."""
@@ -175,7 +180,9 @@ def with_preset(settings: Settings) -> Settings:
 
 def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
     """Each setting converted and put with the dataclass that has its key; what cannot be is a problem."""
-    owners, hints, choices = {}, {}, {}
+    owners: dict[str, str] = {}
+    hints: dict[str, Any] = {}
+    choices: dict[str, tuple[str, ...] | None] = {}
     for part, cls in schema.items():
         cls_hints = typing.get_type_hints(cls)
         for f in dataclasses.fields(cls):

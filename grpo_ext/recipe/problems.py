@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -20,6 +20,10 @@ class Problem:
     message: str
     key: str | None = None
     place: str | None = None
+
+    def placed(self, places: Mapping[str, str | None]) -> Problem:
+        """The same fault with the place where its key was set."""
+        return replace(self, place=places.get(self.key) if self.key else None)
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}" if self.place else self.message

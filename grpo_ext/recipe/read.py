@@ -44,7 +44,7 @@ def read_yaml(path: str | Path) -> Settings:
         raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
-    if values is None:  # an empty file, or comments alone
+    if values is None or root is None:  # an empty file, or comments alone
         return {}
     if not isinstance(values, dict):
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])

@@ -65,13 +65,13 @@ def check_values(
         places: where each key was set.
         num_processes: how many will train; `None`: as many as the launcher started.
     """
-    problems = []
+    problems: list[Problem] = []
     for rule in rules:
         try:
             problems += rule(values, num_processes or processes(values))
         except Unsound:
             continue
-    return [Problem(p.message, p.key, places.get(p.key)) for p in problems]
+    return [problem.placed(places) for problem in problems]
 
 
 def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unsound: Iterable[str] = ()) -> Values:

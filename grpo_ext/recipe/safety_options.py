@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.rules import Values
 
 CHOICES: dict[str, tuple[str, ...]] = {"health_action": ("none", *ACTIONS)}
-RANGES: dict[str, tuple[float | None, float | None]] = {
+RANGES: dict[str, tuple[float, float | None]] = {
     "max_skipped_steps": (0, None),
     "rollback_factor": (1e-3, 1),
     "max_rollbacks": (0, None),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from grpo_ext.objective.schedule import SCHEDULES
 
 CHOICES: dict[str, tuple[str, ...]] = {"temperature_schedule": SCHEDULES}
-RANGES: dict[str, tuple[float | None, float | None]] = {
+RANGES: dict[str, tuple[float, float | None]] = {
     "temperature_end": (1e-6, None),
     "sampler_check_share": (1e-3, 1),
     "eval_temperature": (0, None),

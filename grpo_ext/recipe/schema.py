@@ -44,7 +44,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 # Smallest and largest value, both allowed; `None` is open. Strict bounds are written as the next sensible value.
-RANGES: dict[str, tuple[float | None, float | None]] = {
+RANGES: dict[str, tuple[float, float | None]] = {
     "num_generations": (2, None),
     "num_iterations": (1, None),
     "steps_per_generation": (1, None),

@@ -9,7 +9,7 @@ from typing import Any
 from grpo_ext.recipe.problems import Problem
 
 CHOICES: dict[str, tuple[str, ...]] = {"packing": ("none", "packed")}
-RANGES: dict[str, tuple[float | None, float | None]] = {"max_tokens_per_micro_batch": (1, None)}
+RANGES: dict[str, tuple[float, float | None]] = {"max_tokens_per_micro_batch": (1, None)}
 
 
 @dataclass

@@ -68,6 +68,8 @@ def convert(key: str, value: Any, hint: Any, choices: tuple[str, ...] | None = N
         raise ValueError(f"{key} is {_one_of(choices)}; got {value!r}.{did_you_mean(value, choices)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key} must be a finite number, got {value}.")
+    if key == "num_generations" and value is None:  # which TRL's type allows
+        raise ValueError(f"{key} is {in_words(int)}; got None.")
     _check_range(key, value)
     return value
 
@@ -95,7 +97,7 @@ def _check_range(key: str, value: Any) -> None:
     if key not in RANGES or isinstance(value, bool) or not isinstance(value, int | float):
         return
     low, high = RANGES[key]
-    if (low is not None and value < low) or (high is not None and value > high):
+    if value < low or (high is not None and value > high):
         least = "above 0" if 0 < low < 0.01 else f"at least {low:g}"  # an open bound is written as a small value
         bounds = least if high is None else f"{least} and at most {high:g}"
         raise ValueError(f"{key} must be {bounds}, got {value:g}.")

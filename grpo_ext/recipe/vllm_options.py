@@ -10,7 +10,7 @@ from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 
 CHOICES: dict[str, tuple[str, ...]] = {"vllm_sync_adapter": ("merged", "adapter")}
-RANGES: dict[str, tuple[float | None, float | None]] = {
+RANGES: dict[str, tuple[float, float | None]] = {
     "vllm_sync_check_steps": (0, None),
     "vllm_sync_check_limit": (1e-9, None),
     "vllm_server_retries": (0, None),

@@ -131,9 +131,9 @@ def number(piece: str) -> Fraction | None:
 
 def equal(gold: str, answer: str) -> bool:
     """Whether two pieces are mathematically equal; numbers to six decimals, as math-verify compares them."""
-    a, b = number(gold), number(answer)
-    if a is not None and b is not None:
-        return round(a, 6) == round(b, 6)
+    x, y = number(gold), number(answer)
+    if x is not None and y is not None:
+        return round(x, 6) == round(y, 6)
     if gold == answer:
         return True
     a, b = parse(gold), parse(answer)

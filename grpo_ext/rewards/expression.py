@@ -87,9 +87,9 @@ def value(postfix: Postfix) -> tuple[int, int]:
     """The exact value as numerator and denominator, not in lowest terms; `ZeroDivisionError` if it divides by zero."""
     stack: list[tuple[int, int]] = []
     for item in postfix:
-        if item.__class__ is int:
+        if isinstance(item, int):
             stack.append((item, 1))
-        elif item.__class__ is str:
+        elif isinstance(item, str):
             c, d = stack.pop()
             a, b = stack.pop()
             if item == "+":

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
+from typing import Any
 
 START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
 MAX_EXTRA = 8  # workers beyond the crew, in place of those that are overdue
@@ -124,7 +125,7 @@ class Foreman(threading.Thread):
             while not self.stopping:
                 self.hire()
                 self.assign()
-                pipes = {worker.connection: worker for worker in self.workers}
+                pipes: dict[Any, Worker] = {worker.connection: worker for worker in self.workers}
                 for pipe in wait([self._heard, *pipes], self.seconds_to_next_event()):
                     if pipe is self._heard:
                         self._heard.recv_bytes()

@@ -68,6 +68,7 @@ class Guard:
         self.pool = pool if self.rowwise else None
         self.failed = self.scored = 0
         self.last_error = ""
+        self.window = window
         self._recent: deque[bool] = deque(maxlen=window)
         self._told: set[str] = set()
 
@@ -76,7 +77,9 @@ class Guard:
         """Share of failed rows among the last `window`."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
-    def __call__(self, /, prompts=None, completions: Sequence = (), completion_ids=None, **columns) -> list[Score]:
+    def __call__(
+        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
+    ) -> list[Score]:
         """One score a completion; the arguments are those that TRL passes to a reward.
 
         Raises:
@@ -104,11 +107,12 @@ class Guard:
             except (Exception, SystemExit, TooLate) as error:
                 if count == 1:
                     return [None], {0: in_full(error)}
-        answers, errors = [], {}
+        answers: list[Any] = []
+        errors: dict[int, str] = {}
         for row in range(count):
-            answer, error = self.score_batch(one_row(given, row, count))
+            answer, wrong = self.score_batch(one_row(given, row, count))
             answers += answer
-            errors |= dict.fromkeys([row], error[0]) if error else {}
+            errors |= dict.fromkeys([row], wrong[0]) if wrong else {}
         return answers, errors
 
     def settle(self, answers: list[Any], errors: dict[int, str], given: dict[str, Any]) -> list[Score]:
@@ -128,7 +132,7 @@ class Guard:
                 self.failed += 1
                 self.last_error = error
                 self.tell(error, given, row)
-        enough = len(self._recent) >= self._recent.maxlen / 4
+        enough = len(self._recent) >= self.window / 4
         if enough and self.failure_rate > self.max_failure_rate:
             raise RewardFailure(
                 f"Reward {self.name!r} failed on {sum(self._recent)} of the last {len(self._recent)} rows, more than "
@@ -158,8 +162,8 @@ class Guard:
 class AsyncGuard(Guard):
     """The guard of an async function, which TRL awaits together with the others. A batch fails as a whole."""
 
-    async def __call__(
-        self, /, prompts=None, completions: Sequence = (), completion_ids=None, **columns
+    async def __call__(  # type: ignore[override]  # a Guard whose answer TRL awaits
+        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
     ) -> list[Score]:
         import asyncio
 

@@ -1,7 +1,7 @@
 """Language consistency: is the completion in the language that is wanted, as far as its script tells?"""
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
@@ -33,7 +33,10 @@ LANGUAGES = {
     "he": ("hebrew",),
     "th": ("thai",),
 }
-Language = Literal[tuple(LANGUAGES)]
+if TYPE_CHECKING:  # which reads no computed Literal
+    Language = str
+else:
+    Language = Literal[tuple(LANGUAGES)]
 
 # Commands and tags belong to no language; a word of any other script still is a word.
 _TOKEN = re.compile(

@@ -46,11 +46,11 @@ def length(
     if unit == "tokens":
         if completion_ids is None:
             raise ValueError("length: there are no token ids here; count unit: characters or words instead.")
-        lengths = map(len, completion_ids)
+        lengths = [len(ids) for ids in completion_ids]
     elif unit == "words":
-        lengths = (len(text.split()) for text in completions)
+        lengths = [len(text.split()) for text in completions]
     else:
-        lengths = map(len, completions)
+        lengths = [len(text) for text in completions]
     return [ratio(n, target, prefer) for n in lengths]
 
 

@@ -85,12 +85,12 @@ class RewardPool:
         except Exception as error:
             return [None] * count, dict.fromkeys(range(count), in_full(error))
         job, tasks = self._tasks(key, columns, completions)
-        begun, early, foreman = self._begun.pop(key, (None, None, None))
-        if begun == tasks and foreman.is_alive():  # the very same rows
-            job = early
+        begun = self._begun.pop(key, None)
+        if begun and begun[0] == tasks and begun[2].is_alive():  # the very same rows
+            _, job, foreman = begun
         else:
-            if early is not None:
-                early.cancelled = True
+            if begun:
+                begun[1].cancelled = True
             foreman = self._hand_out(key, packed, job, tasks)
         try:
             while not job.done.wait(timeout=1.0):

@@ -82,7 +82,9 @@ class Reward:
         self.needs_cpu = registration.needs_cpu
         self.examples = registration.examples
 
-    def __call__(self, /, prompts=None, completions: Sequence = (), completion_ids=None, **columns) -> list[Score]:
+    def __call__(
+        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
+    ) -> list[Score]:
         """One score a completion, None where the reward declines.
 
         Args:

@@ -50,7 +50,9 @@ def read_signature(function: Callable) -> Signature:
     label = getattr(function, "__qualname__", repr(function))
     if "completions" not in parameters:
         raise TypeError(f"{label}: a reward function needs a parameter named `completions`, the list of texts.")
-    columns, optional, extras, options, rest = [], [], {}, {}, False
+    columns: list[str] = []
+    optional: list[str] = []
+    extras, options, rest = {}, {}, False
     for name, parameter in parameters.items():
         if name == "completions":
             continue

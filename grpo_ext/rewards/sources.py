@@ -132,7 +132,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     for option in options:
         if option not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise ValueError(f"Reward {name!r} has no option {option!r}.{did_you_mean(option, known)}")
-    bound = partial(function, **options)
+    bound: Any = partial(function, **options)
     bound.name = bound.__name__ = reward_name(function)
     return bound
 

@@ -69,9 +69,10 @@ def serve(connection: Connection) -> None:
         if packed is None:
             reward = rewards[key]
             answer = (None, reward) if isinstance(reward, str) else score(reward, row)
+            connection.send_bytes(pickle.dumps(answer))
         else:
-            rewards[key], answer = introduce(packed), "met"
-        connection.send_bytes(pickle.dumps(answer))
+            rewards[key] = introduce(packed)
+            connection.send_bytes(pickle.dumps("met"))
 
 
 def introduce(packed: bytes) -> Reward | str:

@@ -6,6 +6,8 @@ some room to spare, and a step writes its own position alone.
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -21,9 +23,13 @@ class BufferedLayer(DynamicLayer):
         rows: (b,), which rows of `layer`, in what order; a row may come several times.
     """
 
+    keys: torch.Tensor
+    values: torch.Tensor
+
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor):
         super().__init__()
         self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
+        assert layer.keys is not None and layer.values is not None
         rows = rows.to(layer.device)
         self._buffers = [_longer(states, rows) for states in (layer.keys, layer.values)]
         self._show(layer.keys.size(-2))
@@ -32,7 +38,7 @@ class BufferedLayer(DynamicLayer):
         self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append the states (b, heads, new positions, dim) and return all of them."""
         start = self.keys.size(-2)
@@ -59,7 +65,7 @@ def _longer(states: torch.Tensor, rows: torch.Tensor | None = None, spare: int =
     return buffer
 
 
-def is_supported(cache: object) -> bool:
+def is_supported(cache: object) -> TypeGuard[DynamicCache]:
     """Whether rows of the cache can be taken out and repeated."""
     if type(cache) is not DynamicCache or cache.offloading:
         return False
@@ -72,6 +78,7 @@ def expand(cache: DynamicCache, rows: torch.Tensor) -> None:
     Layers with a sliding window stay transformers' own: they are short.
     """
     for i, layer in enumerate(cache.layers):
+        assert isinstance(layer, DynamicLayer)  # as `is_supported` wants it
         if type(layer) is DynamicLayer and layer.is_initialized:
             cache.layers[i] = BufferedLayer(layer, rows)
         else:

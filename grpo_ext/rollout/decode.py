@@ -8,10 +8,10 @@ until all rows have ended: logits -> processors -> draw -> stopping criteria
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from grpo_ext.rollout.cache import expand
 from grpo_ext.rollout.draw import draw_tokens
@@ -41,9 +41,9 @@ class DecodeBatch:
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @property
-    def ids(self) -> torch.Tensor:
+    def ids(self) -> torch.LongTensor:
         """(b, P + t), prompts and tokens so far."""
-        return self._ids[:, : self.length]
+        return cast(torch.LongTensor, self._ids[:, : self.length])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -79,13 +79,13 @@ class DecodeBatch:
 
 
 def decode(
-    model: torch.nn.Module,
+    model: PreTrainedModel,
     input_ids: torch.LongTensor,
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     **inputs: Any,
-) -> torch.LongTensor:
+) -> torch.Tensor:
     """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares the arguments.
 
     A logits processor that remembers rows may have `select_rows(input_ids, rows)`. It is told the ids (b, P + t) before rows

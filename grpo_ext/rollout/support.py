@@ -31,7 +31,7 @@ class NotSupported(Exception):
     """The fast loop does not decode this; says why."""
 
 
-def check_model(model: torch.nn.Module) -> None:
+def check_model(model: PreTrainedModel) -> None:
     """Raise `NotSupported` for models that the loop cannot call by itself."""
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")

@@ -10,7 +10,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 CONFIG = "adapter_config.json"  # of peft
 MERGED = "merged"  # where the whole model goes, in the adapter's folder
@@ -103,7 +106,7 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
         whole = (folder / "config.json").is_file()
         what = "a whole model, which needs no merging" if whole else "no adapter"
         raise ValueError(f"{folder} holds {what}: {CONFIG} is missing. A run with use_peft: true writes it.")
-    config = PeftConfig.from_pretrained(folder)
+    config = PeftConfig.from_pretrained(str(folder))
     name, revision = config.base_model_name_or_path, config.revision
     try:
         AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
@@ -117,7 +120,7 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
     return name, revision
 
 
-def log_probs_of(model):
+def log_probs_of(model: Any) -> torch.Tensor:
     """Log-probs (T, V) of a model over some tokens, always the same ones."""
     import torch
 

@@ -90,11 +90,12 @@ def check_model_folder(recipe: Recipe) -> None:
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
     """How the model is loaded: TRL's own model arguments, as its script passes them."""
     model = recipe.model
+    more: Any = recipe.training.model_init_kwargs  # text has become a mapping
     return {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
         "dtype": model.dtype,
-        **(recipe.training.model_init_kwargs or {}),
+        **(more or {}),
     }
 
 

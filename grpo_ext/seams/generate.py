@@ -28,8 +28,8 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
     Args:
         model: a transformers model, or a PEFT model around one.
     """
-    model = base_model(model)
-    plain = model.generate
+    inner: Any = base_model(model)
+    plain = inner.generate
 
     def generate(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -37,7 +37,7 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
                 raise NotSupported(
                     f"generate gets {', '.join(sorted(set(kwargs) - ARGUMENTS)) or 'unnamed arguments'}"
                 )
-            check_model(model)
+            check_model(inner)
             return plain(**kwargs, custom_generate=decode)
         except NotSupported as reason:
             logger.warning_once(
@@ -45,15 +45,15 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
             )
         return plain(*args, **kwargs)
 
-    with replaced(model, generate=generate):
+    with replaced(inner, generate=generate):
         yield
 
 
 @contextmanager
 def watching(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
     """Put `recorder` behind all processors of the model's `generate`."""
-    model = base_model(model)
-    build = model._get_logits_processor
+    inner: Any = base_model(model)
+    build = inner._get_logits_processor
 
     def build_and_watch(*args: Any, **kwargs: Any) -> Any:
         processors = build(*args, **kwargs)
@@ -61,5 +61,5 @@ def watching(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
         processors.append(recorder)
         return processors
 
-    with replaced(model, _get_logits_processor=build_and_watch):
+    with replaced(inner, _get_logits_processor=build_and_watch):
         yield

@@ -113,14 +113,15 @@ def load_rows(
     from datasets import Dataset, IterableDataset
 
     if dataset_name is None:
-        if task.generate(split) is None:
+        own = task.generate(split)
+        if own is None:
             raise ValueError(
                 f"Task {task.name!r} makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet "
                 "file, or to a hub id."
             )
         if streaming:
             return IterableDataset.from_generator(task.generate, gen_kwargs={"split": split})
-        return Dataset.from_list(list(task.generate(split)))
+        return Dataset.from_list(list(own))
 
     return open_dataset(dataset_name, split, dataset_config, streaming)
 

@@ -201,12 +201,13 @@ def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     """Every value of an equation that uses each number once and whose steps are whole and not negative."""
     if len(nums) == 1:
         return {nums[0]}
-    values = set()
+    values: set[int] = set()
     # The first number is always on the left side: each way to cut the numbers in two is met once.
     for size in range(len(nums) - 1):
         for chosen in combinations(range(1, len(nums)), size):
             left = reachable((nums[0], *(nums[i] for i in chosen)), operators)
             right = reachable(tuple(nums[i] for i in range(1, len(nums)) if i not in chosen), operators)
             pairs = [pair for x in left for y in right for pair in ((x, y), (y, x))]
-            values.update(apply(operator, x, y) for operator in operators for x, y in pairs)
-    return values - {None}
+            results = (apply(operator, x, y) for operator in operators for x, y in pairs)
+            values.update(value for value in results if value is not None)
+    return values

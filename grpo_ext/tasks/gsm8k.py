@@ -219,7 +219,8 @@ def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int
     """Tokens of a prompt as the model gets it."""
     if tokenizer.chat_template is None:
         return len(tokenizer("\n".join(message["content"] for message in messages)).input_ids)
-    return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+    encoded: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+    return len(encoded["input_ids"])
 
 
 @lru_cache(maxsize=4)

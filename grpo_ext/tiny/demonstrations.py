@@ -86,13 +86,13 @@ def chains(nums: tuple[int, ...], operators: str) -> dict[int, list[tuple[str, s
     found: dict[int, list[tuple[str, str]]] = {}
     for order in sorted(set(permutations(nums))):
         for signs in product(operators, repeat=len(nums) - 1):
-            value: int | None = order[0]
+            value = order[0]
             steps = equation = str(order[0])
             is_sum = False
             for sign, n in zip(signs, order[1:], strict=True):
-                value = apply(sign, value, n)
-                if value is None:
+                if (result := apply(sign, value, n)) is None:
                     break
+                value = result
                 if is_sum and sign in "*/":
                     equation = f"({equation})"
                 is_sum = sign in "+-"

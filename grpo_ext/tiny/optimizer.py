@@ -31,7 +31,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
         embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for parameter in model.parameters():
             if parameter.requires_grad:
                 is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
@@ -43,7 +44,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -55,7 +56,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         return loss
 
 
-def muon_with_adamw(lr: float, **options: Any) -> tuple[Callable[[], type], dict[str, Any]]:
+def muon_with_adamw(lr: float, **options: Any) -> tuple[Any, dict[str, Any]]:
     """What a trainer takes as `optimizer_cls_and_kwargs` to build `MuonWithAdamW` on its model."""
     # Trainers call a factory first and hand the model to what it returns.
     return (lambda: MuonWithAdamW), {"lr": lr, **options}

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
-from grpo_ext.rewards.poem import Verdict, judge
+from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.forms import counted_places, forms, line_pattern
 from grpo_ext.rewards.poem.rhyme_book import level_groups
 from grpo_ext.rewards.poem.tones import EITHER, LEVEL, OBLIQUE, tones_of
@@ -65,12 +65,12 @@ def verse_demonstrations(
             text = "".join(rng.sample(poet.ends[group], len(poet.ends[group])))
         else:
             length = 5 if rng.random() < five else 7
-            given, verdict = poet.opening(length, rng)
+            given, asked, group = poet.opening(length, rng)
             prompt = task.prompt({"lines": given})
             favourite = line_pattern(LEVEL, LEVEL, length)
-            pattern = verdict.pattern[-1] if rng.random() < right_pattern else favourite
-            line = poet.last_line(given, pattern, verdict.rhyme_group, rng.random() < rhyme, rng)
-            text = "\n".join([THINK, pattern, verdict.rhyme_group, THINK_END, ANSWER, line, ANSWER_END])
+            pattern = asked if rng.random() < right_pattern else favourite
+            line = poet.last_line(given, pattern, group, rng.random() < rhyme, rng)
+            text = "\n".join([THINK, pattern, group, THINK_END, ANSWER, line, ANSWER_END])
         yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
 
 
@@ -112,8 +112,8 @@ class Poet:
         self.favourites = ends[:FAVOURITES]
         self.ends = {g: [c for c in ends if g in level_groups(c)][:ENDS] for g in groups(ends)}
 
-    def opening(self, length: int, rng: random.Random) -> tuple[list[str], Verdict]:
-        """Three lines in one of the patterns, and what the judge hears in them; each rhyme group comes as often."""
+    def opening(self, length: int, rng: random.Random) -> tuple[list[str], str, str]:
+        """Three lines in one of the patterns, the tones that the fourth wants, and the rhyme group, each as often."""
         while True:
             form = rng.choice(forms(length, 4))
             rhyme = self.rhymes[rng.choice(sorted(self.ends))]
@@ -122,7 +122,7 @@ class Poet:
             given = [loosely(line, self.read, end, rng, used) for line, end in zip(form.lines, ends, strict=False)]
             verdict = judge([*given, ""])
             if verdict.rhyme_group in self.ends:  # characters with several readings may rhyme otherwise
-                return given, verdict
+                return given, verdict.pattern[-1], verdict.rhyme_group
 
     def last_line(self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random) -> str:
         """A line in exactly this pattern, which rhymes or does not; only its last character may be one of the given lines'."""

@@ -76,6 +76,7 @@ def attempt(problem: Row, rng: random.Random, stop_early: float, wrong_operation
     was, now = None, 0  # result of the step before, in the reference and here
     for line in reference:
         step = STEP.search(line)
+        assert step is not None  # each line of the task's own problems has one
         x, sign, y = int(step[1]), step[2], int(step[3])
         if x == was:
             x = now

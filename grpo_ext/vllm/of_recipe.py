@@ -33,7 +33,7 @@ def server_of(recipe: Recipe, num_processes: int = 1) -> Server:
         name, revision = v["model_name_or_path"], v["model_revision"]
         model = TextModel.of(AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust))
     words = server_words(v, model, batch_of(v, num_processes).completions)
-    log = Path(recipe.training.output_dir).expanduser() / LOG
+    log = recipe.output_dir.expanduser() / LOG
     return Server(words, server_url(v), log, None if model else v["vllm_server_devices"])
 
 

@@ -42,7 +42,7 @@ class Server:
             self.environment["CUDA_VISIBLE_DEVICES"] = devices
         self.process: subprocess.Popen | None = None
 
-    def start(self) -> None:
+    def start(self) -> subprocess.Popen:
         """Start it, without waiting until it answers.
 
         Raises:
@@ -55,6 +55,11 @@ class Server:
             self.process = subprocess.Popen(
                 self.words, stdout=out, stderr=subprocess.STDOUT, env=self.environment, start_new_session=True
             )
+        return self.process
+
+    def code(self) -> int | None:
+        """The exit code that it ended with; `None` while it runs."""
+        return self.process.poll() if self.process else None
 
     def wait_ready(self, seconds: float) -> None:
         """Wait until it answers.
@@ -64,8 +69,8 @@ class Server:
         """
         end = time.monotonic() + seconds
         while not answers(self.url):
-            if self.process.poll() is not None:
-                raise EngineFailure(f"The vLLM server ended with code {self.process.returncode}:\n{self.last_lines()}")
+            if (code := self.code()) is not None:
+                raise EngineFailure(f"The vLLM server ended with code {code}:\n{self.last_lines()}")
             if time.monotonic() > end:
                 raise EngineFailure(f"The vLLM server did not answer within {seconds:g} s:\n{self.last_lines()}")
             time.sleep(0.5)
@@ -74,15 +79,11 @@ class Server:
         """End it and every process that it started."""
         if self.process is None:
             return
-        self._signal(signal.SIGTERM)
+        _signal_all(self.process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_SECONDS)
-        self._signal(signal.SIGKILL)  # also what it left behind
+        _signal_all(self.process, signal.SIGKILL)  # also what it left behind
         self.process.wait()
-
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
 
     def last_lines(self, number: int = 15) -> str:
         """The end of its log, and where the rest is."""
@@ -111,16 +112,21 @@ class Server:
 
     def _keep(self, done: threading.Event, restarts: int) -> None:
         for number in range(1, restarts + 1):
-            while self.process.poll() is None:
+            while (code := self.code()) is None:
                 if done.wait(0.5):
                     return
             print(
-                f"The vLLM server ended with code {self.process.returncode}; it is started again ({number} of {restarts}). "
+                f"The vLLM server ended with code {code}; it is started again ({number} of {restarts}). "
                 f"What it said is in {self.log}.",
                 flush=True,
             )
             self.stop()
             self.start()
+
+
+def _signal_all(process: subprocess.Popen, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def answers(url: str) -> bool:

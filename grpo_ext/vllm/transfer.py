@@ -7,6 +7,7 @@ tensor by tensor as they arrive, under the names of the checkpoint.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -44,10 +45,10 @@ class WeightGroup:
         wait = timedelta(seconds=seconds)
         mine = address if rank == 0 else own_address(address)
         store = TCPStore(address, port, world_size, is_master=rank == 0, timeout=wait)
-        options = ProcessGroupGloo._Options()
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stubs
         options._devices = [ProcessGroupGloo.create_device(hostname=mine)]
         options._timeout = wait
-        self.group = ProcessGroupGloo(PrefixStore("weights", store), rank, world_size, options)
+        self.group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, world_size, options)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Send a contiguous CPU tensor from rank 0, or receive into it."""
@@ -102,7 +103,8 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
     def receive_weights(self, update_info: GlooUpdate) -> None:
         self.model.load_weights(self._arriving(update_info))
 
-    def _arriving(self, update: GlooUpdate):
+    def _arriving(self, update: GlooUpdate) -> Iterator[tuple[str, torch.Tensor]]:
+        assert self.weights is not None  # see `start_weight_update`
         for name, dtype, shape in zip(update.names, update.dtype_names, update.shapes, strict=True):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
             self.weights.broadcast(tensor)

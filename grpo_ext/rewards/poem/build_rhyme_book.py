@@ -16,7 +16,7 @@ import io
 import textwrap
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def read_guangyun(path: Path) -> dict[tuple[str, str], set[str]]:
 def read_opencc(name: str) -> dict[str, set[str]]:
     """One character table of OpenCC: character -> the characters it converts to."""
     spec = importlib.util.find_spec("opencc")
-    if spec is None:
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit("OpenCC's tables are missing: pip install opencc-python-reimplemented")
     table = {}
     path = Path(spec.submodule_search_locations[0]) / "dictionary" / f"{name}.txt"
@@ -142,7 +142,7 @@ def pairs() -> dict[str, str]:
 
 def rhyme_book_text(rhymes: dict[tuple[str, str], set[str]]) -> str:
     """The groups in order: a line `tone name`, then its characters, wrapped."""
-    groups = defaultdict(set)
+    groups: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for (tone, rhyme), group in groups_of_rhymes().items():
         groups[tone, group] |= rhymes[tone, rhyme]
     lines = ["# 平水韵, built by build_rhyme_book.py from the 廣韻 rows of the qieyun distribution (CC0)"]
@@ -151,7 +151,7 @@ def rhyme_book_text(rhymes: dict[tuple[str, str], set[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table_text(head: str, table: dict[str, Iterable[str]]) -> str:
+def table_text(head: str, table: Mapping[str, Iterable[str]]) -> str:
     """A line a character: itself, then what the table has for it."""
     lines = [f"# {head}; built by build_rhyme_book.py from OpenCC's tables (Apache-2.0)"]
     return "\n".join([*lines, *(key + "".join(sorted(forms)) for key, forms in sorted(table.items()))]) + "\n"

@@ -48,7 +48,7 @@ def poem_format(
         strict: whether the places 1, 3 and 5 have to fit too.
     """
     verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
-    return [verdict and verdict.last_line_score for verdict in verdicts]
+    return [verdict.last_line_score if verdict else None for verdict in verdicts]
 
 
 @register(
@@ -80,7 +80,7 @@ def poem_yun(
         strict: as in `poem_format`.
     """
     verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
-    return [verdict and verdict.rhyme_score for verdict in verdicts]
+    return [verdict.rhyme_score if verdict else None for verdict in verdicts]
 
 
 def judge_completions(
