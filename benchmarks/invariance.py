@@ -28,8 +28,11 @@ from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.run.ranks import leave_ranks
-from grpo_ext.trainer.objective import TRL_LOSSES, ExactObjective
+from grpo_ext import GRPOExtTrainer
+from grpo_ext.objective.policy import loss_names
+from grpo_ext.step.records import Scored
 
+TRL_LOSSES = loss_names()
 ROWS, GROUP, LENGTH = 16, 4, 9  # completions an optimizer step, a prompt; tokens a completion
 CUTS = [(ga, spg) for ga in (1, 2, 4, 8) for spg in (ga // 2, ga, 2 * ga) if spg]
 
@@ -76,18 +79,16 @@ class Plain(FixedCompletions):
         return [x or [self._tokenizer.eos_token_id] for x in ids], logprobs
 
 
-class Exact(ExactObjective, FixedCompletions):
-    """Ours; keeps the rows of each step as they were before they were arranged."""
+class Exact(FixedCompletions, GRPOExtTrainer):
+    """Ours; keeps the completions of each step as they were before they were dealt."""
 
-    used: list[dict[str, Any]]
+    used: list[Scored]
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.used = []
         super().__init__(*args, **kwargs)
-
-    def _arranged(self, slices):
-        self.used += [dict(part) for part in slices]
-        return super()._arranged(slices)
+        feed = self.parts.feed
+        cut, feed.cut = feed.cut, lambda slices: (self.used.extend(slices), cut(slices))[1]
 
 
 class Catch(TrainerCallback):
@@ -173,10 +174,13 @@ def train(
 
 
 def keep_order() -> None:
-    """Without TRL's shuffle the first step holds the same completions however generations are cut."""
+    """Without a shuffle the first step holds the same completions however generations are cut."""
     import trl.trainer.grpo_trainer as module
 
+    from grpo_ext.step import feed
+
     module.shuffle_sequence_dict = lambda batch: batch
+    feed.random_order = lambda rows: torch.arange(rows)
 
 
 def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:

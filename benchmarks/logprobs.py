@@ -36,8 +36,8 @@ from trl import GRPOTrainer
 
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
-from grpo_ext.trainer.objective import ExactObjective
-from grpo_ext.trainer.rollout import FastRollout
+from grpo_ext import GRPOExtTrainer
+from grpo_ext.step.records import Scored
 
 GRID = [
     {"temperature": t, "top_k": k, "top_p": p, "min_p": m}
@@ -46,8 +46,6 @@ GRID = [
 QUICK = [GRID[i] for i in (0, 13, 25, 39, 50, 64, 77, 95)]
 
 
-class Exact(ExactObjective, FastRollout, GRPOTrainer):
-    """Ours."""
 
 
 def make_trainer(
@@ -57,11 +55,11 @@ def make_trainer(
     length: int = 48,
     sharpness: float = 6.0,
     **settings: Any,
-) -> Exact:
+) -> GRPOExtTrainer:
     """A trainer that samples `rows` completions a generation; `sharpness` scales the untrained model's logits."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.model.norm.weight.data.mul_(sharpness)
-    return Exact(
+    return GRPOExtTrainer(
         model=model,
         reward_funcs=[lucky],
         args=Config(
@@ -79,26 +77,25 @@ def make_trainer(
     )
 
 
-def score(trainer: Exact, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def score(trainer: GRPOExtTrainer, batch: Scored) -> torch.Tensor:
     """Log-probs of the sampled tokens (B, T)."""
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     with torch.no_grad():
-        return trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, batch["completion_ids"].size(1))[0]
+        return trainer.parts.scorer.score(trainer.model, batch).logps
 
 
-def differences(trainer: Exact, num_tokens: int) -> dict[str, torch.Tensor]:
+def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Tensor]:
     """Trainer's minus sampler's log-prob of each sampled token, ours and TRL's; each (tokens,), at least `num_tokens`."""
     trainer.model.train()
-    sampling, found, rows = trainer.sampling, {"ours": [], "TRL": []}, trainer.args.per_device_train_batch_size
-    inputs = [trainer.train_dataset[i // 8 % 8] for i in range(rows)]
+    scorer, rows = trainer.parts.scorer, trainer.args.per_device_train_batch_size
+    found: dict[str, list[torch.Tensor]] = {"ours": [], "TRL": []}
+    inputs, sampling = [trainer.train_dataset[i // 8 % 8] for i in range(rows)], scorer.params
     while sum(map(len, found["ours"])) < num_tokens:
-        batch = trainer._generate_and_score_completions([dict(row) for row in inputs])
-        mask = batch["completion_mask"].bool()
-        found["ours"].append((score(trainer, batch) - batch["sampler_logps"])[mask])
-        trainer.sampling = SamplingParams(trainer.temperature)  # what TRL takes into account
-        found["TRL"].append((score(trainer, batch) - batch["sampler_logps"])[mask])
-        trainer.sampling = sampling
+        batch = trainer.parts.rollout([dict(row) for row in inputs])
+        mask = batch.completion_mask.bool()
+        found["ours"].append((score(trainer, batch) - batch.sampling_per_token_logps)[mask])
+        scorer.params = SamplingParams(trainer.temperature)  # what TRL takes into account
+        found["TRL"].append((score(trainer, batch) - batch.sampling_per_token_logps)[mask])
+        scorer.params = sampling
     return {name: torch.cat(parts).double() for name, parts in found.items()}
 
 

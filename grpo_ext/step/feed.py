@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpo_ext.step.records import MicroBatch, Scored
 
@@ -33,7 +34,7 @@ class Feed:
         steps_per_generation: int,
         num_iterations: int,
     ):
-        self._generate, self._split, self._cut = generate, split, cut
+        self.generate, self.split, self.cut = generate, split, cut
         self.slices, self.uses = steps_per_generation, steps_per_generation * num_iterations
         self.position = 0  # slices that were asked for since the start
         self.generation: list[Scored] | None = None  # in slices
@@ -59,19 +60,24 @@ class Feed:
 
     def _make_ready(self, batch: Any) -> None:
         if not self._ready:
-            self._ready = self._cut([self._slice(given) for given in self._asked or [batch]])
+            self._ready = self.cut([self._slice(given) for given in self._asked or [batch]])
 
     def _slice(self, batch: Any) -> Scored:
         if self.generation is None or self.position % self.uses == 0:
-            self.generation = self._split(self._generate(batch), self.slices)
+            self.generation = self.split(self.generate(batch), self.slices)
         found = self.generation[self.position % self.slices]
         self.position += 1
         return found
 
 
+def random_order(rows: int) -> Tensor:
+    """(B,), drawn from torch's own random state, as TRL draws it."""
+    return torch.randperm(rows)
+
+
 def shuffled_slices(table: Scored, number: int, trim: bool = True) -> list[Scored]:
-    """A generation in random order, in so many slices of equal size; draws from torch's own random state, as TRL does."""
-    order = torch.randperm(len(table))
+    """A generation in random order, in so many slices of equal size."""
+    order = random_order(len(table))
     if number == 1:
         return [table]
     return [table.take(rows, trim=trim) for rows in order.split(len(table) // number)[:number]]

@@ -11,14 +11,18 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import clipped, register_loss
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.watch import Recorder, watching
-from grpo_ext.trainer.objective import TRL_LOSSES, ExactObjective
+from grpo_ext.objective.watch import Recorder
+from grpo_ext.samplers.base import Synchronous
+from grpo_ext.seams.generate import watching
+from grpo_ext.step import feed
+from grpo_ext.step.records import Generation
 
 sys.path[:0] = [str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
 import logprobs  # noqa: E402
-from invariance import CUTS, GROUP, LENGTH, Exact, Plain, apart, keep_order, train  # noqa: E402
+from invariance import CUTS, GROUP, LENGTH, TRL_LOSSES, Exact, Plain, apart, keep_order, train  # noqa: E402
 from oracle import loss_of_step, token_logps  # noqa: E402
 
 MOST_SLOW = [name if name in ("grpo", "dapo") else pytest.param(name, marks=pytest.mark.slow) for name in TRL_LOSSES]
@@ -28,9 +32,9 @@ def rows_of(used, model, old_model, ref_model):
     """The step's completions as the oracle wants them, one by one."""
     rows = []
     for part in used:
-        for i in range(len(part["advantages"])):
-            prompt = part["prompt_ids"][i][part["prompt_mask"][i].bool()].tolist()
-            completion = part["completion_ids"][i][part["completion_mask"][i].bool()].tolist()
+        for i in range(len(part)):
+            prompt = part.prompt_ids[i][part.prompt_mask[i].bool()].tolist()
+            completion = part.completion_ids[i][part.completion_mask[i].bool()].tolist()
             with torch.no_grad():
                 old = token_logps(old_model, prompt, completion)
                 ref = token_logps(ref_model, prompt, completion) if ref_model else None
@@ -39,9 +43,9 @@ def rows_of(used, model, old_model, ref_model):
                     "logps": token_logps(model, prompt, completion),
                     "old": old,
                     "ref": ref,
-                    "advantage": float(part["advantages"][i]),
-                    "masked": not bool(part["counted"][i]),
-                    "useful": bool(part["signal"][i]),
+                    "advantage": float(part.advantages[i]),
+                    "masked": not bool(part.counted[i]),
+                    "useful": bool(part.signal[i]),
                 }
             )
     return rows
@@ -61,6 +65,7 @@ def rows_in_order(monkeypatch):
     import trl.trainer.grpo_trainer as module
 
     monkeypatch.setattr(module, "shuffle_sequence_dict", module.shuffle_sequence_dict)  # put back afterwards
+    monkeypatch.setattr(feed, "random_order", feed.random_order)
     keep_order()
 
 
@@ -70,8 +75,8 @@ def test_the_gradient_is_that_of_the_formula_and_of_every_cut(tiny_folder, tmp_p
     high = {"epsilon_high": 5.0} if loss_type == "cispo" else {}
     settings = {"loss_type": loss_type, "beta": beta, "mask_truncated_completions": True, **high}
     trainer, [(first, weights)] = train(tiny_folder, tmp_path, 1, 1, **settings)
-    lengths = torch.cat([part["completion_mask"].sum(1) for part in trainer.used])
-    counted = torch.cat([part["counted"] for part in trainer.used])
+    lengths = torch.cat([part.completion_mask.sum(1) for part in trainer.used])
+    counted = torch.cat([part.counted for part in trainer.used])
     assert (lengths[counted.bool()] == 0).any() and (counted == 0).any()  # an empty one, and a truncated one
     options = {"high": high.get("epsilon_high", 0.2), "beta": beta, "loss_type": loss_type}
     wanted = oracle_gradients(trainer.used, tiny_folder, weights, trainer.ref_model, **options)
@@ -104,7 +109,7 @@ def test_a_second_step_on_the_same_generation(tiny_folder, tmp_path, loss_type, 
     }
     trainer, steps = train(tiny_folder, tmp_path, 2, 4, steps=2, **settings)
     used, (grads, weights) = trainer.used[2:], steps[1]
-    ratios = torch.cat([(part["old_per_token_logps"] * part["completion_mask"]).flatten() for part in used])
+    ratios = torch.cat([(part.old_per_token_logps * part.completion_mask).flatten() for part in used])
     assert ratios.abs().sum() > 0
     wanted = oracle_gradients(
         used,
@@ -155,7 +160,7 @@ def test_kl_estimators_and_useful_groups(tiny_folder, tmp_path, kl, corrected):
     settings = {"loss_type": "grpo", "beta": 0.1, "kl_estimator": kl, "use_bias_correction_kl": corrected}
     settings |= {"advantage_normalizer": "useful"}
     trainer, [(grads, weights)] = train(tiny_folder, tmp_path, 2, 1, trainer_class=HalfUseful, **settings)
-    assert [bool(x) for part in trainer.used for x in part["signal"]].count(False) == 8
+    assert [bool(x) for part in trainer.used for x in part.signal].count(False) == 8
     wanted = oracle_gradients(
         trainer.used, tiny_folder, weights, trainer.ref_model, beta=0.1, kl=kl, corrected=corrected, useful_only=True
     )
@@ -174,7 +179,7 @@ class HalfUseful(Exact):
 
 def test_equal_rewards_have_advantage_exactly_zero(tiny_folder, tmp_path):
     trainer, _ = train(tiny_folder, tmp_path, 1, 1, trainer_class=HalfUseful, beta=0.0, std_estimator="population")
-    advantages = trainer.used[0]["advantages"].view(-1, GROUP)
+    advantages = trainer.used[0].advantages.view(-1, GROUP)
     assert torch.equal(advantages[::2], torch.zeros(2, GROUP))
     odd = advantages[1]
     assert odd.pow(2).mean().sqrt() == pytest.approx(1.0, abs=1e-3)  # the population's std is 1
@@ -260,21 +265,18 @@ def test_the_kept_set_outlives_the_policy_that_sampled(tiny_folder, tmp_path):
         p.data.add_(0.3 * torch.randn(p.shape, generator=g))
     scored = logprobs.score(trainer, batch)
     for i in range(4):
-        prompt = batch["prompt_ids"][i][batch["prompt_mask"][i].bool()]
-        completion = batch["completion_ids"][i][batch["completion_mask"][i].bool()]
+        prompt = batch.prompt_ids[i][batch.prompt_mask[i].bool()]
+        completion = batch.completion_ids[i][batch.completion_mask[i].bool()]
         with torch.no_grad():
             logits = trainer.model(input_ids=torch.cat([prompt, completion]).unsqueeze(0)).logits[0] / 0.8
         for t, token in enumerate(completion):
-            kept = batch["kept_tokens"][i].mask()[t]
+            kept = batch.kept[i].mask()[t]
             assert 1 <= kept.sum() <= 3 and kept[token]
             wanted = logits[len(prompt) + t - 1].masked_fill(~kept, -torch.inf).log_softmax(-1)[token]
             assert scored[i, t].item() == pytest.approx(wanted.item(), abs=1e-4)
 
 
-def test_an_empty_set_of_options_leaves_scoring_to_trl(tiny_folder, tmp_path):
-    trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), temperature=0.7)
-    trainer.compact_head = False
-    assert trainer._head(None, 1, 1) is None
+def test_the_temperature_that_sampled_is_the_one_that_scores(tiny_folder, tmp_path):
     trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), generation_kwargs={"temperature": 0.5})
     assert logprobs.differences(trainer, 500)["ours"].abs().max() <= 1e-4  # TRL scores these at 1.0
     trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), temperature=0.5, logprob_policy="model")
@@ -290,7 +292,7 @@ def test_training_with_truncation_logs_no_difference(tiny_folder, tmp_path):
     assert all(g.isfinite().all() for grads, _ in steps for g in grads.values())
 
 
-class Sampled(ExactObjective, GRPOTrainer):
+class Sampled(GRPOExtTrainer):
     used: list
 
 
@@ -306,8 +308,23 @@ class SeparateSampler(GRPOTrainer):
         return ids, [row.tolist() for row in recorder.rows(ids)[1]]
 
 
-class ExactWithSeparateSampler(ExactObjective, SeparateSampler):
-    pass
+class WatchedSampler(Synchronous):
+    """The same as a sampler of ours: another engine, which tells its log-probs and not what it kept."""
+
+    name, separate = "separate", True
+
+    def sample(self, request):
+        recorder = Recorder(SamplingParams(top_k=5))
+        with watching(self.trainer.model, recorder):
+            ids, _ = GRPOTrainer._generate_single_turn(self.trainer, request.prompt_ids, None, {}, request.num_generations)
+        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, recorder.rows(ids)[1])
+
+
+class Separate(GRPOExtTrainer):
+    def __init__(self, *args, **kwargs):
+        sampler = WatchedSampler()
+        super().__init__(*args, sampler=sampler, **kwargs)
+        sampler.trainer = self
 
 
 def digits(completions, **kwargs):
@@ -318,7 +335,7 @@ def digits(completions, **kwargs):
 def test_truncation_silences_trl_and_not_us(tiny_folder, tmp_path):
     """A bandit: more digits, more reward. top_k 5 of about 60 tokens, TRL's default sequence_mask."""
     learned = {}
-    for trainer_class in (SeparateSampler, ExactWithSeparateSampler):
+    for trainer_class in (SeparateSampler, Separate):
         args = logprobs.Config(
             output_dir=str(tmp_path),
             max_steps=30,
@@ -342,11 +359,11 @@ def test_truncation_silences_trl_and_not_us(tiny_folder, tmp_path):
             train_dataset=Dataset.from_list([{"prompt": "Use 1, 2, 3 to make 4."}] * 4),
             processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
         )
-        trainer.use_vllm = True
+        trainer.use_vllm = trainer_class is SeparateSampler
         trainer.train()
         history = [entry for entry in trainer.state.log_history if "reward" in entry]
         rewards = [entry["reward"] for entry in history]
         norms = [entry["grad_norm"] for entry in history]
         learned[trainer_class] = (sum(rewards[-5:]) / 5 - sum(rewards[:5]) / 5, max(norms))
     assert learned[SeparateSampler][1] < 1e-4  # plain TRL: no gradient at all
-    assert learned[ExactWithSeparateSampler][0] > 0.2
+    assert learned[Separate][0] > 0.2
