@@ -7,25 +7,10 @@ import argparse
 EXAMPLES = """\
 examples:
   grpo-ext completion bash > ~/.local/share/bash-completion/completions/grpo-ext
-  grpo-ext completion zsh > ~/.grpo-ext.zsh          and in ~/.zshrc: source ~/.grpo-ext.zsh
+  grpo-ext completion zsh > ~/.zfunc/_grpo-ext       and in ~/.zshrc, before compinit: fpath+=~/.zfunc
+  grpo-ext completion fish > ~/.config/fish/completions/grpo-ext.fish
 
 The script is written once and starts nothing; write it again after an update. Open a new shell to use it.
-"""
-ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
-BASH = """\
-_grpo_ext() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" words=""
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    words="{commands}"
-  else
-    case "${{COMP_WORDS[1]}}" in
-{cases}
-    esac
-  fi
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
-  if [ "$COMP_CWORD" -gt 1 ] && [ "${{word:0:1}}" != "-" ]; then COMPREPLY+=($(compgen -f -- "$word")); fi
-}}
-complete -o filenames -F _grpo_ext grpo-ext
 """
 
 
@@ -36,37 +21,41 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description=f"Print a script with which a shell completes commands, options and the keys of recipes.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=("bash", "zsh"), help="for which shell")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="for which shell")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    print((ZSH if args.shell == "zsh" else "") + script(), end="")
+    print(script(args.shell))
     return 0
 
 
-def script() -> str:
+def script(shell: str) -> str:
     """The completion script, of the commands and keys that there are now."""
+    import shtab
+
     from grpo_ext.cli.main import make_parser
+    from grpo_ext.rewards import list_rewards
 
-    commands = subcommands(make_parser())
-    keys = recipe_keys()
-    cases = []
-    for name, parser in commands.items():
-        words = [option for action in parser._actions for option in action.option_strings]
-        for inner_name, inner in subcommands(parser).items():
-            words += [inner_name, *(option for action in inner._actions for option in action.option_strings)]
-        words += keys if parser.get_default("takes_overrides") else []
-        more = parser.get_default("more_words")
-        words += more() if more else []
-        cases.append(f'      {name}) words="{" ".join(dict.fromkeys(words))}" ;;')
-    return BASH.format(commands=" ".join(["--help", "--version", *commands]), cases="\n".join(cases))
+    keys, rewards = recipe_keys(), [info.name for info in list_rewards()]
 
+    def tell_words(parser: argparse.ArgumentParser) -> None:
+        """Give a parser, and those under it, the words that argparse itself need not know."""
+        for key in keys if parser.get_default("takes_overrides") else ():
+            if key not in parser._option_string_actions:
+                parser.add_argument(key)
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for inner in action.choices.values():
+                    tell_words(inner)
+            elif action.metavar == "NAME" and not action.option_strings:
+                action.choices = rewards
+            elif action.nargs != 0 and not action.choices:
+                action.complete = shtab.FILE
 
-def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers under a parser, by name."""
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return dict(groups[0].choices) if groups else {}
+    parser = make_parser()
+    tell_words(parser)
+    return shtab.complete(parser, shell)
 
 
 def recipe_keys() -> list[str]:

@@ -49,7 +49,7 @@ class Worker:
             + [str(number) for number in (theirs.fileno(), os.getpid(), memory_limit)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C is for the trainer, and `kill` takes whatever a reward has started
+            process_group=0,  # Ctrl-C is for the trainer
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         )
         theirs.close()
@@ -67,9 +67,9 @@ class Worker:
             self.connection.send_bytes(message)
 
     def kill(self) -> None:
-        """End the process and its children. It may take a while to go; `process.wait` would hold up the others."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """End the process, which ends all below it. It may take a while; `process.wait` would hold up the others."""
+        for number in (signal.SIGTERM, signal.SIGCONT):  # a reward may have stopped its group
+            self.process.send_signal(number)
         self.connection.close()
 
 
@@ -179,19 +179,21 @@ class Foreman(threading.Thread):
             answer = pickle.loads(worker.connection.recv_bytes())
         except Exception:  # it has died, or has closed its pipe
             with suppress(subprocess.TimeoutExpired):
-                worker.process.wait(timeout=0.1)
+                worker.process.wait(timeout=0.5)
             self.failed_starts += worker.stage == "starting"
             code = worker.process.returncode
             self.drop(worker, f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash")
             return
         self.failed_starts = 0
+        out_of_memory = False
         if worker.task is not None:
             job, row, _ = worker.task
             job.settle(row, *answer)
             worker.task = None
             self.usual += 0.05 * (time.monotonic() - worker.since - self.usual)
+            out_of_memory = (answer[1] or "").startswith("MemoryError")
         worker.at("idle")
-        if worker.overdue:  # its priority is low, for good
+        if worker.overdue or out_of_memory:  # its priority is low, or its memory full, for good
             self.drop(worker)
 
     def dismiss(self) -> None:
@@ -210,7 +212,7 @@ class Foreman(threading.Thread):
             elif spent > self.patience and not worker.overdue:
                 worker.overdue = True
                 with suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, worker.process.pid, 19)
+                    os.setpriority(os.PRIO_PGRP, worker.process.pid, 19)
         if self.failed_starts >= MAX_FAILED_STARTS:
             self.give_up()
 

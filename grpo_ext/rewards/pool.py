@@ -3,8 +3,9 @@
     with RewardPool(4, timeout=5.0) as pool:
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
-One thread, the foreman, owns the workers: it starts them, hands out rows one at a time and kills who is late. Since the
-kernel ends a worker when the thread that started it ends, nothing is left behind when the trainer dies, however it dies.
+One thread, the foreman, owns the workers: it starts them, hands out rows one at a time and kills who is late. The kernel
+tells a worker when the thread that started it ends, and a worker takes along whatever rewards have started. So nothing is
+left behind when the trainer dies, however it dies.
 
 A few hanging rows must not hold up a batch. So a worker that has been on its row for far longer than rows take (`patience`)
 goes on, at low priority, but no longer counts as one of the crew, and another takes its place until the queue is empty.

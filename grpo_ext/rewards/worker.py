@@ -1,6 +1,7 @@
-"""What runs in a reward worker: one process, one pipe, one row at a time, a memory limit, and an end with its parent.
+"""What runs in a reward worker: one pipe, one row at a time, a memory limit, and an end of all that a reward has started.
 
-Started by the pool as a fresh interpreter, so that neither the training script nor torch is loaded again.
+Started by the pool as a fresh interpreter, so that neither the training script nor torch is loaded again. It is two
+processes: one scores, and its keeper waits to clear up after it.
 """
 
 import contextlib
@@ -10,20 +11,53 @@ import pickle
 import signal
 import sys
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
+
+import psutil
 
 from grpo_ext.rewards.guard import as_score, checked_length, in_full
 from grpo_ext.rewards.reward import Reward
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+ENDS = {signal.SIGTERM, signal.SIGCHLD}
 
 
-def die_with(parent: int) -> None:
-    """Be killed, by the kernel where it can, when the thread that started this process ends."""
+def die_with(parent: int, number: int) -> None:
+    """Get a signal, from the kernel where it can, when the thread that started this process ends."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
+
+
+def leave_keeper(parent: int, fd: int) -> None:
+    """Go on in a new process. This one stays behind as its keeper, until that process, `parent` or the pool ends it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    if sys.platform == "linux":  # whatever loses its parent below this process becomes its child
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    die_with(parent, signal.SIGTERM)
+    keeper = os.getpid()
+    if child := os.fork():
+        os.close(fd)  # the pool hears at once when the child's end of the pipe is closed
+        keep(child)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+    die_with(keeper, signal.SIGKILL)
+
+
+def keep(child: int) -> NoReturn:
+    """Wait for the child or for SIGTERM, then kill every process that was started below this one."""
+    code = None
+    while code is None and signal.sigwait(ENDS) == signal.SIGCHLD:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                code = os.waitstatus_to_exitcode(ended[1])
+                break
+    this = psutil.Process()
+    while children := this.children():  # of those that are killed, the children are this one's in the next round
+        for process in children:
+            process.kill()
+        psutil.wait_procs(children)
+    os._exit(0 if code is None else code if code >= 0 else 128 - code)
 
 
 def limit_memory(limit: int) -> None:
@@ -59,6 +93,7 @@ def serve(connection: Connection) -> None:
     A message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it for a
     score. Each gets one answer, and so does having started.
     """
+    pid = os.getpid()
     rewards: dict[int, Reward | str] = {}  # a text where the reward cannot be built here
     connection.send_bytes(pickle.dumps("started"))
     while True:
@@ -68,11 +103,12 @@ def serve(connection: Connection) -> None:
             return
         if packed is None:
             reward = rewards[key]
-            answer = (None, reward) if isinstance(reward, str) else score(reward, row)
-            connection.send_bytes(pickle.dumps(answer))
+            answer: object = (None, reward) if isinstance(reward, str) else score(reward, row)
         else:
-            rewards[key] = introduce(packed)
-            connection.send_bytes(pickle.dumps("met"))
+            rewards[key], answer = introduce(packed), "met"
+        if os.getpid() != pid:  # the reward has forked: the answer is its parent's
+            os._exit(0)
+        connection.send_bytes(pickle.dumps(answer))
 
 
 def introduce(packed: bytes) -> Reward | str:
@@ -87,7 +123,7 @@ def introduce(packed: bytes) -> Reward | str:
 
 def main() -> None:
     fd, parent, memory_limit = map(int, sys.argv[1:4])
-    die_with(parent)
+    leave_keeper(parent, fd)
     limit_memory(memory_limit)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(Connection(fd))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
-import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from grpo_ext.recipe.difference import SAVED, differences
 
@@ -17,8 +17,8 @@ PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
 OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # beside its logs and its model
 
 
-def hold(folder: Path, seconds: float = 0.0) -> IO[str] | None:
-    """Have a folder to oneself, until the file that this returns is closed or the process has ended, however it ends.
+def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
+    """Have a folder to oneself, until the lock that this returns is released or the process has ended, however it ends.
 
     Args:
         folder: is made where it is not there.
@@ -28,19 +28,16 @@ def hold(folder: Path, seconds: float = 0.0) -> IO[str] | None:
         `None` if another process has it. Disks that know no locks are not guarded.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + seconds
-    file = open(folder / ".lock", "w")  # noqa: SIM115  what is held is held while it is open
-    while True:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not shared with processes that are forked off
-            return file
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return file
-        if time.monotonic() >= end:
-            file.close()
-            return None
-        time.sleep(0.1)
+    # one for all threads of this process; a soft lock would outlive a process that is killed
+    lock = FileLock(folder / ".lock", is_singleton=True, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=seconds)
+    except Timeout:
+        return None
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            raise
+    return lock
 
 
 def hold_folder(recipe: Any) -> None:

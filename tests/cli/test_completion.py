@@ -13,13 +13,15 @@ from grpo_ext.cli.main import SUBCOMMANDS, main
 def script():
     from grpo_ext.cli.completion import script
 
-    return script()
+    return script("bash")
 
 
 def completed(script, folder, *words):
     quoted = " ".join(f"'{word}'" for word in words)
-    asked = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _grpo_ext; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    out = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, cwd=folder)
+    asked = (
+        f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_grpo_ext; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    out = subprocess.run(["bash"], input=f"{script}\n{asked}", capture_output=True, text=True, cwd=folder)
     assert out.returncode == 0 and out.stderr == ""
     return out.stdout.split()
 
@@ -36,7 +38,15 @@ def test_commands_options_keys_and_files_are_completed(script, tmp_path):
     assert completed(script, tmp_path, "grpo-ext", "rewards", "score", "--inp") == ["--input"]
 
 
-def test_zsh_loads_what_bash_has(script, capsys):
-    assert main(["completion", "zsh"]) == 0
+def test_what_an_option_takes_is_completed(script, tmp_path):
+    assert completed(script, tmp_path, "grpo-ext", "completion", "z") == ["zsh"]
+    assert completed(script, tmp_path, "grpo-ext", "rewards", "show", "accu") == ["accuracy"]
+    assert completed(script, tmp_path, "grpo-ext", "train", "--bf16", "true", "--learning_ra") == ["--learning_rate"]
+
+
+@pytest.mark.parametrize(("shell", "start"), [("zsh", "#compdef grpo-ext\n"), ("fish", "#")])
+def test_other_shells_know_the_same_words(shell, start, capsys):
+    assert main(["completion", shell]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("autoload") and out.endswith(script)
+    assert out.startswith(start)
+    assert all(word in out for word in (*SUBCOMMANDS, "learning_rate", "max_target", "accuracy"))

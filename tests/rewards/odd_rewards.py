@@ -7,6 +7,8 @@ import time
 
 from grpo_ext.rewards import Example, register
 
+HOARD = []
+
 
 @register("odd", needs_cpu=True, examples=[Example("0.5", 0.5), Example("raise", None)])
 def odd(completions, gold=None, *, scale: float = 1.0):
@@ -46,6 +48,20 @@ def act(text: str) -> float:
     if text == "child":
         subprocess.Popen(["sleep", "600"])
         time.sleep(600)
+    if text == "own session":
+        return float(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+    if text == "orphan":
+        out = subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE)
+        return float(out.stdout)
+    if text == "fork":
+        child = os.fork()
+        time.sleep(0.1 if child else 0.0)
+        return float(child == 0)
+    if text == "hoard":
+        while True:
+            HOARD.append(bytearray(2**20))
+    if text == "large":
+        return float(len(bytearray(2**26)))
     if text == "pid":
         return float(os.getpid())
     if text == "torch":

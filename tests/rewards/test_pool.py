@@ -99,6 +99,18 @@ def test_memory_is_limited(odd):
     assert scores == [None, 1.0] and "MemoryError" in errors[0]
 
 
+def test_a_worker_that_has_used_up_its_memory_is_replaced(odd):
+    with RewardPool(1, timeout=30, memory_limit=2**28) as pool:
+        scores, errors = ask(pool, odd(), "hoard", "large", "2")
+    assert scores == [None, 2.0**26, 2.0] and list(errors) == [0]
+
+
+def test_a_process_that_a_reward_forks_off_answers_nothing(odd):
+    texts = ["fork", "2", "3", "fork", "5", "nap 0.3", "7"]
+    with RewardPool(1) as pool:
+        assert ask(pool, odd(), *texts) == ([0.0, 2.0, 3.0, 0.0, 5.0, 1.0, 7.0], {})
+
+
 def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
     texts = [str(n) for n in range(256)]
     for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
@@ -203,6 +215,17 @@ def test_what_a_reward_has_started_ends_with_its_worker(odd):
         assert children and gone([worker, *children])
 
 
+@pytest.mark.parametrize("end", ["close", "hang", "die"])
+def test_what_a_reward_has_put_into_a_session_of_its_own_ends_with_its_worker(odd, end):
+    with RewardPool(1, timeout=0.5) as pool:
+        started = [int(pid) for pid in ask(pool, odd(), "own session", "orphan")[0]]
+        assert all(alive(pid) for pid in started)
+        if end != "close":
+            ask(pool, odd(), end)
+            assert gone(started)
+    assert gone(started)
+
+
 SCRIPT = """
 import os, sys, threading, time
 from grpo_ext.rewards import build, register
@@ -218,7 +241,7 @@ def from_main(completions, *, plus: float = 0.0):
 load_file({odd!r})
 pool = RewardPool(2, timeout=60)
 print(pool.score(build("from_main", plus=1.0), {{"completions": ["1", "2"]}}), flush=True)
-pids = set(pool.score(build("odd"), {{"completions": ["pid"] * 20}})[0])
+pids = set(pool.score(build("odd"), {{"completions": ["pid"] * 20 + ["own session", "orphan"]}})[0])
 threading.Thread(target=pool.score, args=(build("odd"), {{"completions": ["hang in C", "sleep"]}})).start()
 time.sleep(0.5)
 print(*(int(pid) for pid in pids), flush=True)

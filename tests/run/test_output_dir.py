@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -41,5 +42,28 @@ def test_a_folder_is_free_once_its_process_is_killed(tmp_path, number):
                 [sys.executable, "-c", HOLDER.replace("60", "0"), str(folder)], capture_output=True, text=True
             )
             assert "refused" in second.stdout
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_process_is_not_kept_out_of_its_own_folder(tmp_path):
+    held = [hold(tmp_path)]
+    thread = threading.Thread(target=lambda: held.append(hold(tmp_path)))
+    thread.start()
+    thread.join()
+    assert all(held)
+
+
+def test_a_second_process_waits_and_gives_up(tmp_path):
+    held = hold(tmp_path)
+    patient = HOLDER.replace("sys.argv[1])", "sys.argv[1]), 20").replace("60", "0")
+    with subprocess.Popen(
+        [sys.executable, "-c", patient, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        hasty = subprocess.run([sys.executable, "-c", HOLDER.replace("60", "0"), str(tmp_path)], capture_output=True)
+        assert hasty.stdout == b"refused\n" and process.poll() is None
+        held.release()
+        try:
+            assert process.stdout.readline() == "held\n"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
