@@ -13,17 +13,17 @@ from typing import Any
 
 import yaml
 
-from grpo_ext.recipe import contradictions, safety
+from grpo_ext.recipe import contradictions, losses, safety
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.engine import adapter_rules
 from grpo_ext.recipe.folder import accelerate_config
-from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules
+from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules, metric_rules
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.speed import speed_rules
 
 
 class Unsound(Exception):
-    """A rule asked for a value that is wrong by itself; there is nothing to add to what was said of it."""
+    """A rule asked for a value that is wrong by itself, of which all is said, or that is not known."""
 
 
 class Values(dict):
@@ -32,7 +32,8 @@ class Values(dict):
     Args:
         given: the values that are set.
         defaults: of every known field.
-        unsound: keys whose values were refused. Asking for one raises `Unsound`, which ends the rule that asks.
+        unsound: keys whose values were refused or are not known. Asking for one raises `Unsound`, which ends the rule that
+            asks.
     """
 
     def __init__(self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()):
@@ -79,10 +80,15 @@ def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unso
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
-            factory = f.default_factory
-            defaults.setdefault(f.name, f.default if factory is dataclasses.MISSING else factory())
-    defaults = {key: None if value is dataclasses.MISSING else value for key, value in defaults.items()}
+            defaults.setdefault(f.name, default_of(f))
     return Values({key: value for part in values.values() for key, value in part.items()}, defaults, unsound)
+
+
+def default_of(f: dataclasses.Field) -> Any:
+    """A field's default; `None` where it has none."""
+    if f.default_factory is not dataclasses.MISSING:
+        return f.default_factory()
+    return None if f.default is dataclasses.MISSING else f.default
 
 
 def processes(v: Values) -> int:
@@ -132,12 +138,13 @@ GRPO_RULES: tuple[Rule, ...] = (
     whole_groups,
     whole_eval_groups,
     contradictions.weights_match,
-    contradictions.losses,
-    contradictions.reference,
+    losses.loss_type,
+    losses.normalization,
+    losses.reference,
+    losses.entropy,
     contradictions.adapters,
     contradictions.merging,
     adapter_rules,
-    contradictions.entropy,
     contradictions.precision,
     contradictions.sampler,
     contradictions.scorable,
@@ -146,6 +153,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.length_of_the_run,
     contradictions.completions_hub,
     group_rules,
+    metric_rules,
     curriculum_rules,
     safety.health,
     safety.resume,

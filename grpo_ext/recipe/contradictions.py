@@ -23,32 +23,6 @@ def weights_match(v: Values, _: int) -> Iterator[Problem]:
         yield Problem(f"{len(weights)} reward_weights for {len(rewards)} reward_funcs.", "reward_weights")
 
 
-def losses(v: Values, _: int) -> Iterator[Problem]:
-    if v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1:
-        yield Problem(
-            "loss_type cispo caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0 "
-            "(ScaleRL, arXiv 2510.13786).",
-            "loss_type",
-        )
-    corrected = v["use_vllm"] and v["vllm_importance_sampling_correction"]
-    if v["loss_type"] == "vespo" and corrected and v["vllm_importance_sampling_mode"].startswith("sequence"):
-        yield Problem(
-            "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask.",
-            "vllm_importance_sampling_mode",
-        )
-
-
-def reference(v: Values, _: int) -> Iterator[Problem]:
-    if v["sync_ref_model"] and not v["beta"]:
-        yield Problem("sync_ref_model has no reference to sync: set beta above 0.", "sync_ref_model")
-    if v["sync_ref_model"] and v["use_peft"]:
-        yield Problem(
-            "sync_ref_model needs a reference model, and with use_peft the reference is the model without its adapter: "
-            "take one of the two out.",
-            "sync_ref_model",
-        )
-
-
 def adapters(v: Values, _: int) -> Iterator[Problem]:
     names = v["lora_target_modules"]
     if v["use_peft"] and names and len(names) == 1 and names[0].isidentifier():
@@ -74,25 +48,17 @@ def merging(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
-def entropy(v: Values, _: int) -> Iterator[Problem]:
-    if v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"]:
-        yield Problem(
-            f"entropy_coef_min {v['entropy_coef_min']:g} is above entropy_coef_max {v['entropy_coef_max']:g}: swap them.",
-            "entropy_coef_min",
-        )
-
-
 def precision(v: Values, _: int) -> Iterator[Problem]:
     if v["fp16"] and v["bf16"]:
         yield Problem("fp16 and bf16 are both true: keep one, or write `bf16: false`.", "fp16")
-    if v["load_in_4bit"] and v["load_in_8bit"]:
-        yield Problem("load_in_4bit and load_in_8bit are both true: keep one.", "load_in_8bit")
     if v["auto_find_batch_size"]:
         yield Problem(
             "auto_find_batch_size would break groups when it halves the batch: take it out and lower "
             "per_device_train_batch_size.",
             "auto_find_batch_size",
         )
+    if v["load_in_4bit"] and v["load_in_8bit"]:
+        yield Problem("load_in_4bit and load_in_8bit are both true: keep one.", "load_in_8bit")
 
 
 def sampler(v: Values, _: int) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from trl import GRPOConfig
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
-from grpo_ext.recipe.engine import CHOICES, EngineOptions
+from grpo_ext.recipe.engine import EngineOptions
 from grpo_ext.trainer.base_kept import base_kept
 from grpo_ext.trainer.rows import overridden
 from grpo_ext.vllm import EngineFailure
@@ -39,8 +39,6 @@ def engine_option(args: GRPOConfig | None, name: str) -> Any:
 def our_engine(args: GRPOConfig | None) -> Iterator[None]:
     """Let a trainer that is made meanwhile sample with `EngineGeneration`, or its kin for `vllm_sync_adapter: adapter`."""
     generation, way = EngineGeneration, engine_option(args, "vllm_sync_adapter")
-    if way not in CHOICES["vllm_sync_adapter"]:
-        raise ValueError(f"vllm_sync_adapter is {way!r}: write one of {', '.join(CHOICES['vllm_sync_adapter'])}.")
     if way == "adapter":
         from grpo_ext.trainer.adapter_sync import AdapterGeneration as generation
     with overridden(trl_trainer, VLLMGeneration=partial(generation, args)):
