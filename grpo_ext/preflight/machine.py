@@ -13,7 +13,7 @@ from grpo_ext.launch import gpu_is_there
 from grpo_ext.near import did_you_mean
 from grpo_ext.preflight.report import Report
 from grpo_ext.recipe.check import Values
-from grpo_ext.recipe.folder import accelerate_config
+from grpo_ext.recipe.folder import accelerate_settings
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 GIB = 2**30
@@ -27,8 +27,8 @@ def check_machine(v: Values, report: Report) -> None:
             report.problem(f"{key} needs the package {package}: pip install {package}.", key)
     if v["accelerate_config"]:
         try:
-            accelerate_config(v["accelerate_config"])
-        except FileNotFoundError as error:
+            accelerate_settings(v["accelerate_config"])
+        except (OSError, ValueError) as error:
             report.problem(error, "accelerate_config")
     check_reporting(v, report)
     if not v["use_cpu"] and not gpu_is_there():

@@ -135,5 +135,6 @@ def _rewards(recipe: Recipe, report: Report) -> list[Any]:
     try:
         return named_rewards_and_weights(recipe)[0]
     except ValueError as error:
-        report.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")
+        if not any(problem.key == "reward_weights" for problem in report.problems):  # told already
+            report.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")
         return []

@@ -11,12 +11,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import yaml
-
 from grpo_ext.recipe import contradictions, losses, safety
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.engine import adapter_rules
-from grpo_ext.recipe.folder import accelerate_config
+from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.groups import curriculum_rules, group_rules, harvest_rules, metric_rules
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.speed import speed_rules
@@ -98,13 +96,7 @@ def processes(v: Values) -> int:
 
 def launched_processes(v: Values) -> int:
     """How many processes the accelerate config that a recipe names would start; 1 without one."""
-    if not v.get("accelerate_config"):
-        return 1
-    try:
-        config = yaml.safe_load(accelerate_config(v["accelerate_config"]).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return 1  # told by the launcher
-    return (config or {}).get("num_processes", 1)
+    return settings_of(v).get("num_processes", 1)
 
 
 def _model_is_named(v: Values, _: int) -> Iterator[Problem]:

@@ -89,7 +89,13 @@ def sampler(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
-def scorable(v: Values, _: int) -> Iterator[Problem]:
+UNTOLD_KEPT_SETS = (
+    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not tell "
+    "them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
+)
+
+
+def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
     """Sampling settings that contradict each other, or that completions cannot be scored under."""
     given = v["generation_kwargs"]
     if v["logprob_policy"] != "sampling" or isinstance(given, str):
@@ -97,11 +103,16 @@ def scorable(v: Values, _: int) -> Iterator[Problem]:
     fields = {key: v[key] for key in FIELD_DEFAULTS}
     watched = not (v["use_vllm"] or v["use_transformers_continuous_batching"])
     try:
-        resolve_sampling(fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched)
+        params = resolve_sampling(fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched)
     except ValueError as error:
         named = [key for key in (*(given or {}), *fields) if str(error).startswith((f"{key}:", f"{key} "))]
         in_kwargs = bool(given) and any(key in given for key in named)
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
+        return
+    corrected, batch = v["use_vllm"] and v["vllm_importance_sampling_correction"], batch_of(v, num_processes)
+    with_old_pass = batch.gradient_accumulation_steps % batch.passes != 0  # which notes what was kept
+    if params.truncated and not watched and v["beta"] and not (corrected or with_old_pass):
+        yield Problem(UNTOLD_KEPT_SETS, "beta")
 
 
 def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
@@ -134,15 +145,15 @@ def evaluation(v: Values, _: int) -> Iterator[Problem]:
                 f"load_best_model_at_end needs save_steps {v['save_steps']:g} to be a multiple of eval_steps {every:g}.",
                 "save_steps",
             )
-    if best and temperature is not None and not v["metric_for_best_model"]:
+    if best and temperature is not None and v["metric_for_best_model"] in (None, "loss", "eval_loss"):
         yield Problem(
             "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
             "reward) and greater_is_better: true.",
             "load_best_model_at_end",
         )
-    if temperature == 0 and v["eval_num_samples"] > 1:
+    if temperature == 0 and (samples := v["eval_num_samples"]) > 1:
         yield Problem(
-            f"eval_num_samples {v['eval_num_samples']} at eval_temperature 0 is the same completion that often: write "
+            f"eval_num_samples {samples} at eval_temperature 0 is the same completion {samples} times: write "
             "eval_temperature: 0.6, say, or eval_num_samples: 1.",
             "eval_num_samples",
         )

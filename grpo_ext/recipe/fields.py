@@ -16,7 +16,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from trl import GRPOConfig
 
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.values import convert
+from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
 
 CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
@@ -29,39 +29,31 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
     "save_strategy": tuple(choice.value for choice in SaveStrategy),
 }
-# A number's bounds, as pydantic names them, and the fields that have them.
-BOUNDS: tuple[tuple[dict[str, float], tuple[str, ...]], ...] = (
-    ({"ge": 2}, ("num_generations",)),
+# Bounds of numbers, and the fields that have them.
+BOUNDS: tuple[tuple[Any, str], ...] = (
+    (Annotated[int, Field(ge=2)], "num_generations"),
+    (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
     (
-        {"ge": 1},
-        (
-            "num_iterations", "steps_per_generation", "generation_batch_size", "per_device_train_batch_size",
-            "per_device_eval_batch_size", "gradient_accumulation_steps", "max_completion_length", "num_generations_eval",
-            "vllm_tensor_parallel_size", "lora_r", "lora_alpha",
-        ),
+        Count,
+        "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size per_device_eval_batch_size "
+        "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha",
     ),
     (
-        {"ge": 0},
-        (
-            "learning_rate", "top_k", "beta", "epsilon", "epsilon_high", "delta", "warmup_steps", "weight_decay",
-            "max_grad_norm", "entropy_coef", "vllm_server_timeout",
-        ),
+        PositiveOrZero,
+        "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
+        "vllm_server_timeout",
     ),
-    (
-        {"gt": 0},
-        ("temperature", "repetition_penalty", "num_train_epochs", "logging_steps", "eval_steps", "save_steps"),
-    ),
-    ({"ge": 0, "le": 1}, ("min_p", "top_entropy_quantile", "lora_dropout")),
-    ({"gt": 0, "le": 1}, ("top_p", "vllm_gpu_memory_utilization")),
-    ({"ge": 1, "le": 65535}, ("vllm_server_port",)),
-)  # fmt: skip
+    (Positive, "temperature repetition_penalty num_train_epochs logging_steps eval_steps save_steps"),
+    (Share, "min_p top_entropy_quantile lora_dropout"),
+    (PositiveShare, "top_p vllm_gpu_memory_utilization"),
+)
 
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
     """The type of each field of a dataclass, narrowed to the words that its metadata or `CHOICES` list, or to its `BOUNDS`."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    bounds = {name: Field(**bound) for bound, names in BOUNDS for name in names}
+    bounds = {name: kind.__metadata__[0] for kind, names in BOUNDS for name in names.split()}
     narrowed = {}
     for f in dataclasses.fields(cls):
         hint = narrowed[f.name] = hints[f.name]
@@ -74,13 +66,13 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 @cache
-def checked_hints(cls: type[GRPOConfig]) -> dict[str, Any]:
+def checked_hints(cls: type) -> dict[str, Any]:
     """The types of those fields of `cls` that say more than `GRPOConfig` does: our own, and TRL's that are narrowed."""
     trl = typing.get_type_hints(GRPOConfig)
     return {name: hint for name, hint in hints_of(cls).items() if hint != trl.get(name)}
 
 
-def field_problems(args: GRPOConfig, cls: type[GRPOConfig]) -> list[Problem]:
+def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
     """What is wrong with single values of a dataclass that was built in Python, by the types of `cls`.
 
     A value that fits in another form, such as the text `"5e-7"` for a number, is replaced by what it stands for.

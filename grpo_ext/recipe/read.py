@@ -5,6 +5,7 @@ Nothing heavy is imported here: the launcher reads a recipe with it and answers 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,11 @@ def read_yaml(path: str | Path) -> Settings:
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
     settings: Settings = {}
     problems = []
-    for key_node, _ in root.value:
+    for key_node, value_node in root.value:
+        problems += [
+            Problem(f"{twice.value} is set a second time.", key_node.value, f"{path}:{twice.start_mark.line + 1}")
+            for twice in _twice(value_node)
+        ]
         key, place = key_node.value, f"{path}:{key_node.start_mark.line + 1}"
         if key == "<<" or not isinstance(key, str):
             problems.append(Problem("a key of a recipe is a plain word; write merged keys out.", place=place))
@@ -61,6 +66,19 @@ def read_yaml(path: str | Path) -> Settings:
     if problems:
         raise RecipeError(problems)
     return settings
+
+
+def _twice(node: yaml.Node) -> Iterator[yaml.Node]:
+    """The keys that a mapping within a value sets a second time."""
+    if not isinstance(node, yaml.CollectionNode):
+        return
+    if isinstance(node, yaml.MappingNode):
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for i, key in enumerate(keys):
+            if any(key.value == earlier.value for earlier in keys[:i]):
+                yield key
+    for part in node.value:
+        yield from _twice(part[1] if isinstance(node, yaml.MappingNode) else part)
 
 
 class Word(str):
