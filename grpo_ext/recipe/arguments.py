@@ -8,7 +8,7 @@ from typing import cast
 
 from trl import GRPOConfig, ModelConfig
 
-from grpo_ext.recipe.check import GRPO_RULES, Values, check_values, default_of
+from grpo_ext.recipe.check import GRPO_RULES, Values, check_values, flat_values
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
@@ -16,9 +16,9 @@ from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
     """The same object; a plain `GRPOConfig`, or a user's own kind of one, gets each missing field with our default."""
-    for f in dataclasses.fields(GRPOExtConfig):
-        if not hasattr(args, f.name):
-            setattr(args, f.name, default_of(f))
+    for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
+        if not hasattr(args, name):
+            setattr(args, name, default)
     return cast(GRPOExtConfig, args)
 
 
@@ -44,7 +44,7 @@ def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
 
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
     """The arguments as the rules read a recipe's values."""
-    defaults = {f.name: default_of(f) for f in dataclasses.fields(GRPOExtConfig)}
+    defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
     elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(defaults)
     given = {}
     for name in defaults.keys() - unsound:

@@ -78,15 +78,10 @@ def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unso
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
-            defaults.setdefault(f.name, default_of(f))
+            factory = f.default_factory
+            defaults.setdefault(f.name, f.default if factory is dataclasses.MISSING else factory())
+    defaults = {key: None if value is dataclasses.MISSING else value for key, value in defaults.items()}
     return Values({key: value for part in values.values() for key, value in part.items()}, defaults, unsound)
-
-
-def default_of(f: dataclasses.Field) -> Any:
-    """A field's default; `None` where it has none."""
-    if f.default_factory is not dataclasses.MISSING:
-        return f.default_factory()
-    return None if f.default is dataclasses.MISSING else f.default
 
 
 def processes(v: Values) -> int:

@@ -50,17 +50,14 @@ def read_yaml(path: str | Path) -> Settings:
     if not isinstance(values, dict):
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
     settings: Settings = {}
-    problems = []
-    for key_node, value_node in root.value:
-        problems += [
-            Problem(f"{twice.value} is set a second time.", key_node.value, f"{path}:{twice.start_mark.line + 1}")
-            for twice in _twice(value_node)
-        ]
-        key, place = key_node.value, f"{path}:{key_node.start_mark.line + 1}"
+    problems = [
+        Problem(f"{key.value} is set a second time (first at {_place(path, first)}).", key.value, _place(path, key))
+        for first, key in _repeated_keys(root)
+    ]
+    for key_node, _ in root.value:
+        key, place = key_node.value, _place(path, key_node)
         if key == "<<" or not isinstance(key, str):
             problems.append(Problem("a key of a recipe is a plain word; write merged keys out.", place=place))
-        elif key in settings:
-            problems.append(Problem(f"{key} is set a second time (first at {settings[key][1]}).", key, place))
         else:
             settings[key] = (values[key] if key in values else values[yaml.safe_load(key)], place)
     if problems:
@@ -68,17 +65,20 @@ def read_yaml(path: str | Path) -> Settings:
     return settings
 
 
-def _twice(node: yaml.Node) -> Iterator[yaml.Node]:
-    """The keys that a mapping within a value sets a second time."""
-    if not isinstance(node, yaml.CollectionNode):
-        return
+def _place(path: Path, node: yaml.Node) -> str:
+    return f"{path}:{node.start_mark.line + 1}"
+
+
+def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Keys that a mapping, or one inside it, sets twice: the first and the second."""
     if isinstance(node, yaml.MappingNode):
-        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for i, key in enumerate(keys):
-            if any(key.value == earlier.value for earlier in keys[:i]):
-                yield key
-    for part in node.value:
-        yield from _twice(part[1] if isinstance(node, yaml.MappingNode) else part)
+        seen: dict[str, yaml.Node] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and seen.setdefault(key.value, key) is not key:
+                yield seen[key.value], key
+    if isinstance(node, yaml.CollectionNode):
+        for part in node.value:
+            yield from _repeated_keys(part[1] if isinstance(part, tuple) else part)
 
 
 class Word(str):
