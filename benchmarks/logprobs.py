@@ -46,8 +46,6 @@ GRID = [
 QUICK = [GRID[i] for i in (0, 13, 25, 39, 50, 64, 77, 95)]
 
 
-
-
 def make_trainer(
     folder: Path,
     out: str,

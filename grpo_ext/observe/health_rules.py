@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Literal, get_args
 
 from grpo_ext.common.near import did_you_mean
 
 WINDOW = 10  # logs that a mean is taken over
-ACTIONS = ("warn", "checkpoint", "rollback", "stop")  # each outweighs those before it
+Action = Literal["warn", "checkpoint", "rollback", "stop"]  # each outweighs those before it
+ACTIONS: tuple[Action, ...] = get_args(Action)
 REPETITION = "samples/repetition"
 
 

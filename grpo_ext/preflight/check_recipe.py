@@ -142,5 +142,6 @@ def _rewards(recipe: Recipe, findings: Findings) -> list[Any]:
     try:
         return named_rewards_and_weights(recipe)[0]
     except ValueError as error:
-        findings.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")
+        if not any(problem.key == "reward_weights" for problem in findings.problems):  # told already
+            findings.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")
         return []

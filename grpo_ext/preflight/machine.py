@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.preflight.findings import Findings
-from grpo_ext.recipe.folder import accelerate_config
+from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.rules import Values
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
@@ -27,8 +27,8 @@ def check_machine(v: Values, findings: Findings) -> None:
             findings.problem(f"{key} needs the package {package}: pip install {package}.", key)
     if v["accelerate_config"]:
         try:
-            accelerate_config(v["accelerate_config"])
-        except FileNotFoundError as error:
+            accelerate_settings(v["accelerate_config"])
+        except (OSError, ValueError) as error:
             findings.problem(error, "accelerate_config")
     check_reporting(v, findings)
     if not v["use_cpu"] and not gpu_is_there():

@@ -89,15 +89,31 @@ def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
         slices = "generation_batch_size"
     elif batch.steps_per_generation is not None:
         slices = "steps_per_generation"
-    largest = math.lcm(batch.micro_batch, batch.num_generations)
     found = []
     for key in ("num_generations", "per_device_train_batch_size", slices):
         old = getattr(batch, key)
-        top = max(4 * old, batch.completions if key == "num_generations" else 2 * largest)
-        for new in range(2 if key == "num_generations" else 1, top + 1):
-            if new != old and dataclasses.replace(batch, **{key: new}).fits:
+        for new in _candidates(batch, key, count):
+            if new != old and new >= (2 if key == "num_generations" else 1) and _with(batch, key, new).fits:
                 found.append((abs(math.log(new / old)), {key: new}))
     return [change for _, change in sorted(found, key=lambda pair: pair[0])[:count]]
+
+
+def _with(batch: Batch, key: str, value: int) -> Batch:
+    return dataclasses.replace(batch, **{key: value})
+
+
+def _candidates(batch: Batch, key: str, count: int) -> set[int]:
+    """Values of `key` among which the `count` nearest that fit are: divisors of what it divides, multiples where it grows."""
+    if key == "num_generations" or (key == "per_device_train_batch_size" and batch.generation_batch_size):
+        whole = batch.completions
+        small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
+        return {*small, *(whole // n for n in small)}
+    one = _with(batch, key, 1)
+    step = batch.num_generations // math.gcd(one.completions, batch.num_generations)
+    if key == "generation_batch_size":
+        step = math.lcm(batch.micro_batch, batch.num_generations)
+    near = getattr(batch, key) // step
+    return {n * step for n in range(max(1, near - count), near + count + 2)}
 
 
 def in_words(changes: list[dict[str, int]]) -> str:

@@ -23,32 +23,6 @@ def weights_match(v: Values, _: int) -> Iterator[Problem]:
         yield Problem(f"{len(weights)} reward_weights for {len(rewards)} reward_funcs.", "reward_weights")
 
 
-def losses(v: Values, _: int) -> Iterator[Problem]:
-    if v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1:
-        yield Problem(
-            "loss_type cispo caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0 "
-            "(ScaleRL, arXiv 2510.13786).",
-            "loss_type",
-        )
-    corrected = v["use_vllm"] and v["vllm_importance_sampling_correction"]
-    if v["loss_type"] == "vespo" and corrected and v["vllm_importance_sampling_mode"].startswith("sequence"):
-        yield Problem(
-            "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask.",
-            "vllm_importance_sampling_mode",
-        )
-
-
-def reference(v: Values, _: int) -> Iterator[Problem]:
-    if v["sync_ref_model"] and not v["beta"]:
-        yield Problem("sync_ref_model has no reference to sync: set beta above 0.", "sync_ref_model")
-    if v["sync_ref_model"] and v["use_peft"]:
-        yield Problem(
-            "sync_ref_model needs a reference model, and with use_peft the reference is the model without its adapter: "
-            "take one of the two out.",
-            "sync_ref_model",
-        )
-
-
 def adapters(v: Values, _: int) -> Iterator[Problem]:
     names = v["lora_target_modules"]
     if v["use_peft"] and names and len(names) == 1 and names[0].isidentifier():
@@ -74,25 +48,17 @@ def merging(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
-def entropy(v: Values, _: int) -> Iterator[Problem]:
-    if v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"]:
-        yield Problem(
-            f"entropy_coef_min {v['entropy_coef_min']:g} is above entropy_coef_max {v['entropy_coef_max']:g}: swap them.",
-            "entropy_coef_min",
-        )
-
-
 def precision(v: Values, _: int) -> Iterator[Problem]:
     if v["fp16"] and v["bf16"]:
         yield Problem("fp16 and bf16 are both true: keep one, or write `bf16: false`.", "fp16")
-    if v["load_in_4bit"] and v["load_in_8bit"]:
-        yield Problem("load_in_4bit and load_in_8bit are both true: keep one.", "load_in_8bit")
     if v["auto_find_batch_size"]:
         yield Problem(
             "auto_find_batch_size would break groups when it halves the batch: take it out and lower "
             "per_device_train_batch_size.",
             "auto_find_batch_size",
         )
+    if v["load_in_4bit"] and v["load_in_8bit"]:
+        yield Problem("load_in_4bit and load_in_8bit are both true: keep one.", "load_in_8bit")
 
 
 def sampler(v: Values, _: int) -> Iterator[Problem]:
@@ -128,7 +94,13 @@ def sampler(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
-def scorable(v: Values, _: int) -> Iterator[Problem]:
+UNTOLD_KEPT_SETS = (
+    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not tell "
+    "them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
+)
+
+
+def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
     """Sampling settings that contradict each other, or that completions cannot be scored under."""
     given = v["generation_kwargs"]
     if v["logprob_policy"] != "sampling" or isinstance(given, str):
@@ -136,11 +108,16 @@ def scorable(v: Values, _: int) -> Iterator[Problem]:
     fields = {key: v[key] for key in FIELD_DEFAULTS}
     watched = not (v["use_vllm"] or v["use_transformers_continuous_batching"])
     try:
-        resolve_sampling(fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched)
+        params = resolve_sampling(fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched)
     except ValueError as error:
         named = [key for key in (*(given or {}), *fields) if str(error).startswith((f"{key}:", f"{key} "))]
         in_kwargs = bool(given) and any(key in given for key in named)
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
+        return
+    corrected, batch = v["use_vllm"] and v["vllm_importance_sampling_correction"], batch_of(v, num_processes)
+    with_old_pass = batch.gradient_accumulation_steps % batch.passes != 0  # which notes what was kept
+    if params.truncated and not watched and v["beta"] and not (corrected or with_old_pass):
+        yield Problem(UNTOLD_KEPT_SETS, "beta")
 
 
 def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
@@ -173,15 +150,15 @@ def evaluation(v: Values, _: int) -> Iterator[Problem]:
                 f"load_best_model_at_end needs save_steps {v['save_steps']:g} to be a multiple of eval_steps {every:g}.",
                 "save_steps",
             )
-    if best and temperature is not None and not v["metric_for_best_model"]:
+    if best and temperature is not None and v["metric_for_best_model"] in (None, "loss", "eval_loss"):
         yield Problem(
             "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
             "reward) and greater_is_better: true.",
             "load_best_model_at_end",
         )
-    if temperature == 0 and v["eval_num_samples"] > 1:
+    if temperature == 0 and (samples := v["eval_num_samples"]) > 1:
         yield Problem(
-            f"eval_num_samples {v['eval_num_samples']} at eval_temperature 0 is the same completion that often: write "
+            f"eval_num_samples {samples} at eval_temperature 0 is the same completion {samples} times: write "
             "eval_temperature: 0.6, say, or eval_num_samples: 1.",
             "eval_num_samples",
         )

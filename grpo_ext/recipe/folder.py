@@ -43,14 +43,34 @@ def accelerate_config(name: str) -> Path:
     raise FileNotFoundError(f"accelerate_config: no file {name!r} and none of that name among: {known}.")
 
 
+def accelerate_settings(name: str) -> dict[str, Any]:
+    """What an accelerate config says.
+
+    Raises:
+        FileNotFoundError: if there is none of that name.
+        ValueError: if it is no YAML mapping.
+    """
+    path = accelerate_config(name)
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"accelerate_config: {path} is not a YAML file: {error}") from None
+    if not isinstance(settings or {}, dict):
+        raise ValueError(f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them.")
+    return settings or {}
+
+
+def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the recipe's accelerate config; empty without one, and where it cannot be read, which the launcher tells."""
+    try:
+        return accelerate_settings(v["accelerate_config"]) if v["accelerate_config"] else {}
+    except (OSError, ValueError):
+        return {}
+
+
 def sharding(v: Mapping[str, Any]) -> int:
     """How the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP."""
-    if not v["accelerate_config"]:
-        return 0
-    try:
-        config = yaml.safe_load(accelerate_config(v["accelerate_config"]).read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError):
-        return 0
+    config = settings_of(v)
     if config.get("distributed_type") == "FSDP":
         return 4
     return int((config.get("deepspeed_config") or {}).get("zero_stage") or 0)

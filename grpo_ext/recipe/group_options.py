@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpo_ext.common.near import did_you_mean
+from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import Count, CountOrZero, Share
 from grpo_ext.tasks import task_classes
 
-CHOICES: dict[str, tuple[str, ...]] = {"group_filter": ("off", "drop", "refill")}
-RANGES: dict[str, tuple[float, float | None]] = {
-    "group_filter_max_rounds": (1, None),
-    "max_staleness": (0, None),
-}
 
-
+@documented
 @dataclass
 class GroupOptions:
     """Recipe keys about groups; a base of `GRPOExtConfig`.
@@ -48,40 +45,19 @@ class GroupOptions:
             `output_dir`). `{}` takes all three defaults.
     """
 
-    group_filter: str = field(
-        default="off",
-        metadata={"help": "Groups without signal: 'off' trains on them, 'drop', or 'refill' with others."},
-    )
-    group_filter_metric: str | None = field(
-        default=None, metadata={"help": "Reward that groups are judged by; null: the one of the largest weight."}
-    )
-    group_filter_pass_rates: list[float] | None = field(
-        default=None, metadata={"help": "[lowest, highest] share of right completions; null: the reward varies."}
-    )
-    group_filter_max_rounds: int = field(default=4, metadata={"help": "Further generations for one step at most."})
-    max_staleness: int = field(
-        default=1, metadata={"help": "Optimizer steps for which a group generated in excess may be kept."}
-    )
-    pass_threshold: float = field(default=1.0, metadata={"help": "Reward from which a completion counts as right."})
-    curriculum: str = field(
-        default="none", metadata={"help": "Choice of prompts: 'none', 'easy_to_hard', 'adaptive' or 'easy_pool'."}
-    )
-    pass_rates_file: str | None = field(default=None, metadata={"help": "Pass rates that `grpo-ext probe` wrote."})
-    difficulty_column: str | None = field(
-        default=None, metadata={"help": "Column of numbers, larger for harder, for easy_to_hard."}
-    )
-    pass_rate_decay: float = field(
-        default=0.5, metadata={"help": "What a prompt's earlier completions count beside its newest group."}
-    )
-    curriculum_floor: float = field(
-        default=0.1, metadata={"help": "Share of adaptive draws that are even over all prompts."}
-    )
-    easy_pool_share: float = field(
-        default=0.1, metadata={"help": "Share of easy_pool draws from what is always solved."}
-    )
-    harvest: dict[str, Any] | None = field(
-        default=None, metadata={"help": "{min_reward, max_per_prompt, path}: keep good completions as a data set."}
-    )
+    group_filter: Literal["off", "drop", "refill"] = "off"
+    group_filter_metric: str | None = None
+    group_filter_pass_rates: list[float] | None = None
+    group_filter_max_rounds: Count = 4
+    max_staleness: CountOrZero = 1
+    pass_threshold: float = 1.0
+    curriculum: Literal["none", "easy_to_hard", "adaptive", "easy_pool"] = "none"
+    pass_rates_file: str | None = None
+    difficulty_column: str | None = None
+    pass_rate_decay: Share = 0.5
+    curriculum_floor: Share = 0.1
+    easy_pool_share: Share = 0.1
+    harvest: dict[str, Any] | None = None
 
 
 def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
@@ -91,13 +67,6 @@ def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         yield Problem(
             f"group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {bounds}.",
             "group_filter_pass_rates",
-        )
-    metric, names = v["group_filter_metric"], _reward_names(v)
-    if metric is not None and names and metric not in names:
-        yield Problem(
-            f"group_filter_metric: no reward {metric!r} in this recipe, whose rewards are {', '.join(names)}."
-            + did_you_mean(metric, names),
-            "group_filter_metric",
         )
     if v["group_filter"] == "off":
         keys = ("group_filter_pass_rates", "group_filter_max_rounds", "max_staleness")
@@ -110,7 +79,21 @@ def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         )
     if v["multi_objective_aggregation"] != "sum_then_normalize":
         yield Problem(
-            f"group_filter: {v['group_filter']} needs multi_objective_aggregation: sum_then_normalize.", "group_filter"
+            f"group_filter: {v['group_filter']} needs multi_objective_aggregation: sum_then_normalize; the other divides by a "
+            "standard deviation over all groups, those left out, too.",
+            "group_filter",
+        )
+
+
+def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """The reward that groups are judged by is one of the recipe's."""
+    metric = v["group_filter_metric"]
+    names = _reward_names(v) if metric is not None else []
+    if names and metric not in names:
+        yield Problem(
+            f"group_filter_metric: no reward {metric!r} in this recipe, whose rewards are {', '.join(names)}."
+            + did_you_mean(metric, names),
+            "group_filter_metric",
         )
 
 
@@ -121,8 +104,6 @@ def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         yield Problem(
             "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`.", "curriculum"
         )
-    if kind != "none" and v["dataset_streaming"]:
-        yield Problem(f"curriculum: {kind} chooses among all rows: take dataset_streaming out.", "curriculum")
     if v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file():
         yield Problem(f"pass_rates_file: no file at {v['pass_rates_file']}.", "pass_rates_file")
     readers = {
@@ -135,6 +116,8 @@ def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     for key, kinds in readers.items():
         if key in v and kind not in kinds:
             yield Problem(f"{key} does nothing with curriculum: {kind}.", key)
+    if kind != "none" and v["dataset_streaming"]:
+        yield Problem(f"curriculum: {kind} chooses among all rows: take dataset_streaming out.", "curriculum")
 
 
 def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:

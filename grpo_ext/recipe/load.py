@@ -8,7 +8,6 @@ into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
 from __future__ import annotations
 
 import dataclasses
-import typing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ from trl import ModelConfig, SFTConfig
 from grpo_ext.common.near import unknown
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.contradictions import idle_keys
+from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import instead_of
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Settings, read_settings
@@ -180,17 +180,12 @@ def with_preset(settings: Settings) -> Settings:
 
 def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
     """Each setting converted and put with the dataclass that has its key; what cannot be is a problem."""
-    owners: dict[str, str] = {}
-    hints: dict[str, Any] = {}
-    choices: dict[str, tuple[str, ...] | None] = {}
+    owners, hints = {}, {}
     for part, cls in schema.items():
-        cls_hints = typing.get_type_hints(cls)
-        for f in dataclasses.fields(cls):
-            if f.name in UNUSED:
-                continue
-            owners.setdefault(f.name, part)
-            hints.setdefault(f.name, cls_hints[f.name])
-            choices.setdefault(f.name, tuple(f.metadata.get("choices") or ()) or None)
+        for key, hint in hints_of(cls).items():
+            if key not in UNUSED:
+                owners.setdefault(key, part)
+                hints.setdefault(key, hint)
     values: dict[str, dict[str, Any]] = {part: {} for part in schema}
     problems = []
     for key, (value, place) in settings.items():
@@ -198,7 +193,7 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
             problems.append(Problem(_unknown_key(key, owners, "task" in schema), key, place))
             continue
         try:
-            values[owners[key]][key] = convert(key, value, hints[key], choices[key])
+            values[owners[key]][key] = convert(key, value, hints[key])
         except ValueError as error:
             problems.append(Problem(str(error), key, place))
     return values, problems

@@ -5,6 +5,7 @@ Nothing heavy is imported here: the launcher reads a recipe with it and answers 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +50,35 @@ def read_yaml(path: str | Path) -> Settings:
     if not isinstance(values, dict):
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
     settings: Settings = {}
-    problems = []
+    problems = [
+        Problem(f"{key.value} is set a second time (first at {_place(path, first)}).", key.value, _place(path, key))
+        for first, key in _repeated_keys(root)
+    ]
     for key_node, _ in root.value:
-        key, place = key_node.value, f"{path}:{key_node.start_mark.line + 1}"
+        key, place = key_node.value, _place(path, key_node)
         if key == "<<" or not isinstance(key, str):
             problems.append(Problem("a key of a recipe is a plain word; write merged keys out.", place=place))
-        elif key in settings:
-            problems.append(Problem(f"{key} is set a second time (first at {settings[key][1]}).", key, place))
         else:
             settings[key] = (values[key] if key in values else values[yaml.safe_load(key)], place)
     if problems:
         raise RecipeError(problems)
     return settings
+
+
+def _place(path: Path, node: yaml.Node) -> str:
+    return f"{path}:{node.start_mark.line + 1}"
+
+
+def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Keys that a mapping, or one inside it, sets twice: the first and the second."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, yaml.Node] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and seen.setdefault(key.value, key) is not key:
+                yield seen[key.value], key
+    if isinstance(node, yaml.CollectionNode):
+        for part in node.value:
+            yield from _repeated_keys(part[1] if isinstance(part, tuple) else part)
 
 
 class Word(str):

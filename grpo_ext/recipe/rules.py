@@ -11,19 +11,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import yaml
-
-from grpo_ext.recipe import contradictions, safety_options
+from grpo_ext.recipe import contradictions, losses, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
-from grpo_ext.recipe.folder import accelerate_config
-from grpo_ext.recipe.group_options import curriculum_rules, group_rules, harvest_rules
+from grpo_ext.recipe.folder import settings_of
+from grpo_ext.recipe.group_options import curriculum_rules, group_rules, harvest_rules, metric_rules
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.speed_options import speed_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
 
 
 class Unsound(Exception):
-    """A rule asked for a value that is wrong by itself; there is nothing to add to what was said of it."""
+    """A rule asked for a value that is wrong by itself, of which all is said, or that is not known."""
 
 
 class Values(dict):
@@ -32,7 +30,8 @@ class Values(dict):
     Args:
         given: the values that are set.
         defaults: of every known field.
-        unsound: keys whose values were refused. Asking for one raises `Unsound`, which ends the rule that asks.
+        unsound: keys whose values were refused or are not known. Asking for one raises `Unsound`, which ends the rule that
+            asks.
     """
 
     def __init__(self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()):
@@ -92,13 +91,7 @@ def processes(v: Values) -> int:
 
 def launched_processes(v: Values) -> int:
     """How many processes the accelerate config that a recipe names would start; 1 without one."""
-    if not v.get("accelerate_config"):
-        return 1
-    try:
-        config = yaml.safe_load(accelerate_config(v["accelerate_config"]).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return 1  # told by the launcher
-    return (config or {}).get("num_processes", 1)
+    return settings_of(v).get("num_processes", 1)
 
 
 def _model_is_named(v: Values, _: int) -> Iterator[Problem]:
@@ -132,12 +125,13 @@ GRPO_RULES: tuple[Rule, ...] = (
     whole_groups,
     whole_eval_groups,
     contradictions.weights_match,
-    contradictions.losses,
-    contradictions.reference,
+    losses.loss_type,
+    losses.normalization,
+    losses.reference,
+    losses.entropy,
     contradictions.adapters,
     contradictions.merging,
     adapter_rules,
-    contradictions.entropy,
     contradictions.precision,
     contradictions.sampler,
     contradictions.scorable,
@@ -146,6 +140,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.length_of_the_run,
     contradictions.completions_hub,
     group_rules,
+    metric_rules,
     curriculum_rules,
     safety_options.health,
     safety_options.resume,

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_ext.observe.health_rules import ACTIONS, WINDOW, chosen_rules
+from grpo_ext.observe.health_rules import WINDOW, Action, chosen_rules
+from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import CountOrZero, PositiveShare
 
 if TYPE_CHECKING:
     from grpo_ext.recipe.rules import Values
 
-CHOICES: dict[str, tuple[str, ...]] = {"health_action": ("none", *ACTIONS)}
-RANGES: dict[str, tuple[float, float | None]] = {
-    "max_skipped_steps": (0, None),
-    "rollback_factor": (1e-3, 1),
-    "max_rollbacks": (0, None),
-}
 
-
+@documented
 @dataclass
 class SafetyOptions:
     """Recipe keys about faults and alarms; a base of `GRPOExtConfig`.
@@ -39,20 +35,11 @@ class SafetyOptions:
         max_rollbacks (`int`, defaults to 3): rollbacks of one run; at the next alarm that asks for one it ends.
     """
 
-    max_skipped_steps: int = field(
-        default=5, metadata={"help": "Steps in a row without a finite gradient that are skipped before the run ends."}
-    )
-    health_action: str = field(
-        default="warn",
-        metadata={"help": "What an alarm does: 'warn', 'checkpoint', 'rollback', 'stop', or 'none': no monitor."},
-    )
-    health_rules: dict[str, Any] | None = field(
-        default=None, metadata={"help": "By rule: false, a threshold, or {threshold, action}. See docs/report.md."}
-    )
-    rollback_factor: float = field(
-        default=0.25, metadata={"help": "What the learning rate is multiplied by at each rollback."}
-    )
-    max_rollbacks: int = field(default=3, metadata={"help": "Rollbacks before an alarm ends the run."})
+    max_skipped_steps: CountOrZero = 5
+    health_action: Literal["none", Action] = "warn"
+    health_rules: dict[str, Any] | None = None
+    rollback_factor: PositiveShare = 0.25
+    max_rollbacks: CountOrZero = 3
 
 
 def steps_back(logging_steps: float) -> int:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
-from grpo_ext.objective.schedule import SCHEDULES
-
-CHOICES: dict[str, tuple[str, ...]] = {"temperature_schedule": SCHEDULES}
-RANGES: dict[str, tuple[float, float | None]] = {
-    "temperature_end": (1e-6, None),
-    "sampler_check_share": (1e-3, 1),
-    "eval_temperature": (0, None),
-    "eval_top_p": (1e-9, 1),
-    "eval_top_k": (0, None),
-    "eval_min_p": (0, 1),
-    "eval_num_samples": (1, None),
-}
+from grpo_ext.recipe.documented import documented
+from grpo_ext.recipe.values import Count, CountOrZero, Positive, PositiveOrZero, PositiveShare, Share
 
 
+@documented
 @dataclass
 class SamplingOptions:
     """Recipe keys about sampling; a base of `GRPOExtConfig`.
@@ -50,41 +42,16 @@ class SamplingOptions:
             more. `None`: the task's own, from Python the first reward.
     """
 
-    temperature_schedule: str = field(
-        default="constant",
-        metadata={"help": "How temperature moves to temperature_end over the run: constant, linear or cosine."},
+    temperature_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    temperature_end: Positive | None = None
+    sampler_check_share: PositiveShare = 0.125
+    vllm_importance_sampling_mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        "token_truncate"
     )
-    temperature_end: float | None = field(default=None, metadata={"help": "Temperature of the last step."})
-    sampler_check_share: float = field(
-        default=0.125,
-        metadata={
-            "help": "Share of completions whose log-probs are noted as drawn, to be compared with the trainer's."
-        },
-    )
-    vllm_importance_sampling_mode: str = field(
-        default="token_truncate",
-        metadata={
-            "help": "How a separate sampler's log-probs correct the gradient: token_truncate keeps every token; token_mask, "
-            "sequence_truncate, sequence_mask (TRL's)."
-        },
-    )
-    disable_dropout: bool = field(
-        default=True,
-        metadata={
-            "help": "No dropout, so that completions are scored under the policy that sampled. TRL's default: false."
-        },
-    )
-    eval_temperature: float | None = field(
-        default=None,
-        metadata={"help": "Temperature of evaluation: 0 greedy, None TRL's own evaluation (samples as in training)."},
-    )
-    eval_top_p: float = field(default=1.0, metadata={"help": "top_p of evaluation at a temperature above 0."})
-    eval_top_k: int = field(default=0, metadata={"help": "top_k of evaluation at a temperature above 0; 0 keeps all."})
-    eval_min_p: float | None = field(default=None, metadata={"help": "min_p of evaluation at a temperature above 0."})
-    eval_num_samples: int = field(
-        default=1,
-        metadata={"help": "Completions a held-out prompt, for mean@k and pass@k; above 1 needs a temperature."},
-    )
-    eval_outcome_reward: str | None = field(
-        default=None, metadata={"help": "The reward that pass@k is about; None: the task's own, or the first."}
-    )
+    disable_dropout: bool = True
+    eval_temperature: PositiveOrZero | None = None
+    eval_top_p: PositiveShare = 1.0
+    eval_top_k: CountOrZero = 0
+    eval_min_p: Share | None = None
+    eval_num_samples: Count = 1
+    eval_outcome_reward: str | None = None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.problems import Problem
-
-CHOICES: dict[str, tuple[str, ...]] = {"packing": ("none", "packed")}
-RANGES: dict[str, tuple[float, float | None]] = {"max_tokens_per_micro_batch": (1, None)}
+from grpo_ext.recipe.values import Count
 
 
+@documented
 @dataclass
 class SpeedOptions:
     """Recipe keys about speed; a base of `GRPOExtConfig`. None of them changes the gradient by more than rounding.
@@ -36,28 +36,13 @@ class SpeedOptions:
             fit its cache. On a GPU TRL does as well already.
     """
 
-    fast_generate: bool = field(
-        default=True,
-        metadata={
-            "help": "Read each distinct prompt once and decode no completion beyond its end (transformers' generate)."
-        },
-    )
-    length_batching: bool = field(
-        default=True, metadata={"help": "Run completions of like length together and cut padding; exact."}
-    )
-    max_tokens_per_micro_batch: int | None = field(
-        default=None, metadata={"help": "Cut micro-batches of more tokens into several; exact."}
-    )
-    skip_dead_rows: bool = field(
-        default=True, metadata={"help": "Do not run completions that cannot change the gradient."}
-    )
-    shared_prefix: bool = field(default=True, metadata={"help": "Run the prompt of a group once; exact."})
-    packing: str = field(
-        default="none", metadata={"help": "packed: a micro-batch as one sequence without padding; exact, or refused."}
-    )
-    compact_head: bool = field(
-        default=True, metadata={"help": "On a CPU, logits at the completions' positions only, tile by tile."}
-    )
+    fast_generate: bool = True
+    length_batching: bool = True
+    max_tokens_per_micro_batch: Count | None = None
+    skip_dead_rows: bool = True
+    shared_prefix: bool = True
+    packing: Literal["none", "packed"] = "none"
+    compact_head: bool = True
 
 
 def speed_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:

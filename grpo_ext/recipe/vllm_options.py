@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import CountOrZero, Positive
 
-CHOICES: dict[str, tuple[str, ...]] = {"vllm_sync_adapter": ("merged", "adapter")}
-RANGES: dict[str, tuple[float, float | None]] = {
-    "vllm_sync_check_steps": (0, None),
-    "vllm_sync_check_limit": (1e-9, None),
-    "vllm_server_retries": (0, None),
-    "vllm_server_request_timeout": (1, None),
-}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.31 makes room for
 OR_MERGED = ", or write vllm_sync_adapter: merged."
 NOT_WITH_ADAPTER = {
+    "vllm_enable_sleep_mode": "an engine that sleeps loses its base, which is not sent again: take it out",
     "lora_modules_to_save": "whole layers are no part of the adapter that vLLM is given: take them out",
     "lora_target_parameters": "vLLM is given adapters of layers, not of parameters: write lora_target_modules",
     "load_in_4bit": "whether vLLM's quantised base is the trainer's has not been tried: take it out",
     "load_in_8bit": "vLLM does not quantise a base so as it loads it: take it out",
-    "vllm_enable_sleep_mode": "an engine that sleeps loses its base, which is not sent again: take it out",
 }
 
 
+@documented
 @dataclass
 class EngineOptions:
     """Recipe keys about vLLM; a base of `GRPOExtConfig`.
@@ -48,25 +46,12 @@ class EngineOptions:
             `"2,3"`; `train --serve` trains on the others.
     """
 
-    vllm_sync_adapter: str = field(
-        default="merged",
-        metadata={"help": "What an engine is given of a LoRA adapter: 'merged', all weights; 'adapter', it alone."},
-    )
-    vllm_sync_check_steps: int = field(
-        default=1, metadata={"help": "Compare the engine's log-probs with the trainer's every so many syncs; 0 never."}
-    )
-    vllm_sync_check_limit: float | None = field(
-        default=None, metadata={"help": "Mean difference that ends the run; None: 0.001 in float32, else 0.2."}
-    )
-    vllm_server_retries: int = field(
-        default=3, metadata={"help": "How often a failed server is waited for, for one generation or sync."}
-    )
-    vllm_server_request_timeout: float = field(
-        default=1800.0, metadata={"help": "Seconds after which a request to the server counts as hung."}
-    )
-    vllm_server_devices: str | None = field(
-        default=None, metadata={"help": "GPUs of a server that grpo-ext starts, such as '2,3'."}
-    )
+    vllm_sync_adapter: Literal["merged", "adapter"] = "merged"
+    vllm_sync_check_steps: CountOrZero = 1
+    vllm_sync_check_limit: Positive | None = None
+    vllm_server_retries: CountOrZero = 3
+    vllm_server_request_timeout: Annotated[float, Field(ge=1)] = 1800.0
+    vllm_server_devices: str | None = None
 
 
 def vllm_rank(r: int) -> int | None:
@@ -78,6 +63,9 @@ def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """What `vllm_sync_adapter: adapter` cannot be had with."""
     if v["vllm_sync_adapter"] != "adapter" or not v["use_vllm"]:
         return
+    for key, reason in NOT_WITH_ADAPTER.items():
+        if v[key]:
+            yield Problem(f"{key}: {reason}{OR_MERGED}", key)
     if not v["use_peft"]:
         yield Problem(
             "vllm_sync_adapter: adapter gives vLLM an adapter, and none is trained: write use_peft: true, or merged.",
@@ -92,9 +80,6 @@ def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
                 f"vLLM is given no adapter of embeddings or of the output head: take {name} out{OR_MERGED}",
                 "lora_target_modules",
             )
-    for key, reason in NOT_WITH_ADAPTER.items():
-        if v[key]:
-            yield Problem(f"{key}: {reason}{OR_MERGED}", key)
     if sharding(v) >= 3:
         yield Problem(
             f"an adapter that is sharded by ZeRO-3 or FSDP is not gathered for vLLM: train with ddp or zero2{OR_MERGED}",

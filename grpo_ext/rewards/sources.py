@@ -78,6 +78,8 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     if not isinstance(name, str):
         hint = "".join(did_you_mean(key, ["name"]) for key in options)
         raise ValueError(f"This reward has no `name`: {dict(spec)!r}.{hint}")
+    if label is not None and not isinstance(label, str):
+        raise ValueError(f"The label of reward {name!r} is text; got {label!r}.")
     reward = find(name, options)
     if label is None:
         return reward, weight

@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from grpo_ext.common.devices import gpu_is_there
-from grpo_ext.recipe.folder import accelerate_config
+from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER, RANKS, lives
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -54,8 +52,8 @@ def launch_command(
 
 def read_accelerate_config(name: str | None) -> tuple[Path, dict[str, Any]]:
     """The path and the settings of an accelerate config; `None` picks `cpu` or `single_gpu` by the machine."""
-    path = accelerate_config(name or ("single_gpu" if gpu_is_there() else "cpu"))
-    return path, yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    name = name or ("single_gpu" if gpu_is_there() else "cpu")
+    return accelerate_config(name), accelerate_settings(name)
 
 
 def launch(

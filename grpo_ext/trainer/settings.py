@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.schedule import FIELDS as SCHEDULE_FIELDS
 from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
+from grpo_ext.recipe.arguments import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.scoring.head import RunModel
 from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, check_separate, refuse_packing, takes_mask, why_not_packed
@@ -29,16 +30,18 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.refill import RefillRule
 
 
-def with_defaults(args: GRPOConfig | None, model: Any) -> Any:
-    """The arguments of a trainer, with our options at their defaults where it is a plain `GRPOConfig`."""
+def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
+    """The arguments of a trainer, with our options at their defaults where it is given a plain `GRPOConfig`.
+
+    Raises:
+        RecipeError: naming all that is wrong with them, before a model is loaded.
+    """
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
-        return GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
-    for option in fields(GRPOExtConfig):
-        if not hasattr(args, option.name):
-            value = option.default if option.default is not MISSING else option.default_factory()  # type: ignore[misc]
-            setattr(args, option.name, value)
-    return args
+        args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
+    found = with_our_defaults(args)
+    check_arguments(found, found.world_size)
+    return found
 
 
 def ranks_of(accelerator: Accelerator) -> Ranks:

@@ -22,7 +22,7 @@ from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
 from grpo_ext.trainer.nonfinite import Replay, replay
-from grpo_ext.trainer.settings import with_defaults
+from grpo_ext.trainer.settings import checked_arguments
 from grpo_ext.vllm import EngineFailure
 
 
@@ -57,7 +57,7 @@ class GRPOExtTrainer(GRPOTrainer):
         **kwargs: Any,
     ):
         check_contract()
-        args = with_defaults(args, model)
+        args = checked_arguments(args, model)
         self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
         with our_engine(args):

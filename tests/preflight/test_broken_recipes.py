@@ -242,6 +242,12 @@ def test_what_depends_on_nothing_wrong_is_looked_at_all_the_same(folder, tiny_fo
     assert findings.figures["prompts"]["rows"] == 40 and "batch" not in findings.figures
 
 
+def test_weights_that_do_not_match_are_told_once(folder, tiny_folder):
+    changes = {"reward_funcs": ["countdown"], "reward_weights": [1.0, 2.0]}
+    report = check_recipe(written(folder, tiny_folder, changes))
+    assert [problem.message for problem in report.problems] == ["2 reward_weights for 1 reward_funcs."]
+
+
 def test_an_empty_recipe_lacks_a_model(folder):
     (folder / "empty.yaml").touch()
     findings = check_recipe(folder / "empty.yaml")

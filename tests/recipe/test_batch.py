@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import pytest
 from hypothesis import assume, given, settings
@@ -60,6 +61,12 @@ def test_every_proposal_fits_and_they_are_the_nearest(tmp_path_factory, batch):
         nearer = [n for n in range(min(old, value) + 1, max(old, value)) if n > 1 or key != "num_generations"]
         others = [c[key] for c in changes if key in c]
         assert all(n in others or not dataclasses.replace(batch, **{key: n}).fits for n in nearer)
+
+
+def test_a_large_prime_is_answered_at_once():
+    start = time.process_time()
+    assert {"num_generations": 8} in nearest_fits(Batch(8, 1, 1, 100_003))
+    assert time.process_time() - start < 0.1
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,6 +6,7 @@ import pytest
 from conftest import REPO
 
 from grpo_ext import RecipeError, load_recipe
+from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.read import parse_words, split_config
 
@@ -104,6 +105,16 @@ def test_all_faults_are_told_at_once(tmp_path):
     [
         ("num_generations: 6\n", "no multiple of num_generations 6"),
         ("learning_rate: .nan\n", "finite"),
+        ("generation_kwargs: {min_p: .nan}\n", "generation_kwargs must be a finite number"),
+        ("reward_funcs: [{name: format, weight: 1, name: countdown}]\n", "recipe.yaml:2: name is set a second time"),
+        ("use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n", "Set beta: 0"),
+        ("curriculum: adaptiv\n", "none, easy_to_hard, adaptive, easy_pool; got 'adaptiv'. Did you mean 'adaptive'?"),
+        ("vllm_server_port: 70000\n", "vllm_server_port must be at least 1 and at most 65535, got 70000"),
+        ("kl_estimator: k1\nloss_normalization: micro_batch\n", "kl_estimator: k1 needs loss_normalization: step"),
+        (
+            "std_estimator: population\nmulti_objective_aggregation: normalize_then_sum\n",
+            "needs multi_objective_aggregation",
+        ),
         ("reward_funcs: [countdown]\nreward_weights: [1.0, 2.0]\n", "2 reward_weights for 1 reward_funcs"),
         ("reward_weights: [1.0]\n", "needs reward_funcs"),
         ("loss_type: cispo\n", "epsilon_high: 5.0"),
@@ -207,6 +218,13 @@ def test_the_number_of_processes_counts(tmp_path, monkeypatch):
         load_recipe(path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     load_recipe(path)
+
+
+def test_an_accelerate_config_that_is_no_mapping_is_said_so(tmp_path):
+    (tmp_path / "odd.yaml").write_text("- a\n")
+    with pytest.raises(ValueError, match=r"odd\.yaml is lines of `key: value`"):
+        accelerate_settings(str(tmp_path / "odd.yaml"))
+    load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "odd.yaml")})
 
 
 def test_a_missing_file_is_said_so(tmp_path):

@@ -143,6 +143,7 @@ def test_labels_make_one_reward_two():
         (["grpo_ext.rewards.countdown_reward:cuntdown"], None, "no function 'cuntdown'. Did you mean 'countdown'"),
         ([{"name": "org/model", "mode": "x"}], None, "takes no options"),
         ([{"name": "org/model", "label": "x"}], None, "cannot have a label"),
+        ([{"name": "format", "label": 3}], None, "label of reward 'format' is text; got 3"),
     ],
 )
 def test_wrong_specs_say_what_to_write(specs, weights, words):

@@ -142,7 +142,7 @@ def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
 def test_refusals(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="needs loss_normalization: step"):
         train(tiny_folder, tmp_path, group_filter="drop", loss_normalization="micro_batch")
-    with pytest.raises(ValueError, match="write one of off, drop, refill"):
+    with pytest.raises(ValueError, match=r"one of off, drop, refill; got 'fill'\. Did you mean 'refill'\?"):
         train(tiny_folder, tmp_path, group_filter="fill")
     with pytest.raises(ValueError, match=r"no reward 'accuracy'\. The rewards are a, b"):
         outcome_index(["a", "b"], [1.0, 2.0], "accuracy")

@@ -1,0 +1,90 @@
+"""The types of the fields of a recipe's dataclasses, and whether a built dataclass holds to them.
+
+Ours say all in their annotations. TRL types many of its own as plain `str` or `float`, and fails late on a wrong value, or
+never: `CHOICES` and `BOUNDS` say what they take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+from trl import GRPOConfig
+
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
+
+CHOICES: dict[str, tuple[str | bool, ...]] = {
+    "scale_rewards": ("group", "batch", "none", True, False),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_mode": ("colocate", "server"),
+    "vllm_model_impl": ("vllm", "transformers"),
+    "lr_scheduler_type": tuple(choice.value for choice in SchedulerType),
+    "eval_strategy": tuple(choice.value for choice in IntervalStrategy),
+    "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
+    "save_strategy": tuple(choice.value for choice in SaveStrategy),
+}
+# Bounds of numbers, and the fields that have them.
+BOUNDS: tuple[tuple[Any, str], ...] = (
+    (Annotated[int, Field(ge=2)], "num_generations"),
+    (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
+    (
+        Count,
+        "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size per_device_eval_batch_size "
+        "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha",
+    ),
+    (
+        PositiveOrZero,
+        "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
+        "vllm_server_timeout",
+    ),
+    (Positive, "temperature repetition_penalty num_train_epochs logging_steps eval_steps save_steps"),
+    (Share, "min_p top_entropy_quantile lora_dropout"),
+    (PositiveShare, "top_p vllm_gpu_memory_utilization"),
+)
+
+
+@cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """The type of each field of a dataclass, narrowed to the words that its metadata or `CHOICES` list, or to its `BOUNDS`."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    bounds = {name: kind.__metadata__[0] for kind, names in BOUNDS for name in names.split()}
+    narrowed = {}
+    for f in dataclasses.fields(cls):
+        hint = narrowed[f.name] = hints[f.name]
+        if words := f.metadata.get("choices") or CHOICES.get(f.name):
+            null = type(None) in typing.get_args(hint)
+            narrowed[f.name] = Literal[tuple(words)] | None if null else Literal[tuple(words)]
+        elif f.name in bounds:
+            narrowed[f.name] = Annotated[hint, bounds[f.name]]
+    return narrowed
+
+
+@cache
+def checked_hints(cls: type) -> dict[str, Any]:
+    """The types of those fields of `cls` that say more than `GRPOConfig` does: our own, and TRL's that are narrowed."""
+    trl = typing.get_type_hints(GRPOConfig)
+    return {name: hint for name, hint in hints_of(cls).items() if hint != trl.get(name)}
+
+
+def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
+    """What is wrong with single values of a dataclass that was built in Python, by the types of `cls`.
+
+    A value that fits in another form, such as the text `"5e-7"` for a number, is replaced by what it stands for.
+    """
+    problems = []
+    for name, hint in checked_hints(cls).items():
+        value = getattr(args, name)
+        try:
+            fitting = convert(name, value, hint)
+        except ValueError as error:
+            problems.append(Problem(str(error), name))
+            continue
+        if fitting != value:
+            setattr(args, name, fitting)
+    return problems

@@ -1,0 +1,152 @@
+"""Arguments built in Python are held to the rules of recipes, and every field of ours says what it is."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+
+import pytest
+from transformers import HfArgumentParser
+from trl import GRPOConfig
+
+from grpo_ext import GRPOExtConfig, RecipeError
+from grpo_ext.objective.policy import _LOSSES, register_loss
+from grpo_ext.recipe.arguments import check_arguments, with_our_defaults
+from grpo_ext.recipe.schema import LaunchConfig, RunConfig, SFTRunConfig
+
+OWN = {f.name: f for f in dataclasses.fields(GRPOExtConfig) if not hasattr(GRPOConfig, f.name)}
+
+
+def config(cls=GRPOExtConfig, **values):
+    return cls("runs/x", use_cpu=True, bf16=False, report_to="none", **values)
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        (
+            {"loss_normalization": "stp"},
+            "loss_normalization is one of step, micro_batch; got 'stp'. Did you mean 'step'?",
+        ),
+        ({"eval_strategy": "stps"}, "eval_strategy is one of no, steps, epoch; got 'stps'. Did you mean 'steps'?"),
+        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5."),
+        ({"reward_workers": "many"}, "reward_workers is a whole number; got 'many'."),
+        ({"temperature": float("nan")}, "temperature must be a finite number, got nan."),
+    ],
+)
+def test_a_single_wrong_value_is_refused_when_the_dataclass_is_built(values, words):
+    with pytest.raises(ValueError) as error:
+        config(**values)
+    assert str(error.value) == words
+
+
+def test_all_wrong_values_are_told_at_once():
+    with pytest.raises(RecipeError) as error:
+        config(kl_estimator="k4", log_samples=2)
+    assert {problem.key for problem in error.value.problems} == {"kl_estimator", "log_samples"}
+
+
+def test_text_becomes_the_number_that_it_stands_for():
+    assert config(reward_timeout="5").reward_timeout == 5.0
+    assert config(scale_rewards=False).scale_rewards == "none"
+
+
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"loss_type": "drgrpo"}, "Did you mean 'dr_grpo'?"),
+        (
+            {"group_filter": "drop", "loss_normalization": "micro_batch"},
+            "needs loss_normalization: step, which counts",
+        ),
+        ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "those left out, too"),
+        ({"max_staleness": 0}, "max_staleness does nothing with group_filter: off"),
+        ({"advantage_normalizer": "useful", "loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
+        ({"curriculum": "easy_to_hard"}, "needs difficulty_column"),
+        ({"harvest": {"min_rewrd": 1}}, "Did you mean 'min_reward'?"),
+        ({"temperature_schedule": "linear"}, "write temperature_end: 0.6"),
+        ({"generation_kwargs": {"num_beams": 4}}, "num_beams: 4 cannot be scored exactly"),
+        ({"use_vllm": True, "top_k": 5, "beta": 0.1, "vllm_importance_sampling_correction": False}, "Set beta: 0"),
+        ({"eval_temperature": 0, "eval_num_samples": 8}, "the same completion 8 times"),
+        ({"packing": "packed", "length_batching": False}, "packing: packed needs length_batching: true"),
+        ({"max_tokens_per_micro_batch": 64, "top_entropy_quantile": 0.5}, "taken over a micro-batch"),
+        ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
+        ({"sync_ref_model": True}, "set beta above 0"),
+        (
+            {"use_vllm": True, "vllm_sync_adapter": "adapter", "vllm_enable_sleep_mode": True},
+            "an engine that sleeps loses its base",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused_by_the_rules_of_recipes(values, words):
+    with pytest.raises(RecipeError) as error:
+        check_arguments(config(**values), 1)
+    assert words in str(error.value)
+
+
+def test_what_is_changed_later_is_checked_too():
+    args = config()
+    args.num_generations, args.logprob_policy = 3, "modl"
+    with pytest.raises(RecipeError) as error:
+        check_arguments(args, 1)
+    assert [problem.key for problem in error.value.problems] == ["logprob_policy", "num_generations"]
+    assert "Nearest that fit" in str(error.value)
+
+
+def test_what_only_a_recipe_says_is_left_out():
+    for values in (
+        {"use_vllm": True, "vllm_sync_adapter": "adapter"},
+        {"beta": 0.1, "sync_ref_model": True},
+        {"curriculum": "adaptive"},
+        {"group_filter": "refill", "group_filter_metric": "mine"},
+        {"generation_batch_size": 32},
+        {"eval_strategy": "epoch", "num_generations_eval": 4},
+    ):
+        check_arguments(config(**values), 1)
+
+
+def test_a_registered_loss_is_a_loss():
+    register_loss("mine", aggregation="token_mean")(lambda x: x.logps)
+    try:
+        check_arguments(config(loss_type="mine"), 1)
+        with pytest.raises(RecipeError, match="loss_type: mine needs loss_normalization: step"):
+            check_arguments(config(loss_type="mine", loss_normalization="micro_batch"), 1)
+    finally:
+        del _LOSSES["mine"]
+
+
+def test_a_plain_config_of_trl_gets_our_defaults_and_keeps_its_own_values():
+    @dataclasses.dataclass
+    class Mine(GRPOConfig):
+        packing: str = "packed"
+
+    for cls in (GRPOConfig, Mine):
+        given = config(cls, beta=0.1)
+        args = with_our_defaults(given)
+        assert args is given and (args.beta, args.group_filter, args.loss_normalization) == (0.1, "off", "step")
+        assert args.vllm_importance_sampling_mode == "sequence_mask"  # a field of TRL's
+        assert args.packing == ("packed" if cls is Mine else "none")
+        check_arguments(args, 1)
+
+
+def test_the_argument_parser_shows_each_sentence_and_takes_each_type():
+    parser = HfArgumentParser((GRPOExtConfig,))
+    helps = {action.dest: action.help for action in parser._actions}
+    assert OWN and all(helps[name] for name in OWN)
+    assert helps["eval_top_k"] == helps["eval_min_p"]  # one sentence for three
+    shown = " ".join(parser.format_help().split())
+    assert "what becomes of a group without signal" in shown
+    words = ["--output_dir", "x", "--use_cpu", "--bf16", "false", "--packing", "packed", "--eval_temperature", "0.5"]
+    (args,) = parser.parse_args_into_dataclasses([*words, "--max_tokens_per_micro_batch", "64"])
+    assert (args.packing, args.eval_temperature, args.max_tokens_per_micro_batch) == ("packed", 0.5, 64)
+
+
+@pytest.mark.parametrize("cls", [*GRPOExtConfig.__mro__[:6], LaunchConfig, SFTRunConfig, RunConfig])
+def test_the_sentence_states_the_default_that_the_field_has(cls):
+    stated = re.findall(r"^ {4}(\w+) \([^)]*?defaults to `?([^`)]*)`?\):", inspect.cleandoc(cls.__doc__), re.MULTILINE)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for name, default in stated:
+        assert ast.literal_eval(default) == fields[name].default, name
+    assert all(fields[name].metadata.get("help") for name in vars(cls)["__annotations__"])
