@@ -27,9 +27,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, T
 from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_ext.run.ranks import leave_ranks
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import loss_names
+from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.step.records import Scored
 
 TRL_LOSSES = loss_names()

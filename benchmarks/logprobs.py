@@ -32,11 +32,10 @@ import torch
 from datasets import Dataset
 from invariance import Config, lucky, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOTrainer
 
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
-from grpo_ext import GRPOExtTrainer
 from grpo_ext.step.records import Scored
 
 GRID = [

@@ -14,8 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from trl import GRPOTrainer
 
-from grpo_ext import GRPOExtConfig
-from grpo_ext.trainer.objective import ExactObjective
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
 FIRST_WORD = 8  # smaller ids are special
 
@@ -114,7 +113,7 @@ class FixedCompletions(GRPOTrainer):
         return out, None
 
 
-class Ours(ExactObjective, FixedCompletions):
+class Ours(FixedCompletions, GRPOExtTrainer):
     """Without sampling there is nothing to watch."""
 
 

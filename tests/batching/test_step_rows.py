@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
+from grpo_ext.batching.rows import equal_prompts, is_table, join_rows, take_rows
 from hypothesis import given
 from hypothesis import strategies as st
-
-from grpo_ext.batching.rows import equal_prompts, is_table, join_rows, take_rows
 
 # each row: its prompt's and its completion's tokens
 ROW = st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.lists(st.integers(1, 5), max_size=5))

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 from datasets import Dataset
+from grpo_ext.curriculum.groups import GroupRule, Groups, groups_to_draw, join_groups, silence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.curriculum.group_log import WINDOW, GroupLog, merge_metrics
-from grpo_ext.curriculum.groups import GroupRule, Groups, groups_to_draw, join_groups, silence
 from grpo_ext.curriculum.prompt_supply import PromptSupply
 
 NAN = math.nan

@@ -9,7 +9,6 @@ from conftest import REPO
 
 sys.path.insert(0, str(REPO / "benchmarks"))
 import invariance
-
 from grpo_ext.trainer.objective import TRL_LOSSES
 
 pytestmark = pytest.mark.slow

@@ -20,13 +20,13 @@ from trl import GRPOTrainer
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
+from grpo_ext.trainer.objective import ExactObjective  # noqa: E402
+from grpo_ext.trainer.refill import FilteredGroups  # noqa: E402
 from invariance import Catch, fixed_completion, lucky  # noqa: E402
 from oracle import loss_of_step, token_logps  # noqa: E402
 
 from grpo_ext.recipe.schema import GRPOExtConfig  # noqa: E402
 from grpo_ext.run.ranks import leave_ranks  # noqa: E402
-from grpo_ext.trainer.objective import ExactObjective  # noqa: E402
-from grpo_ext.trainer.refill import FilteredGroups  # noqa: E402
 
 GROUP, LENGTH, GROUPS = 4, 9, 4  # completions a prompt, tokens a completion, groups an optimizer step
 DEAD = {2: 0.0, 3: 1.0, 7: 0.0, 14: 1.0}  # prompt -> what every completion of it scores

@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
 import scripted_groups
+from grpo_ext.trainer.curriculum import PromptOrder
 from scripted_groups import DEAD
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.trainer.curriculum import PromptOrder
 
 
 class Ordered(PromptOrder, scripted_groups.Filtered):

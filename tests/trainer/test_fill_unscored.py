@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-
 from grpo_ext.trainer.rewards import fill_unscored
 
 NAN = float("nan")

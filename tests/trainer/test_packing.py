@@ -11,10 +11,9 @@ from conftest import REPO
 from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(REPO / "benchmarks"))
+from grpo_ext.trainer.packing import check_packing
 from step_bench import Bench
 from step_work import Case
-
-from grpo_ext.trainer.packing import check_packing
 
 # completions of 4 to 60 tokens after prompts of 10 to 40
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)

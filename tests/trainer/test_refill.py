@@ -9,9 +9,8 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import DEAD, GROUPS, oracle, train
-
 from grpo_ext.curriculum.groups import outcome_index
+from scripted_groups import DEAD, GROUPS, oracle, train
 
 # Prompts of each step and the step whose policy sampled them; worked out by hand from `DEAD`. Prompts 1 to 12 come from the
 # data loader, further ones from 13 on, and as many more are drawn as had no signal so far:

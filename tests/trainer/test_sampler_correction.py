@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from datasets import Dataset
+from grpo_ext.trainer.objective import ExactObjective
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig
-from grpo_ext.trainer.objective import ExactObjective
 
 ROWS = 64
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from datasets import Dataset
+from grpo_ext.trainer.refill import FilteredGroups
+from grpo_ext.trainer.scored_later import OLD, unscored
 from scripted_groups import GROUP, train
 from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.trainer.refill import FilteredGroups
-from grpo_ext.trainer.scored_later import OLD, unscored
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,9 @@ from conftest import REPO
 from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(REPO / "benchmarks"))
+from grpo_ext.trainer.scoring import keeps_all
 from step_bench import Bench
 from step_work import Case
-
-from grpo_ext.trainer.scoring import keeps_all
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth several chunks and a shared prompt
 SMALL = Case(32, 16, 4, (120, 140), (25, 0.9, 60), 0.25, 300, hidden=32)

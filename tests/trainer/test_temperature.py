@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from grpo_ext.trainer.objective import ExactObjective
+from grpo_ext.trainer.temperature import sample_at
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder, watching
-from grpo_ext.trainer.objective import ExactObjective
-from grpo_ext.trainer.temperature import sample_at
 
 LINEAR = {"temperature": 1.4, "temperature_schedule": "linear", "temperature_end": 0.5}
 
