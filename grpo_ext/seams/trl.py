@@ -276,6 +276,11 @@ def restore_loss(trainer: Any, state: dict[str, Any]) -> None:
     trainer._globalstep_last_logged = state["last_logged"]
 
 
+def keeping_all(args: Any) -> AbstractContextManager[None]:
+    """No checkpoint is deleted within."""
+    return replaced(args, save_total_limit=None)
+
+
 def output_folder(trainer: Any, trial: Any = None) -> str:
     """The folder that checkpoints lie in."""
     return trainer._get_output_dir(trial=trial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -14,6 +15,7 @@ from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.registry import names
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.records import Scored
 
 Row = dict[str, Any]
 
@@ -62,6 +64,20 @@ def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[fl
 def reward_pool(workers: int, timeout: float) -> RewardPool | None:
     """The worker processes for CPU-heavy rewards, or `None` where there are to be none. They start when first needed."""
     return RewardPool(workers, timeout=timeout) if workers else None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks."""
+
+    rows: list[Row]
+    prompts: list[Any]
+    completions: list[Any]
+    truncated: list[bool]
+    table: Scored
+    rewards: Tensor  # (B of all ranks, R)
+    advantages: Tensor  # (B of all ranks,)
+    lengths: list[int]
 
 
 class Judge:

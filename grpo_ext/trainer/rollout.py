@@ -22,7 +22,7 @@ from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored, join, table_of
 from grpo_ext.step.refill import Filled, RefillRule, refill
-from grpo_ext.trainer.judging import Judge, Row
+from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
@@ -58,20 +58,6 @@ class RolloutSettings:
     schedule: TemperatureSchedule
     by_trl: bool
     mask_truncated: bool
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks."""
-
-    rows: list[Row]
-    prompts: list[Any]
-    completions: list[Any]
-    truncated: list[bool]
-    table: Scored
-    rewards: Tensor  # (B of all ranks, R)
-    advantages: Tensor  # (B of all ranks,)
-    lengths: list[int]
 
 
 class Rollout:

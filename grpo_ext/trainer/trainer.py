@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.samplers.vllm import our_engine
+from grpo_ext.samplers.choose import our_engine
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.step.records import MicroBatch
@@ -148,12 +148,13 @@ class GRPOExtTrainer(GRPOTrainer):
         super().log(logs, start_time)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:
-        """Log the metrics of one evaluation, and nothing else.
+        """Log the metrics of one evaluation, and nothing else, and tell the callbacks.
 
         TRL's own `log` would flush the training metrics collected so far into them, and write the training completions of
         this step a second time.
         """
-        super(GRPOTrainer, self).log(metrics)
+        super(GRPOTrainer, self).log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
 
     def evaluate(
         self,
