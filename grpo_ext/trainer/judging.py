@@ -68,13 +68,17 @@ def reward_pool(workers: int, timeout: float) -> RewardPool | None:
 
 @dataclass(frozen=True)
 class Judged:
-    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks."""
+    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks.
+
+    `given` are the rewards as they were given, NaN where one did not score a completion; in `rewards` such gaps are filled.
+    """
 
     rows: list[Row]
     prompts: list[Any]
     completions: list[Any]
     truncated: list[bool]
     table: Scored
+    given: Tensor  # (B of all ranks, R)
     rewards: Tensor  # (B of all ranks, R)
     advantages: Tensor  # (B of all ranks,)
     lengths: list[int]

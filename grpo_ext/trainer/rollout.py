@@ -141,12 +141,13 @@ class Rollout:
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
         table = self.scores(table) if scored else table
         rule = self._rule
-        rewards = fill_unscored(self.judge.rewards(rows, prompts, completions, ids), rule.num_generations)
+        given = self.judge.rewards(rows, prompts, completions, ids)
+        rewards = fill_unscored(given, rule.num_generations)
         advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
         table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
-        return Judged(rows, prompts, completions, truncated, table, rewards, advantages, lengths)
+        return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths)
 
     def _sample(self, prompts: list[Any]) -> Any:
         state, schedule = self.trainer.state, self.settings.schedule
@@ -266,7 +267,7 @@ class Rollout:
 
     def _hand_out(self, judged: Judged) -> None:
         j = judged
-        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.rewards, j.advantages)
+        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.given, j.advantages)
 
     def _log_groups(self) -> None:
         metrics = seam.metrics_of(self.trainer)
