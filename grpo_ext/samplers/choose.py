@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from trl import GRPOConfig
-
+from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
@@ -16,7 +15,7 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.seams.vllm import generates_with
 
 
-def our_engine(args: GRPOConfig) -> AbstractContextManager[None]:
+def our_engine(args: GRPOExtConfig) -> AbstractContextManager[None]:
     """A trainer that is made within samples with `EngineGeneration`, or its kin for `vllm_sync_adapter: adapter`."""
     generation: type[EngineGeneration] = EngineGeneration
     if args.vllm_sync_adapter == "adapter":

@@ -238,8 +238,9 @@ def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """A generation in random order, in so many slices, each with its images."""
-    parts = split_tensor_dict(shuffle_sequence_dict(split_pixel_values_by_grid(table)), number)
-    return [unsplit_pixel_values_by_grid(part) for part in parts]
+    shuffled: Any = shuffle_sequence_dict({**split_pixel_values_by_grid(table)})
+    parts: list[Any] = split_tensor_dict(shuffled, number)
+    return [dict(unsplit_pixel_values_by_grid(part)) for part in parts]
 
 
 # ---- what transformers and TRL know of the run

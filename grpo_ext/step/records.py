@@ -154,8 +154,10 @@ class Scored:
         def moved(value: Any) -> Any:
             return value.to(device) if isinstance(value, Tensor) else value
 
-        mapped = {name: {k: moved(v) for k, v in getattr(self, name).items()} for name in ("extra", "model_inputs")}
-        return replace(self, **{name: moved(getattr(self, name)) for name in COLUMNS}, **mapped)
+        extra = {name: moved(value) for name, value in self.extra.items()}
+        inputs = {name: moved(value) for name, value in self.model_inputs.items()}
+        columns = {name: moved(getattr(self, name)) for name in COLUMNS}
+        return replace(self, **columns, extra=extra, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
         """The same with some rows (B,) taken out of the loss and of all that it is divided by."""

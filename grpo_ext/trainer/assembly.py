@@ -25,7 +25,7 @@ from grpo_ext.step.cut import CutRule, cut
 from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
-from grpo_ext.trainer.checkpoint import Checkpoints
+from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.evaluation import outcome_of
 from grpo_ext.trainer.judging import Judge, describe_rewards
 from grpo_ext.trainer.leaving import Leaving
@@ -120,7 +120,12 @@ def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
     entropy = settings.entropy_control(args)
     update = PolicyUpdate(trainer, scorer, loss, entropy, ranks, compares=args.logprob_policy != "trl")
     settings.align_reference(trainer)
-    parts = {"rollout": rollout, "feed": FeedState(feed, ranks.device), "entropy": entropy, "finite": finite}
+    parts: dict[str, Part] = {
+        "rollout": rollout,
+        "feed": FeedState(feed, ranks.device),
+        "entropy": entropy,
+        "finite": finite,
+    }
     checkpoints = Checkpoints(trainer, parts)
     log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
     rules = chosen_rules(args.health_rules, args.health_action)

@@ -27,7 +27,7 @@ UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors
 logger = logging.getLogger(__name__)
 
 
-def _numbered_cpu(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+def _numbered_cpu(storage: Any, location: str) -> Any:
     """Lets `torch.load` read to `cpu:0`, which is what ranks on a CPU are on by accelerate.
 
     transformers 5.17 reads the optimizer's state there, and torch by itself knows `cpu` alone.

@@ -143,9 +143,10 @@ class Deferring:
 class AsyncDeferring(Deferring):
     """`Deferring` for a reward that TRL awaits."""
 
-    async def __call__(self, *, completions: list[Any], **given: Any) -> list[float | None]:
+    async def __call__(self, *, completions: list[Any], **given: Any) -> list[float | None]:  # type: ignore[override]  # TRL awaits it
+        guard: Any = self.guard
         try:
-            return await self.guard(completions=completions, **given)
+            return await guard(completions=completions, **given)
         except RewardFailure as failure:
             return self._keep(failure, completions)
 

@@ -5,7 +5,7 @@ With `loss_normalization: micro_batch` (`preset: trl`) generation and loss are T
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from datasets import Dataset, IterableDataset
@@ -45,7 +45,10 @@ class GRPOExtTrainer(GRPOTrainer):
         Interrupted: likewise, if SIGTERM, SIGUSR1 or Ctrl-C asked for it; a script that does not catch it ends with code 75.
     """
 
-    _tag_names: ClassVar[list[str]] = ["trl", "grpo", "grpo_ext"]
+    _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
+    args: Any
+    model: Any
+    parts: Parts
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class GRPOExtTrainer(GRPOTrainer):
         self.eval_decoding = decoding_of(args)
         with our_engine(args):
             super().__init__(model, rewards_for(reward_funcs, args), args, *rest, **kwargs)
-        self.parts: Parts = assemble(self, sampler)
+        self.parts = assemble(self, sampler)
         for callback in callbacks_of(self):
             self.add_callback(callback)
 
