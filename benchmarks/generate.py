@@ -29,7 +29,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LogitsProcessorList
 
-from grpo_ext.rollout import fast_generation
+from grpo_ext.seams.generate import fast_generation
 
 AT_LEAST = {"countdown": 2.5, "long": 1.8, "equal lengths": 0.97, "one row": 0.97}
 EOS, PAD = 1, 0

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import trl.generation.vllm_generation as trl_vllm
-import trl.trainer.grpo_trainer as trl_trainer
 from accelerate.utils import broadcast_object_list
 from peft import PeftModel
 from trl import GRPOConfig
@@ -24,7 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from grpo_ext.samplers.base import Request, Synchronous
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.function import logp_tensors
-from grpo_ext.seams.replace import replaced
+from grpo_ext.seams.vllm import made_with, usual_engine
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.settings import TextModel, cpu_engine, engine_dtype
@@ -63,18 +61,6 @@ class VLLMSampler(Synchronous):
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps)
 
 
-@contextmanager
-def our_engine(args: GRPOConfig) -> Iterator[None]:
-    """Let a trainer that is made meanwhile sample with `EngineGeneration`, or its kin for `vllm_sync_adapter: adapter`."""
-    generation: type[EngineGeneration] = EngineGeneration
-    if args.vllm_sync_adapter == "adapter":
-        from grpo_ext.samplers.vllm_adapter import AdapterGeneration
-
-        generation = AdapterGeneration
-    with replaced(trl_trainer, VLLMGeneration=partial(generation, args)):
-        yield
-
-
 class EngineGeneration(VLLMGeneration):
     """As TRL's, with `syncs`, the number of times that the engine was given the weights.
 
@@ -89,10 +75,10 @@ class EngineGeneration(VLLMGeneration):
     def _init_vllm(self) -> None:
         made: dict[str, Any] = {}
         if self.mode == "colocate" and (settings := self._settings()):
-            made["LLM"] = partial(trl_vllm.LLM, **settings)
+            made["LLM"] = partial(usual_engine(), **settings)
         elif self.mode == "server" and self.accelerator.is_main_process:
             made["VLLMClient"] = partial(self._client(), request_timeout=self.options.vllm_server_request_timeout)
-        with replaced(trl_vllm, **made):
+        with made_with(**made):
             super()._init_vllm()
 
     def _client(self) -> Callable[..., VLLMClient]:

@@ -88,7 +88,8 @@ class ReadPrompts:
             chunk: which of the rows that these prompts were read for they are.
         """
         number = self.prompt_of[chunk.to(self.prompt_of.device)]
-        layers = [(layer.keys[number], layer.values[number]) for layer in self.cache.layers]
+        kept: list[Any] = self.cache.layers
+        layers = [(layer.keys[number], layer.values[number]) for layer in kept]
         ids, mask = (x[:, -(rows.width + 1) :] for x in (rows.input_ids, rows.attention_mask))
         seen = torch.cat([self.mask[number], mask], dim=1)
         cache = DynamicCache(layers)

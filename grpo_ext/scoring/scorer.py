@@ -113,7 +113,7 @@ class Scorer:
         """Rows as they come, as wide as the widest."""
         parts, found = [], []
         for part in torch.arange(len(rows)).split(block):
-            inputs = {"output_router_logits": True} if aux_loss else {}
+            inputs: dict[str, Any] = {"output_router_logits": True} if aux_loss else {}
             output, used = self._run(model, rows.take(part, trim=False), params, _chosen(kept, part), **inputs)
             parts.append(output)
             found += used or []
@@ -124,7 +124,9 @@ class Scorer:
     def _chunked(
         self, model: Any, rows: Sequences, params: SamplingParams, kept: list[KeptSet] | None, block: int
     ) -> Scores:
-        order, parts, found = [], [], []
+        order: list[Tensor] = []
+        parts: list[tuple[Any, ...]] = []
+        found: list[KeptSet] = []
         for members in blocks_of(rows, block):
             inside = rows.take(members)
             prompts = self._read_prompts(model, inside, params)

@@ -16,7 +16,7 @@ from transformers import GenerationMixin
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
-from grpo_ext.seams.version import CURRENT, FILES, INSTALLED
+from grpo_ext.seams.version import CURRENT, FILES, installed
 
 # Methods of `GRPOTrainer` that we override or call, with the parameters that we count on, in order.
 METHODS: dict[str, tuple[str, ...]] = {
@@ -32,7 +32,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "_get_train_sampler": ("self", "dataset"),
     "_compute_loss": ("self", "model", "inputs"),
     "_prepare_inputs": ("self", "generation_batch"),
-    "_generate": ("self", "prompts"),
+    "_tokenize_prompts": ("self", "prompts"),
     "_generate_single_turn": (
         "self",
         "prompt_ids",
@@ -44,13 +44,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     "_generate_and_score_completions": ("self", "inputs"),
     "get_batch_samples": ("self", "epoch_iterator", "num_batches", "device"),
     "get_high_entropy_mask": ("self", "entropies", "mask", "threshold"),
-    "get_off_policy_mask": (
-        "advantages",
-        "per_token_logps",
-        "sampling_per_token_logps",
-        "mask",
-        "off_policy_threshold",
-    ),
     "evaluate": ("self", "eval_dataset", "ignore_keys", "metric_key_prefix"),
     "log": ("self", "logs", "start_time"),
     "training_step": ("self", "model", "inputs", "num_items_in_batch"),
@@ -98,19 +91,19 @@ ATTRIBUTES = (
     "self.temperature = ",
     "self.generation_config = ",
     "self.generation_kwargs = ",
-    "self.loss_type = ",
     "self.beta = ",
     "self.mask_truncated_completions = ",
     "self.max_completion_length = ",
-    "self.entropy_coef = ",
-    "self._last_world_entropy = ",
-    "self._entropy_bonus_enabled = ",
+    "self.epsilon_low = ",
+    "self.epsilon_high = ",
     "self.router_aux_loss_coef = ",
     "self.aux_loss_enabled = ",
     "self.eos_token_ids = ",
     "self.top_entropy_quantile = ",
     "self.ref_model = ",
     "self._logs = ",
+    "self._pending_extra_logs = ",
+    "self._pending_metrics = ",
     "self.num_iterations = ",
     "self.shuffle_dataset = ",
     "self.generation_config = ",
@@ -135,7 +128,7 @@ def check_contract() -> None:
         RuntimeError: naming each seam that moved.
     """
     moved = []
-    if INSTALLED not in FILES:
+    if installed() not in FILES:
         moved.append(f"TRL is {trl.__version__}, and this package is written for {' and '.join(FILES)}")
     for owner, methods in {trl.GRPOTrainer: METHODS, **ENGINE_METHODS}.items():
         for name, expected in methods.items():
@@ -144,7 +137,7 @@ def check_contract() -> None:
             if found != expected:
                 moved.append(f"{owner.__name__}.{name}: expected parameters {expected}, found {found}")
     head = inspect.getsource(trl.trainer.utils.add_fused_lm_head)
-    moved += [f"add_fused_lm_head no longer has `{text}`" for text in CURRENT.FUSED_HEAD if text not in head]
+    moved += [f"add_fused_lm_head no longer scores with `{text}`" for text in CURRENT.FUSED_HEAD if text not in head]
     if "temperature = self.temperature" not in inspect.getsource(VLLMGeneration.generate):
         moved.append("VLLMGeneration.generate no longer reads its temperature at each call")
     places = (trl.GRPOTrainer.__init__, "VLLMGeneration("), (VLLMGeneration._init_vllm, " LLM(")

@@ -215,15 +215,14 @@ def keep_completions(
     trainer._pending_metrics.clear()
 
 
-def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
-    """Prompts, completions, rewards (rows, R) and advantages (rows,) of TRL's last generation, of all ranks."""
+def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor]:
+    """Prompts, completions and rewards (rows, R) of TRL's last generation, of all ranks."""
     logs = trainer._logs
     rewards = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
     return (
         list(logs["prompt"])[-rows:],
         list(logs["completion"])[-rows:],
         torch.tensor(rewards, device=trainer.accelerator.device).T,
-        torch.tensor(list(logs["advantages"])[-rows:], device=trainer.accelerator.device),
     )
 
 
@@ -241,8 +240,9 @@ def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """A generation in random order, in so many slices, each with its images."""
-    parts = split_tensor_dict(shuffle_sequence_dict(split_pixel_values_by_grid(table)), number)
-    return [unsplit_pixel_values_by_grid(part) for part in parts]
+    shuffled: Any = shuffle_sequence_dict({**split_pixel_values_by_grid(table)})
+    parts: list[Any] = split_tensor_dict(shuffled, number)
+    return [dict(unsplit_pixel_values_by_grid(part)) for part in parts]
 
 
 # ---- what transformers and TRL know of the run
@@ -276,6 +276,11 @@ def restore_loss(trainer: Any, state: dict[str, Any]) -> None:
     """Give back the sum of losses that were not logged yet, which transformers' loop begins with 0."""
     trainer._tr_loss = state["loss"].to(trainer.args.device)
     trainer._globalstep_last_logged = state["last_logged"]
+
+
+def keeping_all(args: Any) -> AbstractContextManager[None]:
+    """No checkpoint is deleted within."""
+    return replaced(args, save_total_limit=None)
 
 
 def output_folder(trainer: Any, trial: Any = None) -> str:

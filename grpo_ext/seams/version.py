@@ -10,5 +10,11 @@ from packaging.version import Version
 from grpo_ext.seams import trl_1_15, trl_1_16
 
 FILES: dict[str, ModuleType] = {module.VERSION: module for module in (trl_1_15, trl_1_16)}
-INSTALLED = ".".join(map(str, Version(trl.__version__).release[:2]))
-CURRENT: ModuleType = FILES.get(INSTALLED, trl_1_16)  # an unknown version is refused by the contract
+
+
+def installed() -> str:
+    """The installed TRL's version, such as "1.16"."""
+    return ".".join(map(str, Version(trl.__version__).release[:2]))
+
+
+CURRENT: ModuleType = FILES.get(installed(), trl_1_16)  # an unknown version is refused by the contract

@@ -87,12 +87,12 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Score
     if ranks.count > 1:
         table = join(ranks.gather_objects([table.on("cpu")]))
     prompts = equal_prompts(table.prompt_ids, table.prompt_mask)[1]
-    lengths = table.prompt_mask.sum(1), table.completion_mask.sum(1)
+    prompt_lengths, lengths = table.prompt_mask.sum(1), table.completion_mask.sum(1)
     live, least = rule.matters(table), len(slices) * ranks.count
-    pieces = deal_rows(prompts, *lengths, live, least)
-    tokens = sum(lengths).cpu()
+    pieces = deal_rows(prompts, prompt_lengths, lengths, live, least)
+    tokens = (prompt_lengths + lengths).cpu()
     while rule.max_tokens and len(pieces) + ranks.count <= len(live) and too_large(pieces, tokens, rule.max_tokens):
-        pieces = deal_rows(prompts, *lengths, live, len(pieces) + ranks.count)
+        pieces = deal_rows(prompts, prompt_lengths, lengths, live, len(pieces) + ranks.count)
     mine = dealt_to(ranks, pieces, tokens)
     stands_in = [not bool(live[rows].any()) for rows in mine]
     # a row that only stands in, so that the piece is not empty, is cut to one token

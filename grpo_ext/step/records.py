@@ -139,12 +139,13 @@ class Scored:
                 return value and [value[i] for i in rows.tolist()]
             if name in PROMPT:
                 return value[rows][:, value.size(1) - prompt :]
-            return value[rows][:, :width] if self._has_tokens(value) else value[rows]
+            return value[rows][:, :width] if self.has_tokens(value) else value[rows]
 
         extra = {name: cut(name, value) for name, value in self.extra.items()}
         return replace(self, **{name: cut(name, getattr(self, name)) for name in COLUMNS}, extra=extra)
 
-    def _has_tokens(self, value: Tensor) -> bool:
+    def has_tokens(self, value: Tensor) -> bool:
+        """Whether a tensor has a column a completion token."""
         return value.dim() == 2 and value.size(1) == self.width and value.size(1) > 0
 
     def on(self, device: torch.device | str) -> Scored:
@@ -153,8 +154,10 @@ class Scored:
         def moved(value: Any) -> Any:
             return value.to(device) if isinstance(value, Tensor) else value
 
-        mapped = {name: {k: moved(v) for k, v in getattr(self, name).items()} for name in ("extra", "model_inputs")}
-        return replace(self, **{name: moved(getattr(self, name)) for name in COLUMNS}, **mapped)
+        extra = {name: moved(value) for name, value in self.extra.items()}
+        inputs = {name: moved(value) for name, value in self.model_inputs.items()}
+        columns = {name: moved(getattr(self, name)) for name in COLUMNS}
+        return replace(self, **columns, extra=extra, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
         """The same with some rows (B,) taken out of the loss and of all that it is divided by."""
@@ -240,7 +243,7 @@ def join(parts: Sequence[Scored]) -> Scored:
                 value = torch.full((len(part), part.width), MISSING[name], device=part.completion_ids.device)
             if name in PROMPT:
                 value = pad(value, (prompt - value.size(1), 0))
-            elif part._has_tokens(value):
+            elif part.has_tokens(value):
                 value = pad(value, (0, width - value.size(1)), value=PADDING.get(name, 0.0))
             found.append(value)
         return torch.cat(found)

@@ -7,13 +7,14 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+import grpo_ext.trainer.settings as settings
 from grpo_ext.curriculum.harvest import Harvest
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.samplers.function import FunctionSampler
+from grpo_ext.samplers.choose import make_sampler
 from grpo_ext.samplers.hf import HFSampler, how_it_generates
 from grpo_ext.samplers.resolve import resolve_for, warn_of_another_policy, warn_of_dropout
 from grpo_ext.samplers.sync_check import SyncCheck
@@ -24,8 +25,7 @@ from grpo_ext.step.cut import CutRule, cut
 from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
-from grpo_ext.trainer import settings
-from grpo_ext.trainer.checkpoint import Checkpoints
+from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.evaluation import outcome_of
 from grpo_ext.trainer.judging import Judge, describe_rewards
 from grpo_ext.trainer.leaving import Leaving
@@ -74,7 +74,7 @@ def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
     """
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
     schedule = settings.schedule_of(args)
-    sampler = sampler or make_sampler(trainer, schedule.moves)
+    sampler = sampler or make_sampler(trainer, settings.watches(trainer), schedule.moves)
     params = scoring_params(trainer, sampler, schedule.moves)
     layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
     cutting = settings.cut_rule(trainer, layout, loss)
@@ -120,7 +120,12 @@ def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
     entropy = settings.entropy_control(args)
     update = PolicyUpdate(trainer, scorer, loss, entropy, ranks, compares=args.logprob_policy != "trl")
     settings.align_reference(trainer)
-    parts = {"rollout": rollout, "feed": FeedState(feed, ranks.device), "entropy": entropy, "finite": finite}
+    parts: dict[str, Part] = {
+        "rollout": rollout,
+        "feed": FeedState(feed, ranks.device),
+        "entropy": entropy,
+        "finite": finite,
+    }
     checkpoints = Checkpoints(trainer, parts)
     log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
     rules = chosen_rules(args.health_rules, args.health_action)
@@ -161,25 +166,6 @@ def about(trainer: Any) -> dict[str, Any]:
     """What the run log says of the rewards."""
     rewards = describe_rewards(trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights.tolist())
     return {"rewards": rewards, "outcome": outcome_of(trainer)}
-
-
-def make_sampler(trainer: Any, moves: bool) -> Sampler:
-    """What completes a trainer's prompts; `moves`: at a temperature that moves."""
-    args = trainer.args
-    engine = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
-    if trainer.rollout_func is not None:
-        return FunctionSampler(trainer.rollout_func, trainer, engine)
-    if engine is not None:
-        return engine
-    return HFSampler(
-        turn=lambda ids, number: seam.complete(trainer, ids, number),
-        model=lambda: trainer.accelerator.unwrap_model(trainer.model_wrapped),
-        params=lambda: trainer.parts.scorer.params,
-        set_temperature=(lambda temperature: seam.sample_at(trainer, temperature)) if moves else None,
-        strict=args.logprob_policy == "sampling",
-        every=round(1 / args.sampler_check_share),
-        watched=settings.watches(trainer),
-    )
 
 
 def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:

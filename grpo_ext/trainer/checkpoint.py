@@ -20,7 +20,6 @@ from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.seams.replace import replaced
 from grpo_ext.trainer.manifest import MANIFEST, STATE, made_here, newest_whole, what_is_wrong, write_manifest
 
 VERSION = 2  # of what a rank's file holds
@@ -28,7 +27,7 @@ UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors
 logger = logging.getLogger(__name__)
 
 
-def _numbered_cpu(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+def _numbered_cpu(storage: Any, location: str) -> Any:
     """Lets `torch.load` read to `cpu:0`, which is what ranks on a CPU are on by accelerate.
 
     transformers 5.17 reads the optimizer's state there, and torch by itself knows `cpu` alone.
@@ -140,7 +139,7 @@ class Checkpoints:
         args, accelerator = self.trainer.args, self.trainer.accelerator
         if args.should_save:
             (folder / MANIFEST).unlink(missing_ok=True)
-        with replaced(args, save_total_limit=None):  # older ones go once this one is whole
+        with seam.keeping_all(args):  # older ones go once this one is whole
             write()
         if not args.save_only_model:  # without the optimizer's state nothing goes on exactly
             folder.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate.utils import gather_object
 from torch import nn
@@ -12,9 +12,6 @@ from torch import nn
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, outcome_figures, score_completions, summarize
 from grpo_ext.seams import trl as seam
-
-if TYPE_CHECKING:
-    from grpo_ext.trainer.trainer import GRPOExtTrainer
 
 
 def decoding_of(args: Any) -> Decoding | None:
@@ -30,7 +27,7 @@ def decoding_of(args: Any) -> Decoding | None:
     return Decoding(args.max_completion_length, **given, seed=args.seed, fast=args.fast_generate)
 
 
-def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, prefix: str) -> dict[str, float]:
+def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, float]:
     """Decode every held-out prompt, score it, log means and pass@k with their standard errors.
 
     The rows are shared out over the ranks. Decoding is the model's own `generate`, also where training samples through
@@ -54,15 +51,14 @@ def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, prefix: str) -> 
     start = time.perf_counter()
     rows = list(datasets)
     samples = _decode_and_score(trainer, rows)
-    trainer.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
+    trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
     metrics = _figures(trainer, samples, prefix)
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
-    trainer.log_evaluation(dict(metrics))
-    trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, metrics)
+    trainer.log_evaluation(metrics)
     return metrics
 
 
-def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]]) -> list[Sample]:
+def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
     """The samples of all rows in their order, the same on every rank."""
     rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
     # Every rank makes the same number of calls, since a sharded model is gathered by all of them together.
@@ -71,13 +67,13 @@ def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]]) -> li
     completions = _decode(trainer, [rows[i]["prompt"] for i in mine])
     extras = {"trainer_state": trainer.state, "log_extra": _ignore, "log_metric": _ignore}
     samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer), extras)
-    trainer.judge.settle()
+    trainer.parts.judge.settle()
     own = max(min(share, len(rows) - rank * share), 0)  # what comes after them only fills the last ranks' calls
     samples = [replace(s, row=mine[s.row]) for s in samples if s.row < own]
     return gather_object(samples)
 
 
-def _decode(trainer: GRPOExtTrainer, prompts: list[Any]) -> list[list[Completion]]:
+def _decode(trainer: Any, prompts: list[Any]) -> list[list[Completion]]:
     args = trainer.args
     # ranks draw different numbers, so that their errors do not add up
     decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
@@ -97,13 +93,13 @@ def _ignore(*_: Any) -> None:
     """What rewards log while they are evaluated goes nowhere: training's own logs stay as they are."""
 
 
-def _callable_rewards(trainer: GRPOExtTrainer) -> dict[str, Any]:
+def _callable_rewards(trainer: Any) -> dict[str, Any]:
     """The reward functions by name; reward models need TRL's own evaluation."""
     rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
     return {name: reward for name, reward in rewards.items() if not isinstance(reward, nn.Module)}
 
 
-def outcome_of(trainer: GRPOExtTrainer) -> str | None:
+def outcome_of(trainer: Any) -> str | None:
     """The reward that pass@k is about: the one that is named, else that of the largest weight; `None` for reward models.
 
     Raises:
@@ -115,10 +111,10 @@ def outcome_of(trainer: GRPOExtTrainer) -> str | None:
             f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}."
         )
     weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-    return name or max(rewards, key=weights.get, default=None)
+    return name or max(rewards, key=lambda reward: weights[reward], default=None)
 
 
-def _figures(trainer: GRPOExtTrainer, samples: list[Sample], prefix: str) -> dict[str, float]:
+def _figures(trainer: Any, samples: list[Sample], prefix: str) -> dict[str, float]:
     figures: dict[str, float | None] = {}
     outcome = outcome_of(trainer)
     if samples:

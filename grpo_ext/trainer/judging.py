@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -14,6 +15,7 @@ from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.registry import names
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.records import Scored
 
 Row = dict[str, Any]
 
@@ -62,6 +64,24 @@ def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[fl
 def reward_pool(workers: int, timeout: float) -> RewardPool | None:
     """The worker processes for CPU-heavy rewards, or `None` where there are to be none. They start when first needed."""
     return RewardPool(workers, timeout=timeout) if workers else None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks.
+
+    `given` are the rewards as they were given, NaN where one did not score a completion; in `rewards` such gaps are filled.
+    """
+
+    rows: list[Row]
+    prompts: list[Any]
+    completions: list[Any]
+    truncated: list[bool]
+    table: Scored
+    given: Tensor  # (B of all ranks, R)
+    rewards: Tensor  # (B of all ranks, R)
+    advantages: Tensor  # (B of all ranks,)
+    lengths: list[int]
 
 
 class Judge:
@@ -123,9 +143,10 @@ class Deferring:
 class AsyncDeferring(Deferring):
     """`Deferring` for a reward that TRL awaits."""
 
-    async def __call__(self, *, completions: list[Any], **given: Any) -> list[float | None]:
+    async def __call__(self, *, completions: list[Any], **given: Any) -> list[float | None]:  # type: ignore[override]  # TRL awaits it
+        guard: Any = self.guard
         try:
-            return await self.guard(completions=completions, **given)
+            return await guard(completions=completions, **given)
         except RewardFailure as failure:
             return self._keep(failure, completions)
 

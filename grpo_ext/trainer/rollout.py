@@ -22,7 +22,7 @@ from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored, join, table_of
 from grpo_ext.step.refill import Filled, RefillRule, refill
-from grpo_ext.trainer.judging import Judge, Row
+from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
@@ -58,20 +58,6 @@ class RolloutSettings:
     schedule: TemperatureSchedule
     by_trl: bool
     mask_truncated: bool
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks."""
-
-    rows: list[Row]
-    prompts: list[Any]
-    completions: list[Any]
-    truncated: list[bool]
-    table: Scored
-    rewards: Tensor  # (B of all ranks, R)
-    advantages: Tensor  # (B of all ranks,)
-    lengths: list[int]
 
 
 class Rollout:
@@ -138,9 +124,9 @@ class Rollout:
     def generate(self, rows: list[Row], scored: bool = True) -> Judged:
         """Complete these rows and judge the completions; with `scored`, score them under old and reference, too."""
         if self.settings.by_trl:
-            table = seam.trl_generation(self.trainer, rows)
+            found = seam.trl_generation(self.trainer, rows)
             self.judge.settle()
-            judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
+            judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
             self.scores.check_sync(judged.table)
             return replace(judged, table=self.scores(judged.table)) if scored else judged
         generation = self._sample([row["prompt"] for row in rows])
@@ -157,12 +143,13 @@ class Rollout:
         self.scores.check_sync(table)
         table = self.scores(table) if scored else table
         rule = self._rule
-        rewards = fill_unscored(self.judge.rewards(rows, prompts, completions, ids), rule.num_generations)
+        given = self.judge.rewards(rows, prompts, completions, ids)
+        rewards = fill_unscored(given, rule.num_generations)
         advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
         table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
-        return Judged(rows, prompts, completions, truncated, table, rewards, advantages, lengths)
+        return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths)
 
     def _sample(self, prompts: list[Any]) -> Any:
         state, schedule = self.trainer.state, self.settings.schedule
@@ -282,7 +269,7 @@ class Rollout:
 
     def _hand_out(self, judged: Judged) -> None:
         j = judged
-        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.rewards, j.advantages)
+        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.given, j.advantages)
 
     def _log_groups(self) -> None:
         metrics = seam.metrics_of(self.trainer)

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -39,7 +40,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.seen = 0
-        self._before: dict[signal.Signals, object] = {}
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
         self.seen = 0

@@ -5,7 +5,7 @@ With `loss_normalization: micro_batch` (`preset: trl`) generation and loss are T
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from datasets import Dataset, IterableDataset
@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.samplers.vllm import our_engine
+from grpo_ext.samplers.choose import our_engine
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.step.records import MicroBatch
@@ -45,7 +45,10 @@ class GRPOExtTrainer(GRPOTrainer):
         Interrupted: likewise, if SIGTERM, SIGUSR1 or Ctrl-C asked for it; a script that does not catch it ends with code 75.
     """
 
-    _tag_names: ClassVar[list[str]] = ["trl", "grpo", "grpo_ext"]
+    _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
+    args: Any
+    model: Any
+    parts: Parts
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class GRPOExtTrainer(GRPOTrainer):
         self.eval_decoding = decoding_of(args)
         with our_engine(args):
             super().__init__(model, rewards_for(reward_funcs, args), args, *rest, **kwargs)
-        self.parts: Parts = assemble(self, sampler)
+        self.parts = assemble(self, sampler)
         for callback in callbacks_of(self):
             self.add_callback(callback)
 
@@ -148,12 +151,13 @@ class GRPOExtTrainer(GRPOTrainer):
         super().log(logs, start_time)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:
-        """Log the metrics of one evaluation, and nothing else.
+        """Log the metrics of one evaluation, and nothing else, and tell the callbacks.
 
         TRL's own `log` would flush the training metrics collected so far into them, and write the training completions of
         this step a second time.
         """
-        super(GRPOTrainer, self).log(metrics)
+        super(GRPOTrainer, self).log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
 
     def evaluate(
         self,

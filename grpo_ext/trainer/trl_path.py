@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.feed import shuffled_slices
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
 from grpo_ext.step.records import Scored
-
-if TYPE_CHECKING:
-    from grpo_ext.trainer.rollout import Judged
+from grpo_ext.trainer.judging import Judged
 
 # What a table of TRL's may hold beside fields of `Scored`, to call the model with.
 MODEL_INPUTS = (
@@ -33,12 +32,10 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
         ends: how completions show that they have ended.
         rule: how rewards become advantages.
     """
-    from grpo_ext.trainer.rollout import Judged
-
     ranks, own = trainer.accelerator.num_processes, len(rows)
     mine = slice(trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own)
-    prompts, completions, rewards, _ = seam.last_completions(trainer, own * ranks)
-    rewards = fill_unscored(rewards, rule.num_generations)
+    prompts, completions, given = seam.last_completions(trainer, own * ranks)
+    rewards = fill_unscored(given, rule.num_generations)
     ids, mask = table["completion_ids"], table["completion_mask"].bool()
     tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
     asked = [row[kept].tolist() for row, kept in zip(table["prompt_ids"], table["prompt_mask"].bool(), strict=True)]
@@ -54,7 +51,7 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
     }
     lengths = [len(row) for row in tokens]
     scored = as_scored({**table, **more}, own)
-    return Judged(rows, prompts[mine], completions[mine], truncated, scored, rewards, advantages, lengths)
+    return Judged(rows, prompts[mine], completions[mine], truncated, scored, given, rewards, advantages, lengths)
 
 
 def as_scored(table: dict[str, Any], rows: int) -> Scored:
@@ -75,8 +72,6 @@ def as_scored(table: dict[str, Any], rows: int) -> Scored:
 
 def split(table: Scored, number: int, trim: bool) -> list[Scored]:
     """A generation in random order, in so many slices; with images each slice gets its own."""
-    from grpo_ext.step.feed import shuffled_slices
-
     if not table.model_inputs:
         return shuffled_slices(table, number, trim)
     mapping = {name: getattr(table, name) for name in OURS if getattr(table, name) is not None}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from grpo_ext.trainer.base_kept import base_kept
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
+
+from grpo_ext.samplers.base_kept import base_kept
 
 
 @pytest.mark.parametrize("dora", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trl
 
-from grpo_ext.trainer import contract
+from grpo_ext.seams import contract
 
 
 @pytest.fixture

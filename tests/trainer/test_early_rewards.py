@@ -52,7 +52,8 @@ def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_
         trainer = GRPOExtTrainer(
             str(tiny_folder), ["noted"], args, Dataset.from_list(rows), processing_class=tokenizer
         )
-        score, seen = trainer._get_per_token_logps_and_entropies, []
+        scorer, seen = trainer.parts.scorer, []
+        score = scorer.score
 
         def waiting(model, *args, **kwargs):
             if model is trainer.ref_model:
@@ -63,7 +64,7 @@ def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_
                 seen.append(count)
             return score(model, *args, **kwargs)
 
-        trainer._get_per_token_logps_and_entropies = waiting
+        scorer.score = waiting
         trainer.train()
     assert seen == [ROWS, 2 * ROWS]
     assert len(notes.read_text().split()) == 2 * ROWS  # each row once

@@ -25,9 +25,15 @@ def half(completions, **kwargs):
 class Keeps(GRPOExtTrainer):
     """Keeps the samples of the last evaluation of each data set."""
 
-    def hand_out_evaluation(self, samples, rows, name):
-        self.__dict__.setdefault("kept", {})[name] = samples
-        super().hand_out_evaluation(samples, rows, name)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.kept, hand_out = {}, self.parts.samples.hand_out_evaluation
+
+        def keep(samples, rows, name):
+            self.kept[name] = samples
+            hand_out(samples, rows, name)
+
+        self.parts.samples.hand_out_evaluation = keep
 
 
 def make(folder, out, **settings):

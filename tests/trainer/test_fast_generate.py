@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.trainer.rollout import how_it_generates
+from grpo_ext.trainer.assembly import describe
 
 sys.path.insert(0, str(REPO / "tests" / "rollout"))
 from tiny_models import batch_sizes
@@ -96,18 +96,18 @@ def test_a_row_s_log_probs_are_its_own(tiny_folder, tmp_path):
     trainer = make_trainer(tiny_folder, tmp_path, ends=60, top_k=9, temperature=0.8)
     trainer.model.train()
     batch = trainer._generate_and_score_completions([dict(trainer.train_dataset[i // 4]) for i in range(16)])
-    lengths = batch["completion_mask"].sum(-1).tolist()
+    lengths = batch.completion_mask.sum(-1).tolist()
     assert len(set(lengths)) > 3
     for i, n in enumerate(lengths):
-        prompt = batch["prompt_ids"][i][batch["prompt_mask"][i].bool()]
-        completion = batch["completion_ids"][i][:n]
+        prompt = batch.prompt_ids[i][batch.prompt_mask[i].bool()]
+        completion = batch.completion_ids[i][:n]
         with torch.no_grad():
             logits = trainer.model(input_ids=torch.cat([prompt, completion]).unsqueeze(0)).logits[0]
         scores = logits[len(prompt) - 1 : -1] / 0.8  # (n, V)
         kept = scores >= scores.topk(9).values[:, -1:]
         expected = scores.masked_fill(~kept, -torch.inf).log_softmax(-1).gather(1, completion.unsqueeze(1)).squeeze(1)
-        assert torch.allclose(batch["sampler_logps"][i][:n], expected, atol=1e-4)
-        assert torch.equal(batch["kept_tokens"][i].mask(), kept)
+        assert torch.allclose(batch.sampling_per_token_logps[i][:n], expected, atol=1e-4)
+        assert torch.equal(batch.kept[i].mask(), kept)
 
 
 def test_adapters_with_dropout_train(tiny_folder, tmp_path):
@@ -140,4 +140,4 @@ def test_evaluation_reads_each_prompt_once_and_decodes_the_same(tiny_folder, tmp
     ],
 )
 def test_a_run_says_how_it_generates(tiny_folder, tmp_path, settings, words):
-    assert how_it_generates(make_trainer(tiny_folder, tmp_path, **settings)) == words
+    assert describe(make_trainer(tiny_folder, tmp_path, **settings))[0] == words

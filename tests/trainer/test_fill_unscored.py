@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from grpo_ext.trainer.rewards import fill_unscored
+
+from grpo_ext.step.judge import fill_unscored
 
 NAN = float("nan")
 

@@ -50,7 +50,7 @@ def test_a_step_without_a_finite_gradient_changes_no_weight_and_no_moment(tiny_f
     models = [(tmp_path / f"checkpoint-{step}" / "model.safetensors").read_bytes() for step in (2, 4, 5)]
     assert models[0] == models[1] != models[2]
     assert all(p.isfinite().all() for p in trainer.model.parameters())
-    assert trainer.skipped_steps == 2 and trainer.skipped_in_a_row == 0
+    assert trainer.parts.finite.skipped == 2 and trainer.parts.finite.in_a_row == 0
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     counted = {line["step"]: line.get("skipped_steps") for line in lines if "loss" in line}
     assert counted == {1: None, 2: None, 3: 1, **dict.fromkeys(range(4, STEPS + 1), 2)}
@@ -61,7 +61,7 @@ def test_the_dump_goes_through_the_step_again(tiny_folder, tmp_path, fragile):
     trainer = make(tiny_folder, tmp_path, loss_type="fragile", max_skipped_steps=STEPS)
     trainer.train()
     kept = sorted(tmp_path.glob("not_finite-*"))
-    assert trainer.skipped_steps >= 2 and len(kept) == 2
+    assert trainer.parts.finite.skipped >= 2 and len(kept) == 2
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     for folder in kept:
         noted = torch.load(folder / "rank_0.pt", weights_only=False)
@@ -81,5 +81,5 @@ def test_more_in_a_row_end_the_run_with_a_checkpoint_and_the_count_outlives_it(t
     assert newest_whole(tmp_path) == str(tmp_path / "checkpoint-6")
     again = make(tiny_folder, tmp_path, max_skipped_steps=2, save_strategy="no")
     again.train(True)
-    assert again.skipped_steps == 4 and again.state.global_step == STEPS
+    assert again.parts.finite.skipped == 4 and again.state.global_step == STEPS
     assert all(p.isfinite().all() for p in weights(again).values())

@@ -11,9 +11,11 @@ from conftest import REPO
 from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(REPO / "benchmarks"))
-from grpo_ext.trainer.packing import check_packing
 from step_bench import Bench
 from step_work import Case
+
+from grpo_ext.seams.trl import run_model
+from grpo_ext.trainer.settings import check_packed
 
 # completions of 4 to 60 tokens after prompts of 10 to 40
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)
@@ -118,10 +120,11 @@ def test_a_model_that_mixes_sequences_is_refused():
 
     bench = Bench(SMALL, ("ours",), model=model)
     trainer = bench.trainers["ours"]
-    check_packing(trainer)
+    run = run_model(trainer.accelerator)
+    check_packed(run, trainer.model, trainer)
     trainer.model.model.__class__ = Mixing
     with pytest.raises(ValueError, match="see each other"):
-        check_packing(trainer)
+        check_packed(run, trainer.model, trainer)
 
 
 @pytest.mark.parametrize("settings", [{}, {"packing": "packed"}, {"num_iterations": 2, "beta": 0.1}], ids=str)
@@ -134,11 +137,11 @@ def test_micro_batches_cut_by_tokens_have_the_gradient_of_plain_trl(settings):
     found = {side: bench.step(side) for side in ("TRL", "ours")}
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
     assert trainer._step == SMALL.rows // SMALL.micro_batch * dict(settings).get("num_iterations", 1)
-    sizes = [(len(x["prompt_mask"]), int(x["prompt_mask"].sum() + x["completion_mask"].sum())) for x in seen]
+    sizes = [(len(x.rows), int(x.rows.attention_mask.sum())) for x in seen]
     assert len(seen) > 4 and all(rows == 1 or tokens <= 200 for rows, tokens in sizes)
 
 
 @pytest.mark.parametrize("settings", [{"top_entropy_quantile": 0.5}, {"length_batching": False}], ids=str)
 def test_what_cannot_be_cut_is_refused(settings):
-    with pytest.raises(ValueError, match="max_tokens_per_micro_batch does not go with"):
+    with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch (needs|would)"):
         steps(SMALL, max_tokens_per_micro_batch=200, **settings)

@@ -5,42 +5,44 @@ from __future__ import annotations
 import pytest
 import torch
 from datasets import Dataset
-from grpo_ext.trainer.objective import ExactObjective
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
-from grpo_ext import GRPOExtConfig
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.samplers.base import Synchronous
+from grpo_ext.step.records import Generation
 
 ROWS = 64
 
 
-class NoisySampler(GRPOTrainer):
+class NoisySampler(Synchronous):
     """Another engine: its log-probs are the model's but for noise, a ratio of mean 1 a token."""
 
-    noise: float
-    length: int
+    name, separate = "noisy", True
 
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+    def __init__(self, noise, length):
+        super().__init__()
+        self.noise, self.length = noise, length
+
+    def sample(self, request):
         g = torch.Generator().manual_seed(2)
-        ids = torch.randint(5, len(self._tokenizer) - 1, (len(prompt_ids), self.length), generator=g)
-        whole = torch.cat([torch.tensor(prompt_ids), ids], dim=1)
+        size = len(self.trainer.processing_class)
+        ids = torch.randint(5, size - 1, (len(request.prompt_ids), self.length), generator=g)
+        whole = torch.cat([torch.tensor(request.prompt_ids), ids], dim=1)
         with torch.no_grad():
-            logits = self.model(input_ids=whole).logits[:, -self.length - 1 : -1]
+            logits = self.trainer.model(input_ids=whole).logits[:, -self.length - 1 : -1]
         logps = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
         # log ratio (model over sampler) of mean - noise^2 / 2 and deviation noise, so that the mean ratio is 1
         log_ratio = self.noise * torch.randn(ids.shape, generator=g) - self.noise**2 / 2
-        return ids.tolist(), (logps - log_ratio).tolist()
-
-
-class Exact(ExactObjective, NoisySampler):
-    pass
+        logps = list((logps - log_ratio).unbind())
+        return Generation(request.prompt_ids, ids.tolist(), request.policy_step, request.temperature, logps)
 
 
 def weights(folder, out, noise, length, **settings):
     """The weight that each token's loss is multiplied by, (B, T)."""
     trainer = make(folder, out, noise, length, **settings)
-    batch = trainer._generate_and_score_completions([dict(row) for row in trainer.train_dataset])
-    return batch["importance_sampling_ratio"].expand(ROWS, length)
+    batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
+    return batch.importance_sampling_ratio.expand(ROWS, length)
 
 
 def make(folder, out, noise, length, **settings):
@@ -53,15 +55,17 @@ def make(folder, out, noise, length, **settings):
         bf16=False,
         **{"max_completion_length": length, **settings},
     )
-    trainer = Exact(
+    sampler = NoisySampler(noise, length)
+    trainer = GRPOExtTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
         reward_funcs=[lambda completions, **kwargs: [float(len(c) % 3) for c in completions]],
         args=args,
         train_dataset=Dataset.from_list([{"prompt": "Use 1, 2, 3 to make 4."}] * ROWS),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        sampler=sampler,
     )
     trainer.model.train()
-    trainer.use_vllm, trainer.noise, trainer.length = True, noise, length
+    sampler.trainer = trainer
     return trainer
 
 
@@ -102,12 +106,15 @@ def test_a_mode_that_is_named_is_kept(tiny_folder, tmp_path, mode):
 @pytest.mark.parametrize("limit, cut_off", [(24, 0.0), (12, 1.0)])
 def test_a_completion_that_ended_with_a_stop_string_is_not_called_cut_off(tiny_folder, tmp_path, limit, cut_off):
     """Twelve tokens without an end token: ended where more were allowed, cut off where not."""
-    trainer = make(tiny_folder, tmp_path, 0.001, 12, max_completion_length=limit, mask_truncated_completions=True)
-    batch = trainer._generate_and_score_completions([dict(row) for row in trainer.train_dataset])
+    stops = {"generation_kwargs": {"stop_strings": ["."]}}
+    trainer = make(
+        tiny_folder, tmp_path, 0.001, 12, max_completion_length=limit, mask_truncated_completions=True, **stops
+    )
+    batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
     logged = trainer._metrics["train"]
     assert logged["completions/clipped_ratio"] == [cut_off]
     assert logged["completions/mean_terminated_length"] == [12 * (1 - cut_off)]
-    assert batch["counted"].mean() == 1 - cut_off
+    assert batch.counted.mean() == 1 - cut_off
 
 
 def test_scoring_another_policy_is_said_once_and_measured(tiny_folder, tmp_path, caplog):

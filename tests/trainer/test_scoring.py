@@ -11,9 +11,10 @@ from conftest import REPO
 from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.insert(0, str(REPO / "benchmarks"))
-from grpo_ext.trainer.scoring import keeps_all
 from step_bench import Bench
 from step_work import Case
+
+from grpo_ext.scoring.prompts_once import keeps_all
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth several chunks and a shared prompt
 SMALL = Case(32, 16, 4, (120, 140), (25, 0.9, 60), 0.25, 300, hidden=32)
@@ -85,7 +86,7 @@ def test_a_model_that_keeps_nothing_reads_each_prompt_with_its_completion():
     bench = Bench(SMALL)
     bench.trainers["ours"].model.gradient_checkpointing_enable()  # behind the trainer's back
     found = {side: bench.step(side) for side in ("TRL", "ours")}
-    assert not bench.trainers["ours"].shared_prefix
+    assert not bench.trainers["ours"].parts.scorer.layout.shared_prefix
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
 
 
@@ -98,7 +99,7 @@ def test_learned_positions_keep_their_padding():
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
     bench = Bench(SMALL, model=AutoModelForCausalLM.from_config(config, dtype=torch.float32))
     found = {side: bench.step(side) for side in ("TRL", "ours")}
-    assert not bench.trainers["ours"].may_cut
+    assert not bench.trainers["ours"].parts.scorer.layout.trimmed
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
 
 

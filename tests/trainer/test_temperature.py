@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
 from datasets import Dataset
-from grpo_ext.trainer.objective import ExactObjective
-from grpo_ext.trainer.temperature import sample_at
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.watch import Recorder, watching
+from grpo_ext.objective.watch import Recorder
+from grpo_ext.samplers.base import Synchronous
+from grpo_ext.seams.generate import watching
+from grpo_ext.seams.trl import complete, sample_at
+from grpo_ext.step.records import Generation
 
 LINEAR = {"temperature": 1.4, "temperature_schedule": "linear", "temperature_end": 0.5}
 
@@ -31,14 +32,15 @@ class Seen(GRPOExtTrainer):
         super().__init__(*args, **kwargs)
 
     def _compute_loss(self, model, inputs):
-        loss = super()._compute_loss(model, inputs)
-        mask = inputs["completion_mask"].bool()
-        apart = (self._scored[0].detach() - inputs["sampler_logps"])[mask].abs().max()
-        self.seen.append((self.state.global_step, inputs["sampling_temperature"][0], float(apart)))
-        return loss
+        with torch.no_grad():
+            scored = self.parts.scorer.score(self.model, inputs.rows).logps
+        mask = inputs.rows.completion_mask.bool()
+        apart = (scored - inputs.rows.sampling_per_token_logps)[mask].abs().max()
+        self.seen.append((self.state.global_step, float(inputs.rows.temperature[0]), float(apart)))
+        return super()._compute_loss(model, inputs)
 
 
-def make(folder, out, trainer_class=Seen, **settings):
+def make(folder, out, trainer_class=Seen, sampler=None, **settings):
     args = GRPOExtConfig(
         sampler_check_share=1.0,
         **{
@@ -65,6 +67,7 @@ def make(folder, out, trainer_class=Seen, **settings):
         args=args,
         train_dataset=Dataset.from_list([{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 65)]),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        sampler=sampler,
     )
 
 
@@ -79,8 +82,7 @@ def make(folder, out, trainer_class=Seen, **settings):
 )
 def test_completions_are_scored_at_the_temperature_they_were_sampled_with(tiny_folder, tmp_path, settings):
     trainer = make(tiny_folder, tmp_path, learning_rate=0.0, **LINEAR, **settings)
-    if settings.get("logprob_policy") == "trl":
-        trainer._generate_single_turn = lambda *args: recorded(trainer, *args)
+    trainer.parts.sampler.watched = True  # `logprob_policy: trl` does not watch by itself
     trainer.train()
     wanted = [1.4 - 0.9 * step / 7 for step in (0, 0, 2, 2, 4, 4, 6, 6)]  # each generation serves two steps
     for step, temperature, apart in trainer.seen:
@@ -91,22 +93,18 @@ def test_completions_are_scored_at_the_temperature_they_were_sampled_with(tiny_f
     assert logged == pytest.approx(wanted[::2])
 
 
-def recorded(trainer, *args):
-    """A generation, its sampler's log-probs recorded: `logprob_policy: trl` does not watch."""
-    recorder = Recorder(trainer.sampling)
-    with watching(trainer.model, recorder):
-        ids, _ = type(trainer)._generate_single_turn(trainer, *args)
-    trainer._sampler_logps = recorder.rows(ids)[1]
-    return ids, None
-
-
 def test_at_the_temperature_of_now_they_would_be_scored_wrong(tiny_folder, tmp_path):
     """The control: a later step's temperature is far off."""
     trainer = make(
         tiny_folder, tmp_path, learning_rate=0.0, **LINEAR, gradient_accumulation_steps=2, steps_per_generation=4
     )
-    at_sampling = trainer._score_at
-    trainer._score_at = lambda _: at_sampling(trainer.temperature_schedule.at(trainer.state.global_step, 8))
+    schedule, score = trainer.parts.rollout.settings.schedule, trainer.parts.scorer.score
+
+    def score_as_of_now(model, table, *args, **kwargs):
+        now = torch.full_like(table.temperature, schedule.at(trainer.state.global_step, 8))
+        return score(model, replace(table, temperature=now), *args, **kwargs)
+
+    trainer.parts.scorer.score = score_as_of_now
     trainer.train()
     assert max(apart for step, _, apart in trainer.seen if step % 2 == 0) < 1e-4
     assert max(apart for step, _, apart in trainer.seen if step % 2 == 1) > 0.1
@@ -123,23 +121,23 @@ def test_a_resumed_run_finds_its_temperature_again(tiny_folder, tmp_path):
     assert all(torch.equal(p, weights[name]) for name, p in whole.model.named_parameters())
 
 
-class OtherEngine(ExactObjective, GRPOTrainer):
-    """Draws as vLLM is used: another engine, which reads its own temperature at each call."""
+class OtherEngine(Synchronous):
+    """Draws as vLLM is used: another engine, which is told its temperature at each call."""
 
-    def _generate_single_turn(self, *args, **kwargs):
-        own, recorder = SamplingParams(self.vllm_generation.temperature), None
-        self.use_vllm = False
-        sample_at(self, own.temperature)
-        recorder = Recorder(own)
-        with watching(self.model, recorder):
-            ids, _ = GRPOTrainer._generate_single_turn(self, *args, **kwargs)
-        self.use_vllm = True
-        return ids, [row.tolist() for row in recorder.rows(ids)[1]]
+    name, separate = "other", True
+
+    def sample(self, request):
+        sample_at(self.trainer, request.temperature)
+        recorder = Recorder(SamplingParams(request.temperature))
+        with watching(self.trainer.model, recorder):
+            ids = complete(self.trainer, request.prompt_ids, request.num_generations)
+        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, recorder.rows(ids)[1])
 
 
 def test_another_engine_follows_too(tiny_folder, tmp_path):
-    trainer = make(tiny_folder, tmp_path, OtherEngine, learning_rate=0.0, **LINEAR)
-    trainer.vllm_generation, trainer.use_vllm = SimpleNamespace(temperature=None), True
+    sampler = OtherEngine()
+    trainer = make(tiny_folder, tmp_path, GRPOExtTrainer, learning_rate=0.0, sampler=sampler, **LINEAR)
+    sampler.trainer = trainer
     trainer.train()
     for step, logged in enumerate(trainer.state.log_history[:-1]):
         assert logged["sampling/temperature"] == pytest.approx(1.4 - 0.9 * step / 7)

@@ -1,0 +1,104 @@
+"""The trainer's house: few and short overrides, and one place for what is private to TRL."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+
+import transformers
+import trl
+from conftest import REPO
+
+from grpo_ext import GRPOExtTrainer
+
+PACKAGE = REPO / "grpo_ext"
+OUTSIDE = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "seams"]
+
+
+def overridden() -> list[str]:
+    return [name for name, value in vars(GRPOExtTrainer).items() if callable(value) and hasattr(trl.GRPOTrainer, name)]
+
+
+def private_names() -> set[str]:
+    """Private methods and attributes of TRL's trainer and of transformers'."""
+    classes = trl.GRPOTrainer.__mro__[:-1]
+    found = {name for cls in classes for name in vars(cls)}
+    for cls in classes:
+        found |= set(re.findall(r"self\.(_\w+)\b", inspect.getsource(cls)))
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def nodes(path, kind):
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kind)]
+
+
+def is_trainer(node) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).split(".")[-1] == "trainer"
+
+
+def test_no_class_stands_between_ours_and_trls():
+    assert GRPOExtTrainer.__bases__ == (trl.GRPOTrainer,)
+
+
+def test_few_methods_are_overridden_and_each_hands_over():
+    names = overridden()
+    assert len(names) <= 14, names
+    for name in names:
+        method = ast.parse(textwrap.dedent(inspect.getsource(vars(GRPOExtTrainer)[name]))).body[0]
+        body = method.body[1:] if ast.get_docstring(method) else method.body
+        assert body[-1].end_lineno - body[0].lineno + 1 <= 15, name
+
+
+def test_private_names_of_trl_are_used_in_the_seams_alone():
+    """But for the overrides themselves, which call the method that they override."""
+    private = private_names()
+    for path in OUTSIDE:
+        allowed = set(overridden()) if path.name == "trainer.py" and path.parent.name == "trainer" else set()
+        for node in nodes(path, ast.Attribute):
+            of_trainer = is_trainer(node.value) or (path.parent.name == "trainer" and path.name == "trainer.py")
+            if of_trainer and node.attr in private:
+                assert node.attr in allowed, f"{path.name}:{node.lineno} {node.attr}"
+
+
+def test_nothing_sets_an_attribute_of_the_trainer_from_outside():
+    for path in OUTSIDE:
+        for node in nodes(path, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in (part for found in targets for part in ast.walk(found)):
+                if isinstance(target, ast.Attribute) and isinstance(target.ctx, ast.Store):
+                    assert not is_trainer(target.value), f"{path.name}:{node.lineno}"
+
+
+def test_options_have_one_default():
+    for path in (path for path in PACKAGE.rglob("*.py") if path.parent.name != "cli"):  # its args are argparse's
+        for node in nodes(path, ast.Call):
+            name = ast.unparse(node.func)
+            if name == "getattr" and len(node.args) == 3:
+                assert not re.search(r"\bargs$", ast.unparse(node.args[0])), f"{path.name}:{node.lineno}"
+
+
+def test_nothing_is_patched_outside_of_the_seams():
+    for path in OUTSIDE:
+        text = path.read_text(encoding="utf-8")
+        assert "seams.replace" not in text and "monkeypatch" not in text, path.name
+        for node in nodes(path, ast.Assign):
+            for target in node.targets:  # a function in place of another object's method
+                assert not (isinstance(target, ast.Attribute) and isinstance(node.value, ast.Lambda)), path.name
+
+
+def test_at_most_six_patches():
+    used = [
+        f"{path.name}:{node.lineno}"
+        for path in (PACKAGE / "seams").glob("*.py")
+        for node in nodes(path, ast.Call)
+        if ast.unparse(node.func) == "replaced"
+    ]
+    assert 0 < len(used) <= 6, used
+
+
+def test_the_installed_versions_are_those_that_the_seams_know():
+    from grpo_ext.seams import version
+
+    assert version.installed() in version.FILES and int(transformers.__version__.split(".")[0]) >= 5
