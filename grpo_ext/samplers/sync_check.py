@@ -34,7 +34,7 @@ class SyncCheck:
         self._checked: int | None = None
 
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
-        """The mean absolute difference of log-probs; `None` where no check is due. All ranks call it.
+        """The mean absolute difference of log-probs; `None` where no check is due, or no token counts. All ranks call it.
 
         Args:
             table: what the engine has just sampled.
@@ -47,11 +47,12 @@ class SyncCheck:
         due = self._checked is None or self.engine.syncs - self._checked >= self.every
         if not self.every or not due or table.sampling_per_token_logps is None:
             return None
-        self._checked = self.engine.syncs
         if self.limit is None:
             self.limit = 1e-3 if self.engine.dtype() == "float32" else 0.2
         total, tokens = ranks.total(torch.stack(self._apart(table, score))).tolist()
-        difference = total / max(tokens, 1.0)
+        if not tokens:  # all of them were cut off and are masked
+            return None
+        self._checked, difference = self.engine.syncs, total / tokens
         if not difference <= self.limit:
             raise EngineFailure(
                 f"vLLM's log-probs are {difference:.3g} from the trainer's on average, and at most {self.limit:g} was "

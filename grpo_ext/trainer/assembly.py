@@ -74,6 +74,11 @@ def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
     """
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
     schedule = settings.schedule_of(args)
+    if sampler is not None and (trainer.as_trl or settings.trl_generates(trainer)):
+        raise ValueError(
+            "TRL samples itself for images, tools, environments and loss_normalization: micro_batch, and would not ask the "
+            "sampler that is given: take it out."
+        )
     sampler = sampler or make_sampler(trainer, settings.watches(trainer), schedule.moves)
     params = scoring_params(trainer, sampler, schedule.moves)
     layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)

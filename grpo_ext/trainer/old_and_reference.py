@@ -123,7 +123,12 @@ class OldAndReference:
 
     def _corrected(self, table: Scored) -> Scored:
         args, old, sampled = self.trainer.args, table.old_per_token_logps, table.sampling_per_token_logps
-        assert old is not None and sampled is not None
+        assert old is not None
+        if sampled is None:
+            raise ValueError(
+                f"The sampler ({self.trainer.parts.sampler.name}) gave no log-probs, which its correction is made "
+                "of. Let it give them, or set vllm_importance_sampling_correction: false."
+            )
         bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
         mask = table.loss_mask
         ratio = sampler_correction(old, sampled, mask, args.vllm_importance_sampling_mode, *bounds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from datasets import Dataset
@@ -9,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.objective.presets import preset_values
 from grpo_ext.samplers.base import Synchronous
 from grpo_ext.step.records import Generation
 
@@ -45,7 +48,7 @@ def weights(folder, out, noise, length, **settings):
     return batch.importance_sampling_ratio.expand(ROWS, length)
 
 
-def make(folder, out, noise, length, **settings):
+def make(folder, out, noise, length, sampler_class=NoisySampler, **settings):
     args = GRPOExtConfig(
         output_dir=str(out),
         per_device_train_batch_size=ROWS,
@@ -55,7 +58,7 @@ def make(folder, out, noise, length, **settings):
         bf16=False,
         **{"max_completion_length": length, **settings},
     )
-    sampler = NoisySampler(noise, length)
+    sampler = sampler_class(noise, length)
     trainer = GRPOExtTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
         reward_funcs=[lambda completions, **kwargs: [float(len(c) % 3) for c in completions]],
@@ -132,3 +135,21 @@ def test_the_default_is_ours_and_a_plain_config_keeps_trls(tmp_path):
     ours, theirs = (cls(str(tmp_path), use_cpu=True, bf16=False) for cls in (GRPOExtConfig, GRPOConfig))
     assert ours.vllm_importance_sampling_mode == "token_truncate"
     assert theirs.vllm_importance_sampling_mode == "sequence_mask"
+
+
+class SilentSampler(NoisySampler):
+    """Gives no log-probs."""
+
+    def sample(self, request):
+        return replace(super().sample(request), sampling_logps=None)
+
+
+def test_another_engine_without_log_probs_is_told(tiny_folder, tmp_path):
+    trainer = make(tiny_folder, tmp_path, 0.05, 8, sampler_class=SilentSampler)
+    with pytest.raises(ValueError, match=r"\(noisy\) gave no log-probs.*vllm_importance_sampling_correction: false"):
+        trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
+
+
+def test_a_sampler_that_would_not_be_asked_is_refused(tiny_folder, tmp_path):
+    with pytest.raises(ValueError, match="would not ask the sampler that is given"):
+        make(tiny_folder, tmp_path, 0.05, 8, **preset_values("trl"))
