@@ -238,7 +238,8 @@ def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """A generation in random order, in so many slices, each with its images."""
-    shuffled: Any = shuffle_sequence_dict({**split_pixel_values_by_grid(table)})
+    by_image: Any = split_pixel_values_by_grid(table)
+    shuffled: Any = shuffle_sequence_dict(by_image)
     parts: list[Any] = split_tensor_dict(shuffled, number)
     return [dict(unsplit_pixel_values_by_grid(part)) for part in parts]
 
