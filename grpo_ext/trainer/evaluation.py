@@ -54,7 +54,7 @@ def evaluate_policy(trainer: GRPOExtTrainer, eval_dataset: Any, prefix: str) -> 
     start = time.perf_counter()
     rows = list(datasets)
     samples = _decode_and_score(trainer, rows)
-    trainer.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
+    trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
     metrics = _figures(trainer, samples, prefix)
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(dict(metrics))
@@ -71,7 +71,7 @@ def _decode_and_score(trainer: GRPOExtTrainer, rows: list[dict[str, Any]]) -> li
     completions = _decode(trainer, [rows[i]["prompt"] for i in mine])
     extras = {"trainer_state": trainer.state, "log_extra": _ignore, "log_metric": _ignore}
     samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer), extras)
-    trainer.judge.settle()
+    trainer.parts.judge.settle()
     own = max(min(share, len(rows) - rank * share), 0)  # what comes after them only fills the last ranks' calls
     samples = [replace(s, row=mine[s.row]) for s in samples if s.row < own]
     return gather_object(samples)
