@@ -62,13 +62,17 @@ class RolloutSettings:
 
 @dataclass(frozen=True)
 class Judged:
-    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks."""
+    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks.
+
+    In `given` a reward that did not score a completion is NaN; in `rewards` its gaps are filled.
+    """
 
     rows: list[Row]
     prompts: list[Any]
     completions: list[Any]
     truncated: list[bool]
     table: Scored
+    given: Tensor  # (B of all ranks, R)
     rewards: Tensor  # (B of all ranks, R)
     advantages: Tensor  # (B of all ranks,)
     lengths: list[int]
@@ -126,7 +130,7 @@ class Rollout:
         self.judge.settle()
         judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
         self.scores.check_sync(judged.table)
-        self._hand_out(judged)
+        self._hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
         if self.trainer.model.training:
             self.log.start()
             self._judge_groups(self._whole_prompts(rows), judged.rewards)
@@ -155,12 +159,13 @@ class Rollout:
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
         table = self.scores(table) if scored else table
         rule = self._rule
-        rewards = fill_unscored(self.judge.rewards(rows, prompts, completions, ids), rule.num_generations)
+        given = self.judge.rewards(rows, prompts, completions, ids)
+        rewards = fill_unscored(given, rule.num_generations)
         advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
         table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
-        return Judged(rows, prompts, completions, truncated, table, rewards, advantages, lengths)
+        return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths)
 
     def _sample(self, prompts: list[Any]) -> Any:
         state, schedule = self.trainer.state, self.settings.schedule
@@ -280,7 +285,7 @@ class Rollout:
 
     def _hand_out(self, judged: Judged) -> None:
         j = judged
-        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.rewards, j.advantages)
+        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.given, j.advantages)
 
     def _log_groups(self) -> None:
         metrics = seam.metrics_of(self.trainer)

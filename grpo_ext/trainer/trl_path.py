@@ -37,8 +37,8 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
 
     ranks, own = trainer.accelerator.num_processes, len(rows)
     mine = slice(trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own)
-    prompts, completions, rewards, _ = seam.last_completions(trainer, own * ranks)
-    rewards = fill_unscored(rewards, rule.num_generations)
+    prompts, completions, given, _ = seam.last_completions(trainer, own * ranks)
+    rewards = fill_unscored(given, rule.num_generations)
     ids, mask = table["completion_ids"], table["completion_mask"].bool()
     tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
     asked = [row[kept].tolist() for row, kept in zip(table["prompt_ids"], table["prompt_mask"].bool(), strict=True)]
@@ -54,7 +54,7 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
     }
     lengths = [len(row) for row in tokens]
     scored = as_scored({**table, **more}, own)
-    return Judged(rows, prompts[mine], completions[mine], truncated, scored, rewards, advantages, lengths)
+    return Judged(rows, prompts[mine], completions[mine], truncated, scored, given, rewards, advantages, lengths)
 
 
 def as_scored(table: dict[str, Any], rows: int) -> Scored:

@@ -106,7 +106,11 @@ def test_several_iterations_and_generations_that_span_steps(tiny_folder, tmp_pat
 def test_groups_that_are_too_old_are_not_used(tiny_folder, tmp_path):
     settings = {"group_filter": "refill", "num_iterations": 2, "max_staleness": 2}
     trainer, _ = train(tiny_folder, tmp_path, steps=3, **settings)
-XX
+    carried = trainer.parts.rollout.carried
+    assert carried is not None and set(carried.steps) == {trainer.state.global_step - 1}
+    assert fresh(carried, trainer.state.global_step + 1, trainer.args.max_staleness)[1] == 0
+    assert fresh(carried, trainer.state.global_step + 3, trainer.args.max_staleness) == (None, len(carried))
+
 
 def test_streams(tiny_folder, tmp_path):
     trainer, steps = train(
@@ -129,7 +133,8 @@ def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
     """Format varies in every group, the outcome does not in `DEAD`: judged by the sum no group would be filtered."""
     trainer, _ = train(tiny_folder, tmp_path, group_filter="drop")
     assert trainer.reward_func_names[trainer.parts.rollout.settings.outcome] == "solved"
-    rewards = trainer._rewards.view(GROUPS, -1, 2)
+    rewards = torch.stack([torch.tensor(list(trainer._logs["rewards"][n])) for n in ("solved", "shaped")], dim=1)
+    rewards = rewards.view(GROUPS, -1, 2)
     assert (rewards[:, :, 1].std(1) > 0).all()
     assert [bool(x) for x in rewards[:, :, 0].std(1) == 0] == [n in DEAD for n in (1, 2, 3, 4)]
     assert trainer.state.log_history[0]["groups/kept"] == 2
