@@ -142,9 +142,10 @@ class Rollout:
     def generate(self, rows: list[Row], scored: bool = True) -> Judged:
         """Complete these rows and judge the completions; with `scored`, score them under old and reference, too."""
         if self.settings.by_trl:
-            table = seam.trl_generation(self.trainer, rows)
-            self.judge.settle()
-            judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
+            with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
+                table = seam.trl_generation(self.trainer, rows)
+                self.judge.settle()
+                judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
             return replace(judged, table=self.scores(judged.table)) if scored else judged
         generation = self._sample([row["prompt"] for row in rows])
         ids, prompts = generation.completion_ids, [row["prompt"] for row in rows]
