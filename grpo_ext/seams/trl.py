@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -213,6 +214,28 @@ def keep_completions(
         noted = gather_object(trainer._pending_metrics.get(name, []))
         metrics_of(trainer)[name].append(float(torch.tensor(noted, dtype=torch.float32).mean()))
     trainer._pending_metrics.clear()
+
+
+@contextmanager
+def whole_table(trainer: Any, rows: int) -> Iterator[None]:
+    """Let TRL's table of completions, which keeps no more than a training generation, hold so many rows within."""
+    logs = trainer._logs
+    before = logs["prompt"].maxlen
+    for name in trainer.reward_func_names:
+        logs["rewards"][name]  # made where it is not there yet
+    _resize(logs, max(before, rows))
+    try:
+        yield
+    finally:
+        _resize(logs, before)
+
+
+def _resize(logs: dict[str, Any], most: int) -> None:
+    for name, value in logs.items():
+        if isinstance(value, deque):
+            logs[name] = deque(value, maxlen=most)
+        else:
+            _resize(value, most)
 
 
 def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor]:
