@@ -31,6 +31,8 @@ from countdown_runs import warm_start
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.run.parts import train_rows
+from grpo_ext.samplers.base import Request
+from grpo_ext.seams import trl as seam
 
 ENGINES = {
     "transformers": {"fast_generate": False},
@@ -63,9 +65,10 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict], step: int) -> tuple[in
     prompts = [example["prompt"] for example in examples]
     template = trainer.processing_class.apply_chat_template
     ids = template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
-    trainer.state.global_step = step  # a new step, before which vLLM is given the weights
+    sampler = trainer.parts.sampler
     start = time.perf_counter()
-    completions, _ = trainer._generate_single_turn(ids, None, {}, 8)
+    sampler.submit(Request(prompts, ids, 8, step, 1.0))  # a new step, for which vLLM is given the weights
+    completions = sampler.collect().completion_ids
     return sum(map(len, completions)), time.perf_counter() - start
 
 
@@ -79,8 +82,8 @@ def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> d
         tokens, seconds = sample(trainer, examples, step)
         rates.append(tokens / seconds)
     if trainer.use_vllm:
-        trainer._generate_and_score_completions(examples)
-        apart = trainer._metrics["train"]["sampling/sync_difference"][-1]
+        trainer.parts.rollout(examples)
+        apart = seam.metrics_of(trainer)["sampling/sync_difference"][-1]
     return {"rate": statistics.median(rates[1:]), "apart": apart}
 
 

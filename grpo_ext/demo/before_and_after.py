@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grpo_ext.evaluation.load import outcome_of
+from grpo_ext.evaluation.evaluate_recipe import outcome_of
 from grpo_ext.evaluation.table import figure
 from grpo_ext.observe.plots import plot_run
 from grpo_ext.recipe.load import Recipe

@@ -76,6 +76,22 @@ class ServerClient(VLLMClient):
                 raise ConnectionError(f"no vLLM server was up at {self.base_url} within {total_timeout:g} s ({cause})")
             time.sleep(retry_interval)
 
+    def get_server_info(self) -> dict[str, Any]:
+        """The configuration that the server runs with. TRL 1.15's client does not ask for it.
+
+        Raises:
+            RuntimeError: if the server does not tell it.
+        """
+        answer = self.session.get(f"{self.base_url}/server_info", params={"config_format": "json"})
+        if answer.status_code == 404:
+            raise RuntimeError(
+                f"The vLLM server at {self.base_url} takes no weights as it runs. Start it with `grpo-ext serve`, or with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment."
+            )
+        if answer.status_code != 200:
+            raise RuntimeError(f"Request failed: {answer.status_code}, {answer.text}")
+        return answer.json()["vllm_config"]
+
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Join the server's workers, by gloo where that is what they have, else as TRL does."""
         self._device = device

@@ -64,7 +64,6 @@ ENGINE_METHODS: dict[type, dict[str, tuple[str, ...]]] = {
     VLLMClient: {
         "__init__": ("self", "base_url", "host", "server_port", "group_port", "connection_timeout"),
         "check_server": ("self", "total_timeout", "retry_interval"),
-        "get_server_info": ("self",),
         "get_world_size": ("self",),
         "generate": ("self", "prompts"),
         "init_communicator": ("self", "device"),

@@ -255,8 +255,10 @@ def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
-    """TRL's own generation, rewards and scores, for images, tools and environments."""
-    return GRPOTrainer._generate_and_score_completions(trainer, rows)
+    """TRL's own generation and rewards, for images, tools and environments; log-probs of vLLM's completions and of the
+    reference are left to us."""
+    with replaced(trainer, vllm_importance_sampling_correction=False, beta=0.0):
+        return GRPOTrainer._generate_and_score_completions(trainer, rows)
 
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:

@@ -54,11 +54,18 @@ class OldAndReference:
                 table = self._reference(table)
         if self.corrects:
             table = self._corrected(table)
-        self.check_sync(table)
         return table
 
+    def with_kept(self, table: Scored) -> Scored:
+        """The table with `old_per_token_logps` and `kept`, which a pass finds before the policy moves on."""
+        with torch.no_grad(), seam.without_checkpointing(self.trainer):
+            return self._old(table)
+
     def check_sync(self, table: Scored) -> None:
-        """Compare the log-probs of an engine that has just sampled with ours, where that is due; log the difference."""
+        """Compare vLLM's log-probs of what it has just sampled with ours, where that is due; log the difference.
+
+        Call it before older completions are put beside them: those have log-probs of older weights.
+        """
         if self.sync_check is None or table.model_inputs:
             return
         difference = self.sync_check.difference(table, self.policy_logps, self.ranks)

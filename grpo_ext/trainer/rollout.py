@@ -128,6 +128,7 @@ class Rollout:
                 found = seam.trl_generation(self.trainer, rows)
                 self.judge.settle()
                 judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
+            self.scores.check_sync(judged.table)
             return replace(judged, table=self.scores(judged.table)) if scored else judged
         generation = self._sample([row["prompt"] for row in rows])
         ids, prompts = generation.completion_ids, [row["prompt"] for row in rows]
@@ -140,6 +141,7 @@ class Rollout:
         truncated = self.settings.ends.truncated(generation.prompt_ids, ids)
         left_out = torch.tensor(truncated) & self.settings.mask_truncated
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
+        self.scores.check_sync(table)
         table = self.scores(table) if scored else table
         rule = self._rule
         given = self.judge.rewards(rows, prompts, completions, ids)
@@ -181,17 +183,17 @@ class Rollout:
         size, step, made = self._rule.num_generations, self.trainer.state.global_step, []
         supply, rule = self.order.further, self.settings.refill
         assert supply is not None
-        # a sampler that does not tell what it kept: the pass that scores a completion first finds it out
-        now = self.scores.finds_kept
+        # what a sampler that does not tell it has kept is found by a pass, while the policy is the one that sampled
+        finds_kept = rule.may_carry and self.scores.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
             copies = [dict(row) for row in prompts for _ in range(size)]
-            judged = self.generate(copies[self.ranks.mine(len(copies))], scored=now)
+            judged = self.generate(copies[self.ranks.mine(len(copies))], scored=False)
             if judged.table.model_inputs:
                 raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
             made.append(judged)
             kept = self._judge_groups(prompts, judged.rewards).kept
-            table = judged.table
+            table = self.scores.with_kept(judged.table) if finds_kept else judged.table
             if self.ranks.count > 1:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
             return Groups(table, judged.rewards, (step,) * len(prompts)), kept

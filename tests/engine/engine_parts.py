@@ -32,7 +32,12 @@ def spread(completions, **_):
     return [sum(map(ord, c[-1]["content"])) % 17 / 16 for c in completions]
 
 
-def make_trainer(engine_folder, output_dir, peft_config=None, **options):
+def fifth(completions, **_):
+    """A reward of 1 for every fifth completion or so, else 0."""
+    return [float(sum(map(ord, c[-1]["content"])) % 5 == 0) for c in completions]
+
+
+def make_trainer(engine_folder, output_dir, peft_config=None, reward=spread, **options):
     """A trainer at a learning rate that moves every log-prob by much in a step."""
     from grpo_ext import GRPOExtConfig, GRPOExtTrainer
     from grpo_ext.tasks.countdown import Countdown
@@ -59,7 +64,7 @@ def make_trainer(engine_folder, output_dir, peft_config=None, **options):
         },
     )
     rows = Countdown(num_problems=64, max_numbers=3, max_number=9, operators="+-", max_target=30).dataset("train")
-    return GRPOExtTrainer(str(engine_folder), [spread], args, rows, peft_config=peft_config)
+    return GRPOExtTrainer(str(engine_folder), [reward], args, rows, peft_config=peft_config)
 
 
 def differences(trainer) -> list[float]:

@@ -7,9 +7,9 @@ from typing import get_args
 import pytest
 import torch
 from engine_parts import STEPS, differences, lora, make_trainer, without_sync
-from grpo_ext.trainer.adapter_sync import AdapterGeneration, check_adapter
 
 from grpo_ext.recipe.vllm_options import LORA_RANKS
+from grpo_ext.samplers.vllm_adapter import AdapterGeneration, check_adapter
 from grpo_ext.vllm import EngineFailure
 
 pytestmark = pytest.mark.vllm

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_parts import STEPS, check_truncated, differences, lora, make_trainer, without_sync
+from engine_parts import STEPS, check_truncated, differences, fifth, lora, make_trainer, without_sync
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm as packed  # before any engine is made
 
+from grpo_ext.objective.presets import preset_values
 from grpo_ext.vllm import EngineFailure, plugin
 
 pytestmark = pytest.mark.vllm
@@ -55,6 +56,31 @@ def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampli
     check_truncated(differences(trainer), CLOSE)
     ratios = [e["sampling/importance_sampling_ratio/mean"] for e in trainer.state.log_history if "loss" in e]
     assert ratios == pytest.approx([1.0] * STEPS, abs=5e-3)
+
+
+def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
+    """TRL's own generation and loss: weights once a step, and log-probs of them."""
+    given = preset_values("trl")
+    trainer = make_trainer(engine_folder, tmp_path, **given)
+    assert trainer.as_trl
+    assert max(differences(trainer)) <= CLOSE
+    assert trainer.vllm_generation.syncs == STEPS
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert max(entry["sampling/sync_difference"] for entry in logged) <= CLOSE
+    assert [e["sampling/importance_sampling_ratio/mean"] for e in logged] == pytest.approx([1.0] * STEPS, abs=1e-3)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 20}], ids=["whole", "truncated"])
+def test_refilled_groups_are_scored_under_the_weights_that_sampled_them(engine_folder, tmp_path, sampling):
+    """Groups carried from one step to the next keep the log-probs of their own policy; new ones alone are checked."""
+    options = {"group_filter": "refill", "max_staleness": 2, "per_device_train_batch_size": 16, **sampling}
+    trainer = make_trainer(engine_folder, tmp_path, reward=fifth, **options)
+    found = differences(trainer)
+    assert max(found) <= CLOSE if not sampling else check_truncated(found, CLOSE) is None
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert sum(entry["groups/reused"] for entry in logged) > 0
+    assert sum("sampling/sync_difference" in entry for entry in logged) == trainer.vllm_generation.syncs
+    assert max(entry.get("sampling/sync_difference", 0.0) for entry in logged) <= CLOSE
 
 
 def test_stale_tied_head_ends_the_run(engine_folder, tmp_path, monkeypatch):

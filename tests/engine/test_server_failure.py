@@ -14,9 +14,9 @@ import pytest
 import requests
 from conftest import REPO
 from engine_parts import free_port, outside
-from grpo_ext.trainer.resume import what_is_wrong
 
 from grpo_ext import load_recipe
+from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.vllm.of_recipe import server_of
 
 pytestmark = pytest.mark.vllm
