@@ -238,14 +238,15 @@ def _resize(logs: dict[str, Any], most: int) -> None:
             _resize(value, most)
 
 
-def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor]:
-    """Prompts, completions and rewards (rows, R) of TRL's last generation, of all ranks."""
+def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
+    """Prompts, completions, rewards (rows, R) and advantages (rows,) of TRL's last generation, of all ranks."""
     logs = trainer._logs
     rewards = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
     return (
         list(logs["prompt"])[-rows:],
         list(logs["completion"])[-rows:],
         torch.tensor(rewards, device=trainer.accelerator.device).T,
+        torch.tensor(list(logs["advantages"])[-rows:], device=trainer.accelerator.device),
     )
 
 

@@ -42,13 +42,11 @@ class OldAndReference:
         uses = args.steps_per_generation * trainer.num_iterations
         self.outlives = args.gradient_accumulation_steps % uses != 0  # a generation is trained on in several steps
         self.finds_kept = scorer.params.truncated and not told
-        # what truncation kept is found by the policy that sampled, before a group is carried to the next one
-        self.before_carrying = self.finds_kept and args.group_filter == "refill"
 
     def __call__(self, table: Scored) -> Scored:
         """The table with `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where needed."""
         with torch.no_grad(), seam.without_checkpointing(self.trainer):
-            if self.outlives or self.corrects or self.before_carrying:
+            if self.outlives or self.corrects:
                 table = self._old(table)
             if self.trainer.beta:
                 table = self._reference(table)
