@@ -33,9 +33,9 @@ class TimedSession(requests.Session):
         for scheme in ("http://", "https://"):
             self.mount(scheme, HTTPAdapter(pool_maxsize=64))
 
-    def request(self, method: Any, url: Any, **kwargs: Any) -> requests.Response:
+    def request(self, method: Any, url: Any, *args: Any, **kwargs: Any) -> requests.Response:
         kwargs["timeout"] = kwargs.get("timeout") or (PROBE_SECONDS, self.seconds)
-        return super().request(method, url, **kwargs)
+        return super().request(method, url, *args, **kwargs)
 
 
 class ServerClient(VLLMClient):
