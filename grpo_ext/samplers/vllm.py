@@ -15,10 +15,10 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from peft import PeftModel
-from trl import GRPOConfig
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
+from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Request, Synchronous
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.function import logp_tensors
@@ -68,7 +68,10 @@ class EngineGeneration(VLLMGeneration):
         options: the trainer's arguments; the others are TRL's.
     """
 
-    def __init__(self, options: GRPOConfig, *args: Any, **kwargs: Any):
+    options: GRPOExtConfig
+    model: Any
+
+    def __init__(self, options: GRPOExtConfig, *args: Any, **kwargs: Any):
         self.options, self.syncs = options, 0
         super().__init__(*args, **kwargs)
 
@@ -94,8 +97,8 @@ class EngineGeneration(VLLMGeneration):
 
         register()  # also where the package's entry points are not installed
         weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
-        dtype = engine_dtype(weights, self.options.bf16, self.options.fp16)
-        return cpu_engine(TextModel.of(self.model.config), dtype, self.max_num_seqs, self.max_model_length)
+        dtype = engine_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
+        return cpu_engine(TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length)
 
     def dtype(self) -> str:
         """What the engine computes in, such as `"float32"`; asked by all ranks."""

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel
@@ -154,7 +154,7 @@ class AdapterClient(ServerClient):
 
 def trained(model: PeftModel) -> LoraConfig:
     """The config of the adapter that is trained."""
-    return model.peft_config[model.active_adapter]
+    return cast(LoraConfig, model.peft_config[model.active_adapter])
 
 
 def check_adapter(model: Any) -> None:

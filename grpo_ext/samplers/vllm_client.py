@@ -21,7 +21,7 @@ from grpo_ext.vllm.transfer import WeightGroup, own_address
 
 PROBE_SECONDS = 5.0  # that a healthy server may take to say so
 GROUP_SECONDS = 120.0  # that the workers may take to join, and one tensor to travel
-NOTHING = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
+NOTHING: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
 
 
 class TimedSession(requests.Session):
@@ -33,8 +33,9 @@ class TimedSession(requests.Session):
         for scheme in ("http://", "https://"):
             self.mount(scheme, HTTPAdapter(pool_maxsize=64))
 
-    def request(self, *args: Any, timeout: Any = None, **kwargs: Any) -> requests.Response:
-        return super().request(*args, timeout=timeout or (PROBE_SECONDS, self.seconds), **kwargs)
+    def request(self, method: Any, url: Any, *args: Any, **kwargs: Any) -> requests.Response:
+        kwargs["timeout"] = kwargs.get("timeout") or (PROBE_SECONDS, self.seconds)
+        return super().request(method, url, *args, **kwargs)
 
 
 class ServerClient(VLLMClient):
@@ -47,6 +48,8 @@ class ServerClient(VLLMClient):
         failure: what went wrong, `None` where nothing did.
         refused: whether the server answered that the request was wrong, so that asking again is of no use.
     """
+
+    communicator: Any
 
     def __init__(self, *args: Any, request_timeout: float, **kwargs: Any):
         self.failure: str | None = None
@@ -107,7 +110,8 @@ class ServerClient(VLLMClient):
             super().init_communicator(device)
 
     def _join_by_gloo(self) -> None:
-        place = {"address": own_address(self.host), "port": self.group_port + self._joins, "seconds": GROUP_SECONDS}
+        place: dict[str, Any] = {"address": own_address(str(self.host)), "port": self.group_port + self._joins}
+        place["seconds"] = GROUP_SECONDS
         self._joins += 1  # another port each time: the last one may not be free yet
         ranks = self.get_world_size() + 1
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -126,10 +130,10 @@ class ServerClient(VLLMClient):
         self._attempt(lambda: send(metadata, named_params))
         for (
             _
-        ) in named_params:  # after a failure, too: other ranks gather along, and a merged adapter is taken out again
+        ) in named_params:  # to its end after a failure, too: other ranks gather along, an adapter is taken out again
             pass
 
-    def _send_by_gloo(self, metadata, named_params) -> None:
+    def _send_by_gloo(self, metadata: Any, named_params: Any) -> None:
         names, dtype_names, shapes = (list(field) for field in zip(*metadata, strict=True))
         update = {"names": names, "dtype_names": dtype_names, "shapes": shapes}
         self._start_weight_update()

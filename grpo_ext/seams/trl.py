@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -215,14 +216,37 @@ def keep_completions(
     trainer._pending_metrics.clear()
 
 
-def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor]:
-    """Prompts, completions and rewards (rows, R) of TRL's last generation, of all ranks."""
+@contextmanager
+def whole_table(trainer: Any, rows: int) -> Iterator[None]:
+    """Let TRL's table of completions, which keeps no more than a training generation, hold so many rows within."""
+    logs = trainer._logs
+    before = logs["prompt"].maxlen
+    for name in trainer.reward_func_names:
+        logs["rewards"][name]  # made where it is not there yet
+    _resize(logs, max(before, rows))
+    try:
+        yield
+    finally:
+        _resize(logs, before)
+
+
+def _resize(logs: dict[str, Any], most: int) -> None:
+    for name, value in logs.items():
+        if isinstance(value, deque):
+            logs[name] = deque(value, maxlen=most)
+        else:
+            _resize(value, most)
+
+
+def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
+    """Prompts, completions, rewards (rows, R) and advantages (rows,) of TRL's last generation, of all ranks."""
     logs = trainer._logs
     rewards = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
     return (
         list(logs["prompt"])[-rows:],
         list(logs["completion"])[-rows:],
         torch.tensor(rewards, device=trainer.accelerator.device).T,
+        torch.tensor(list(logs["advantages"])[-rows:], device=trainer.accelerator.device),
     )
 
 
@@ -240,7 +264,8 @@ def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """A generation in random order, in so many slices, each with its images."""
-    shuffled: Any = shuffle_sequence_dict({**split_pixel_values_by_grid(table)})
+    by_image: Any = split_pixel_values_by_grid(table)
+    shuffled: Any = shuffle_sequence_dict(by_image)
     parts: list[Any] = split_tensor_dict(shuffled, number)
     return [dict(unsplit_pixel_values_by_grid(part)) for part in parts]
 

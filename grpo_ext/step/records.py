@@ -237,13 +237,15 @@ def join(parts: Sequence[Scored]) -> Scored:
             return None
         if any(isinstance(value, list) for value in values):
             return [item for value in values for item in value]
+        # one part alone may be as wide as a value that has one column a row
+        tokens = all(v is None or part.has_tokens(v) for part, v in zip(parts, values, strict=True))
         found = []
         for part, value in zip(parts, values, strict=True):
             if value is None:
                 value = torch.full((len(part), part.width), MISSING[name], device=part.completion_ids.device)
             if name in PROMPT:
                 value = pad(value, (prompt - value.size(1), 0))
-            elif part.has_tokens(value):
+            elif tokens:
                 value = pad(value, (0, width - value.size(1)), value=PADDING.get(name, 0.0))
             found.append(value)
         return torch.cat(found)

@@ -90,7 +90,7 @@ def refill(
         rule: how far to go.
     """
     live, expired = fresh(carried, step, rule.max_staleness)
-    dead, reused, drawn = None, count(live), 0
+    dead, reused, drawn = None, min(count(live), wanted), 0
     for _ in range(1 + rule.max_rounds):
         if count(live) >= wanted:
             break

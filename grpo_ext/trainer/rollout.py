@@ -112,7 +112,7 @@ class Rollout:
         self.judge.settle()
         judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
         self.scores.check_sync(judged.table)
-        self._hand_out(judged)
+        self._hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
         if self.trainer.model.training:
             self.log.start()
             self._judge_groups(self._whole_prompts(rows), judged.rewards)
@@ -124,9 +124,10 @@ class Rollout:
     def generate(self, rows: list[Row], scored: bool = True) -> Judged:
         """Complete these rows and judge the completions; with `scored`, score them under old and reference, too."""
         if self.settings.by_trl:
-            found = seam.trl_generation(self.trainer, rows)
-            self.judge.settle()
-            judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
+            with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
+                found = seam.trl_generation(self.trainer, rows)
+                self.judge.settle()
+                judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
             self.scores.check_sync(judged.table)
             return replace(judged, table=self.scores(judged.table)) if scored else judged
         generation = self._sample([row["prompt"] for row in rows])

@@ -17,6 +17,7 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import our_engine
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
+from grpo_ext.seams.trl import whole_table
 from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
@@ -116,7 +117,8 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
         if self.as_trl:
-            return self.parts.rollout.watch_trl(inputs, super()._generate_and_score_completions(inputs))
+            with whole_table(self, len(inputs) * self.accelerator.num_processes):
+                return self.parts.rollout.watch_trl(inputs, super()._generate_and_score_completions(inputs))
         return self.parts.rollout(inputs)
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:

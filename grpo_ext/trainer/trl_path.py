@@ -34,7 +34,7 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
     """
     ranks, own = trainer.accelerator.num_processes, len(rows)
     mine = slice(trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own)
-    prompts, completions, given = seam.last_completions(trainer, own * ranks)
+    prompts, completions, given, _ = seam.last_completions(trainer, own * ranks)
     rewards = fill_unscored(given, rule.num_generations)
     ids, mask = table["completion_ids"], table["completion_mask"].bool()
     tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]

@@ -55,7 +55,7 @@ def main(out: Path) -> None:
         loss = trainer._compute_loss
 
         def noted(model, inputs, loss=loss, tokens=tokens):
-            tokens.append(int(inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()))
+            tokens.append(int(inputs.rows.attention_mask.sum()))
             return loss(model, inputs)
 
         trainer._compute_loss = noted

@@ -9,7 +9,9 @@ from conftest import REPO
 
 sys.path.insert(0, str(REPO / "benchmarks"))
 import invariance
-from grpo_ext.trainer.objective import TRL_LOSSES
+from invariance import TRL_LOSSES
+
+from grpo_ext.step import feed
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +20,7 @@ def test_two_ranks_have_the_gradient_of_one(tiny_folder, monkeypatch):
     import trl.trainer.grpo_trainer as module
 
     monkeypatch.setattr(module, "shuffle_sequence_dict", module.shuffle_sequence_dict)
+    monkeypatch.setattr(feed, "random_order", feed.random_order)
     invariance.keep_order()
     jobs = [(loss, ga, ga, True, beta) for loss in TRL_LOSSES for beta in (0.0, 0.1) for ga in (1, 2, 4)]
     # generations larger and smaller than a step, and TRL's own as the control

@@ -147,6 +147,23 @@ def test_trl_s_own_evaluation_is_written_too(tiny_folder, tmp_path):
     assert {row["dataset"] for row in held_out} == {"small", "other"} and {row["step"] for row in held_out} == {0, 1}
 
 
+@pytest.mark.parametrize("policy", ["sampling", "trl"])
+def test_an_evaluation_in_batches_larger_than_a_generation_is_there_whole(tiny_folder, tmp_path, policy):
+    """By TRL, whose own table of completions holds no more than a generation."""
+    settings = {"eval_temperature": None, "per_device_eval_batch_size": 8, "gradient_accumulation_steps": 1}
+    settings |= {"max_steps": 1, "eval_steps": 1, "eval_on_start": False, "log_completions": True}
+    if policy == "trl":
+        settings |= {"loss_normalization": "micro_batch", "logprob_policy": "trl"}
+    trainer = make_trainer(tiny_folder, tmp_path, **settings)
+    trainer.eval_dataset = trainer.train_dataset.select(range(6))
+    trainer.train()
+    rows = [row for row in read(tmp_path / "samples.jsonl") if row["mode"] == "eval"]
+    assert [row["group"] for row in rows] == [group for group in range(6) for _ in range(4)]
+    assert len({row["prompt_id"] for row in rows}) == 6
+    assert [len({row["prompt_id"] for row in rows if row["group"] == group}) for group in range(6)] == [1] * 6
+    assert len(trainer._logs["prompt"]) == trainer.args.generation_batch_size  # TRL's table is as long as it was
+
+
 @pytest.mark.slow
 def test_two_ranks_write_one_log(tiny_folder, tmp_path):
     words = [

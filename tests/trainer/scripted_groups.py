@@ -20,12 +20,10 @@ from trl import GRPOTrainer
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
-from grpo_ext.trainer.objective import ExactObjective  # noqa: E402
-from grpo_ext.trainer.refill import FilteredGroups  # noqa: E402
 from invariance import Catch, fixed_completion, lucky  # noqa: E402
 from oracle import loss_of_step, token_logps  # noqa: E402
 
-from grpo_ext.recipe.schema import GRPOExtConfig  # noqa: E402
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer  # noqa: E402
 from grpo_ext.run.ranks import leave_ranks  # noqa: E402
 
 GROUP, LENGTH, GROUPS = 4, 9, 4  # completions a prompt, tokens a completion, groups an optimizer step
@@ -70,7 +68,7 @@ class Scripted(GRPOTrainer):
         return super()._calculate_rewards(inputs, *args)
 
 
-class Filtered(FilteredGroups, ExactObjective, Scripted):
+class Filtered(Scripted, GRPOExtTrainer):
     def __init__(self, *args, **kwargs):
         self.calls = []
         super().__init__(*args, **kwargs)
@@ -114,8 +112,8 @@ def train(folder, out, *, ranks=1, ga=1, steps=1, numbers=range(1, 25), further=
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
         callbacks=[catch],
     )
-    if trainer.further_prompts is not None:
-        trainer.further_prompts.position = further
+    if trainer.parts.order.further is not None:
+        trainer.parts.order.further.position = further
     trainer.train()
     return trainer, catch.steps
 
@@ -135,11 +133,9 @@ def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
         old.load_state_dict(sampled_by, strict=False)
         prompt = tokenizer(prompt_of(number))["input_ids"]
         group = [fixed_completion(prompt, n, len(tokenizer), tokenizer.eos_token_id) for n in range(GROUP)]
-        # TRL is given one pad token in place of no token at all, and rewards see it
-        ids = [c or [tokenizer.pad_token_id] for c in group]
-        outcome = solved(ids, ids, [number] * GROUP)
+        outcome = solved(group, group, [number] * GROUP)
         assert len(set(outcome)) > 1, f"{number} should have signal"
-        scores = torch.tensor([a + FORMAT * b for a, b in zip(outcome, shaped(ids, ids), strict=True)])
+        scores = torch.tensor([a + FORMAT * b for a, b in zip(outcome, shaped(group, group), strict=True)])
         rewards.append(scores)
         for completion, advantage in zip(group, (scores - scores.mean()) / (scores.std() + 1e-4), strict=True):
             with torch.no_grad():

@@ -12,27 +12,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
 import scripted_groups
-from grpo_ext.trainer.curriculum import PromptOrder
 from scripted_groups import DEAD
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-
-
-class Ordered(PromptOrder, scripted_groups.Filtered):
-    pass
-
-
-@pytest.fixture(autouse=True)
-def ordered(monkeypatch):
-    monkeypatch.setattr(scripted_groups, "Filtered", Ordered)
+from grpo_ext.curriculum.pass_rates import PassCount, prompt_id, write_pass_rates
 
 
 def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
     settings = {"curriculum": "adaptive", "group_filter": "refill", "learning_rate": 0.0, "pass_rate_decay": 0.9}
     settings["pass_threshold"] = 2.0  # the rewards are 0 to 4
     trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
-    chance = trainer.curriculum.probabilities()
-    seen = trainer.curriculum.rates.samples > 0
+    chance = trainer.parts.order.curriculum.probabilities()
+    seen = trainer.parts.order.curriculum.rates.samples > 0
     dead = [n - 1 for n in DEAD if seen[n - 1]]
     assert len(dead) >= 3
     live = [i for i in range(24) if seen[i] and i not in dead]
@@ -51,12 +42,12 @@ def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
 def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
     settings = {"curriculum": "adaptive", "learning_rate": 0.0}
     trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=3, **settings)
-    state = trainer.group_state()
+    state = trainer.parts.rollout.state_dict()
     other, _ = scripted_groups.train(tiny_folder, tmp_path, steps=1, **settings)
-    other.load_group_state(state)
+    other.parts.rollout.load_state_dict(state)
     sampler = other._get_train_sampler()
-    assert sampler.drawn == trainer._sampler.drawn and len(sampler.drawn) >= 3
-    assert other.curriculum.rates.counts() == trainer.curriculum.rates.counts()
+    assert sampler.drawn == trainer.parts.order.sampler.drawn and len(sampler.drawn) >= 3
+    assert other.parts.order.curriculum.rates.counts() == trainer.parts.order.curriculum.rates.counts()
 
 
 def test_refusals_of_curricula(tiny_folder, tmp_path):
@@ -64,8 +55,12 @@ def test_refusals_of_curricula(tiny_folder, tmp_path):
         scripted_groups.train(
             tiny_folder, tmp_path, curriculum="adaptive", make=lambda rows: rows.to_iterable_dataset()
         )
-    with pytest.raises(ValueError, match="needs a difficulty_column"):
+    with pytest.raises(ValueError, match="needs difficulty_column"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard")
+    others = tmp_path / "others.jsonl"
+    write_pass_rates(others, [PassCount(prompt_id("a prompt of another data set"), 1, 2)])
+    with pytest.raises(ValueError, match="needs a difficulty_column, or a pass_rates_file"):
+        scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard", pass_rates_file=str(others))
     with pytest.raises(ValueError, match=r"no column 'level'\. There are prompt, number"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard", difficulty_column="level")
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from grpo_ext.curriculum.groups import outcome_index
 from scripted_groups import DEAD, GROUPS, oracle, train
+
+from grpo_ext.step.judge import outcome_index
+from grpo_ext.step.refill import fresh
 
 # Prompts of each step and the step whose policy sampled them; worked out by hand from `DEAD`. Prompts 1 to 12 come from the
 # data loader, further ones from 13 on, and as many more are drawn as had no signal so far:
@@ -58,7 +60,7 @@ def test_without_staleness_nothing_is_generated_in_excess(tiny_folder, tmp_path)
     assert trainer.calls == [[1, 2, 3, 4], [13, 14], [15], [5, 6, 7, 8], [16]]
     plan = [[(1, 0), (4, 0), (13, 0), (15, 0)], [(5, 1), (6, 1), (8, 1), (16, 1)]]
     check_steps(tiny_folder, steps, plan)
-    assert "old_per_token_logps" not in trainer._buffered_inputs[0]
+    assert trainer.parts.feed.generation[0].old_per_token_logps is None
 
 
 @pytest.mark.parametrize("scale", ["group", "batch"])
@@ -97,16 +99,17 @@ def test_several_iterations_and_generations_that_span_steps(tiny_folder, tmp_pat
         (row["groups/reused"], row["groups/expired"]) for row in trainer.state.log_history if "groups/reused" in row
     ]
     assert ages == [(0, 0), (1, 0)]  # generated at step 0, used from step 4 on
-    old = trainer._buffered_inputs[0]["old_per_token_logps"]
-    assert old.shape == trainer._buffered_inputs[0]["completion_ids"].shape
+    used = trainer.parts.feed.generation[0]
+    assert used.old_per_token_logps.shape == used.completion_ids.shape
 
 
 def test_groups_that_are_too_old_are_not_used(tiny_folder, tmp_path):
     settings = {"group_filter": "refill", "num_iterations": 2, "max_staleness": 2}
     trainer, _ = train(tiny_folder, tmp_path, steps=3, **settings)
-    trainer.carried = trainer.carried or trainer._generate_groups(trainer.further_prompts.take(1))[0]
-    trainer.state.global_step += 3
-    assert trainer._fresh_groups() == (None, len(trainer.carried))
+    carried = trainer.parts.rollout.carried
+    assert carried is not None and set(carried.steps) == {trainer.state.global_step - 1}
+    assert fresh(carried, trainer.state.global_step + 1, trainer.args.max_staleness)[1] == 0
+    assert fresh(carried, trainer.state.global_step + 3, trainer.args.max_staleness) == (None, len(carried))
 
 
 def test_streams(tiny_folder, tmp_path):
@@ -119,18 +122,19 @@ def test_streams(tiny_folder, tmp_path):
 
 def test_state_goes_on_where_it_was(tiny_folder, tmp_path):
     trainer, _ = train(tiny_folder, tmp_path, steps=2, group_filter="refill")
-    state = trainer.group_state()
+    state = trainer.parts.rollout.state_dict()
     other, _ = train(tiny_folder, tmp_path, steps=1, group_filter="refill")
-    other.load_group_state(state)
-    assert other.carried.steps == (1,)
-    assert [row["number"] for row in other.further_prompts.take(2)] == [18, 19]
+    other.parts.rollout.load_state_dict(state)
+    assert other.parts.rollout.carried.steps == (1,)
+    assert [row["number"] for row in other.parts.order.further.take(2)] == [18, 19]
 
 
 def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
     """Format varies in every group, the outcome does not in `DEAD`: judged by the sum no group would be filtered."""
     trainer, _ = train(tiny_folder, tmp_path, group_filter="drop")
-    assert trainer.reward_func_names[trainer.outcome_reward] == "solved"
-    rewards = trainer._rewards.view(GROUPS, -1, 2)
+    assert trainer.reward_func_names[trainer.parts.rollout.settings.outcome] == "solved"
+    rewards = torch.stack([torch.tensor(list(trainer._logs["rewards"][n])) for n in ("solved", "shaped")], dim=1)
+    rewards = rewards.view(GROUPS, -1, 2)
     assert (rewards[:, :, 1].std(1) > 0).all()
     assert [bool(x) for x in rewards[:, :, 0].std(1) == 0] == [n in DEAD for n in (1, 2, 3, 4)]
     assert trainer.state.log_history[0]["groups/kept"] == 2

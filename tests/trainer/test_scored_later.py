@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from datasets import Dataset
-from grpo_ext.trainer.refill import FilteredGroups
-from grpo_ext.trainer.scored_later import OLD, unscored
-from scripted_groups import GROUP, train
 from trl import GRPOTrainer
 
+sys.path.insert(0, str(Path(__file__).parent))
+from scripted_groups import GROUP, train
+
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.objective.watch import Recorder
+from grpo_ext.samplers.base import Synchronous
+from grpo_ext.scoring.scorer import Scorer
+from grpo_ext.seams.generate import watching
+from grpo_ext.step.records import Generation
+from grpo_ext.trainer.old_and_reference import OldAndReference
 
 pytestmark = pytest.mark.slow
 
 
 def test_only_what_is_carried_is_scored_beforehand(tiny_folder, tmp_path, monkeypatch):
-    plain, scored = GRPOTrainer._get_per_token_logps_and_entropies, []
+    plain, scored = Scorer.score, []
 
-    def counted(self, model, input_ids, *args, **kwargs):
+    def counted(self, model, table, *args, **kwargs):
         if not torch.is_grad_enabled():
-            scored.append(len(input_ids))
-        return plain(self, model, input_ids, *args, **kwargs)
+            scored.append(len(table))
+        return plain(self, model, table, *args, **kwargs)
 
-    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", counted)
+    monkeypatch.setattr(Scorer, "score", counted)
     trainer, _ = train(tiny_folder, tmp_path, ga=2, steps=3, group_filter="refill")
     carried = [row["groups/carried"] for row in trainer.state.log_history if "groups/carried" in row]
     assert sum(scored) == sum(carried) * GROUP > 0
@@ -34,8 +44,24 @@ def even(completion_ids, **kwargs):
     return [float(sum(ids) % 2) for ids in completion_ids]
 
 
+class TellsNothing(Synchronous):
+    """transformers' sampling on the policy itself, of which it is not known what truncation kept."""
+
+    name = "tells nothing"
+
+    def sample(self, request):
+        recorder = Recorder(self.trainer.parts.scorer.params)
+        with watching(self.trainer.model, recorder):
+            ids, _ = GRPOTrainer._generate_single_turn(
+                self.trainer, request.prompt_ids, None, {}, request.num_generations
+            )
+        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, recorder.rows(ids)[1])
+
+
+@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("settings", [{}, {"top_k": 20, "min_p": 0.001}, {"gradient_checkpointing": True}])
-def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_folder, tmp_path, settings):
+def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_folder, tmp_path, settings, told):
+    settings = settings if told else {"top_k": 20, "beta": 0.0, **settings}
     args = GRPOExtConfig(
         output_dir=str(tmp_path),
         per_device_train_batch_size=8,
@@ -45,7 +71,6 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_
         max_steps=4,
         learning_rate=0.02,
         lr_scheduler_type="constant",
-        beta=0.04,
         group_filter="refill",
         sampler_check_share=1.0,
         logging_steps=1,
@@ -54,11 +79,21 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_
         use_cpu=True,
         bf16=False,
         disable_tqdm=True,
-        **{"gradient_checkpointing": False, **settings},
+        **{"beta": 0.04, "gradient_checkpointing": False, **settings},
     )
     rows = Dataset.from_list([{"prompt": f"Use {n}, 3 to make {n + 3}."} for n in range(1, 40)])
-    trainer = GRPOExtTrainer(model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows)
+    sampler = None if told else TellsNothing()
+    trainer = GRPOExtTrainer(
+        model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows, sampler=sampler
+    )
+    if sampler is not None:
+        sampler.trainer = trainer
+    feed, used = trainer.parts.feed, []
+    cut, feed.cut = feed.cut, lambda slices: (used.extend(slices), cut(slices))[1]
     trainer.train()
+    carried = [part for part in used if part.old_per_token_logps is not None]
+    truncated = trainer.parts.scorer.params.truncated
+    assert carried and all((part.kept is not None) == truncated for part in carried)
     logs = [row for row in trainer.state.log_history if "groups/reused" in row]
     assert sum(row["groups/reused"] for row in logs) > 0
     assert max(row["sampling/logp_difference/max"] for row in logs) < 2e-5
@@ -66,20 +101,35 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_
     assert max(ratios) > 0, "the policy moved, so that ratios of what it carried are clipped"
 
 
+class BeforeTheStep(OldAndReference):
+    """Scores every completion beforehand."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.outlives = True
+
+
 def test_generations_of_one_step_with_and_without_groups_carried_over(tiny_folder, tmp_path, monkeypatch):
-    """A step of two generations has the gradient that it has where TRL scores every completion beforehand."""
+    """A step of two generations has the gradient that it has where every completion is scored beforehand."""
     settings = {"ga": 4, "steps": 3, "steps_per_generation": 2, "group_filter": "refill"}
     trainer, steps = train(tiny_folder, tmp_path, **settings)
     reused = [row["groups/reused"] for row in trainer.state.log_history if "groups/reused" in row]
     assert sum(reused) > 0
-    monkeypatch.setattr(FilteredGroups, "_may_score_later", False)
-    _, before = train(tiny_folder, tmp_path / "before", **settings)
+    assert any(part.old_per_token_logps is None for part in trainer.parts.feed.generation)
+    monkeypatch.setattr("grpo_ext.trainer.assembly.OldAndReference", BeforeTheStep)
+    early, before = train(tiny_folder, tmp_path / "before", **settings)
+    assert not any(part.old_per_token_logps.isnan().any() for part in early.parts.feed.generation)
     for (ours, _), (theirs, _) in zip(steps, before, strict=True):
         largest = max(g.abs().max() for g in theirs.values())
         assert all((ours[name] - g).abs().max() <= 1e-5 * largest for name, g in theirs.items())
 
 
-def test_a_generation_that_trl_has_scored_stays_as_it_is():
-    table = {"completion_ids": torch.zeros(3, 4, dtype=torch.long)}
-    assert unscored({**table, OLD: torch.ones(3, 4)})[OLD].eq(1).all()
-    assert unscored(table)[OLD].isnan().all()
+def test_what_is_already_scored_stays_as_it_is(tiny_folder, tmp_path):
+    """`scored_everywhere` gives old log-probs to those rows alone that have none."""
+    trainer, _ = train(tiny_folder, tmp_path, group_filter="refill")
+    table = trainer.parts.rollout.carried.table
+    mark = torch.full_like(table.old_per_token_logps, torch.nan)
+    mark[0] = 7.0
+    found = trainer.parts.rollout.scores.scored_everywhere(replace(table, old_per_token_logps=mark))
+    assert found.old_per_token_logps[0].eq(7.0).all()
+    assert not found.old_per_token_logps.isnan().any() and (found.old_per_token_logps[1:] <= 0).all()

@@ -1,0 +1,102 @@
+"""When a completion counts as cut off, and how rewards become advantages."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+import torch
+
+from grpo_ext.step.judge import AdvantageRule, EndRule, outcome_index
+
+NAN = math.nan
+END, PAD = 2, 0
+
+
+@pytest.mark.parametrize(
+    "completion, truncated",
+    [([5, END], False), ([5, PAD], False), ([5, 6, 7, END], False), ([5, 6, 7, 8], True), ([5], True), ([], False)],
+)
+def test_without_an_end_token_a_completion_is_truncated_however_short(completion, truncated):
+    assert EndRule(frozenset((END, PAD)), limit=4).truncated([[1]], [completion]) == [truncated]
+
+
+@pytest.mark.parametrize(
+    "length, context, truncated", [(3, None, False), (4, None, True), (2, 5, False), (3, 5, True)]
+)
+def test_a_stop_string_ends_what_is_shorter_than_its_room(length, context, truncated):
+    """With a context of 5 and a prompt of 2 tokens there is room for 3."""
+    rule = EndRule(frozenset((END,)), limit=4, context=context, stop_strings=True)
+    assert rule.truncated([[1, 1]], [[7] * length]) == [truncated]
+    assert rule.truncated([[1, 1]], [[7] * (length - 1) + [END]]) == [False]
+
+
+def rule(**settings):
+    return AdvantageRule(**{"num_generations": 3, "weights": torch.tensor([1.0, 0.5]), **settings})
+
+
+REWARDS = torch.tensor([[1.0, 2.0], [0.0, NAN], [NAN, NAN], [1.0, 4.0], [1.0, 4.0], [1.0, 4.0]])
+
+
+def test_the_weighted_sum_leaves_out_what_is_missing():
+    found = rule().weighted(REWARDS)
+    torch.testing.assert_close(found, torch.tensor([2.0, 0.0, NAN, 3.0, 3.0, 3.0]), equal_nan=True)
+    assert rule().signal(REWARDS).tolist() == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize(
+    "settings, wanted",
+    [
+        ({"scale_rewards": "none"}, [1.0, -1.0]),
+        ({"scale_rewards": "group"}, [1 / (math.sqrt(2) + 1e-4), -1 / (math.sqrt(2) + 1e-4)]),
+        ({"scale_rewards": "group", "std_estimator": "population"}, [1 / (1 + 1e-4), -1 / (1 + 1e-4)]),
+        ({"scale_rewards": "batch"}, [1 / (statistics.stdev([2, 0, 3, 3, 3]) + 1e-4)] * 2),
+    ],
+)
+def test_advantages_by_hand(settings, wanted):
+    found = rule(**settings).advantages(REWARDS)
+    assert found[:2].abs().tolist() == pytest.approx([abs(x) for x in wanted])
+    assert found[0] > 0 > found[1]
+    assert found[2:].tolist() == [0, 0, 0, 0]  # not scored, and a group without signal, exactly
+
+
+def test_each_reward_by_itself_first():
+    """GDPO (arXiv 2601.05242): centred and scaled in its group, weighted and summed, centred and scaled over the batch."""
+    generator = torch.Generator().manual_seed(0)
+    rewards, weights, group = torch.rand(12, 3, generator=generator).double(), [1.0, 0.3, 2.0], 4
+    totals = []
+    for i in range(12):
+        first, total = i // group * group, 0.0
+        for r, weight in enumerate(weights):
+            column = [float(rewards[j, r]) for j in range(first, first + group)]
+            scaled = (float(rewards[i, r]) - statistics.mean(column)) / (statistics.stdev(column) + 1e-4)
+            total += weight * scaled
+        totals.append(total)
+    wanted = [(t - statistics.mean(totals)) / (statistics.stdev(totals) + 1e-4) for t in totals]
+    made = AdvantageRule(group, torch.tensor(weights, dtype=torch.float64), aggregation="normalize_then_sum")
+    assert made.advantages(rewards).tolist() == pytest.approx(wanted, abs=1e-9)
+
+
+def test_each_reward_by_itself_keeps_what_the_sum_hides():
+    """Two rewards that cancel in the sum: there is no signal in it, and there is in each."""
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    made = {"num_generations": 3, "weights": torch.tensor([1.0, 1.0])}
+    assert AdvantageRule(**made).advantages(rewards).tolist() == [0.0] * 6
+    uneven = {**made, "weights": torch.tensor([1.0, 0.5]), "aggregation": "normalize_then_sum"}
+    found = AdvantageRule(**uneven).advantages(rewards)
+    assert found[0] > 0 > found[1] and found[0] == pytest.approx(float(found[3]))
+
+
+def test_each_reward_by_itself_with_a_completion_that_none_scored():
+    rewards = torch.tensor([[1.0], [0.0], [NAN], [3.0], [1.0], [2.0]])
+    made = AdvantageRule(3, torch.ones(1), aggregation="normalize_then_sum")
+    found = made.advantages(rewards)
+    assert found[2] == 0.0 and found.isfinite().all() and found[0] > 0 > found[1]
+
+
+def test_the_outcome_is_the_named_reward_or_that_of_the_largest_weight():
+    assert outcome_index(["a", "b", "c"], [1.0, 2.0, 2.0], None) == 1
+    assert outcome_index(["a", "b", "c"], [1.0, 2.0, 2.0], "c") == 2
+    with pytest.raises(ValueError, match=r"no reward 'd'\. The rewards are a, b, c"):
+        outcome_index(["a", "b", "c"], [1.0, 2.0, 2.0], "d")
