@@ -56,7 +56,7 @@ class PolicyUpdate:
             threshold = 1 - trainer.top_entropy_quantile
             mask = trainer.get_high_entropy_mask(scores.entropies, rows.loss_mask, threshold)
         output = step_loss(scores, batch, self.settings, self.entropy.now, mask, accumulation)
-        self._note(output, rows, scores.logps, batch.stands_in)
+        self._note(output, rows, scores.logps)
         if batch.last:
             self._settle()
         return output.loss
@@ -66,7 +66,7 @@ class PolicyUpdate:
         counts, useful, _ = step_counts([rows], self.ranks)
         return MicroBatch(rows, counts, useful)
 
-    def _note(self, output: LossOutput, rows: Scored, logps: Tensor, stands_in: bool) -> None:
+    def _note(self, output: LossOutput, rows: Scored, logps: Tensor) -> None:
         self._stats.note(output.stats)
         sampled = rows.sampling_per_token_logps
         if self.compares and sampled is not None and self.trainer.model.training:
