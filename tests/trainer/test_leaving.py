@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -47,17 +48,22 @@ def command(tiny_folder, out, **more):
 
 
 def start(words):
-    """A process that minds Ctrl-C, also where these tests run in the background of a shell, which has it ignored."""
-    return subprocess.Popen(
+    """A process that minds Ctrl-C, also where these tests run in the background of a shell, which has it ignored.
+
+    It prints to a file: a pipe that nobody reads is full after some steps, and then it waits.
+    """
+    printed = tempfile.TemporaryFile("w+")
+    process = subprocess.Popen(
         words,
         cwd=REPO,
         env=ENVIRONMENT,
-        text=True,
-        stdout=subprocess.PIPE,
+        stdout=printed,
         stderr=subprocess.STDOUT,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+    process.printed = printed
+    return process
 
 
 def wait_for_step(out, process, step=2):
@@ -73,11 +79,12 @@ def wait_for_step(out, process, step=2):
 
 def end_of(process):
     try:
-        output, _ = process.communicate(timeout=120)
+        process.wait(timeout=120)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return process.returncode, output
+    process.printed.seek(0)
+    return process.returncode, process.printed.read()
 
 
 def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
