@@ -52,7 +52,7 @@ def start(words):
 
     It prints to a file: a pipe that nobody reads is full after some steps, and then it waits.
     """
-    printed = tempfile.TemporaryFile("w+")
+    printed = tempfile.TemporaryFile("w+")  # noqa: SIM115  the process has it while it runs
     process = subprocess.Popen(
         words,
         cwd=REPO,
@@ -72,7 +72,7 @@ def wait_for_step(out, process, step=2):
         path = out / "metrics.jsonl"
         if path.exists() and path.read_text().count("\n") >= step:
             return
-        assert process.poll() is None, process.stdout.read()[-3000:]
+        assert process.poll() is None, end_of(process)[1][-3000:]
         time.sleep(0.1)
     raise AssertionError("no step within five minutes")
 
