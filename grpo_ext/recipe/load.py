@@ -8,6 +8,7 @@ into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -138,7 +139,7 @@ def load_sft_recipe(
 
     As `load_recipe`, with the fields of TRL's `SFTConfig`, `SFTRunConfig` and TRL's `ModelConfig`, and without a task.
     """
-    schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
+    schema: dict[str, type] = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
     return _checked(path, read_settings(path, overrides), schema, SFT_RULES, [], num_processes)
 
 
@@ -180,33 +181,30 @@ def with_preset(settings: Settings) -> Settings:
 
 def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
     """Each setting converted and put with the dataclass that has its key; what cannot be is a problem."""
-    owners, hints = {}, {}
-    for part, cls in schema.items():
-        for key, hint in hints_of(cls).items():
-            if key not in UNUSED:
-                owners.setdefault(key, part)
-                hints.setdefault(key, hint)
+    known: dict[str, tuple[str, Any]] = {}  # key -> its part and its type
+    for part, cls in reversed(schema.items()):  # the first part that has a key keeps it
+        known |= {key: (part, hint) for key, hint in hints_of(cls).items() if key not in UNUSED}
     values: dict[str, dict[str, Any]] = {part: {} for part in schema}
     problems = []
     for key, (value, place) in settings.items():
-        if key not in owners:
-            problems.append(Problem(_unknown_key(key, owners, "task" in schema), key, place))
+        if key not in known:
+            problems.append(Problem(_unknown_key(key, known, "task" in schema), key, place))
             continue
+        part, hint = known[key]
         try:
-            values[owners[key]][key] = convert(key, value, hints[key])
+            values[part][key] = convert(key, value, hint)
         except ValueError as error:
             problems.append(Problem(str(error), key, place))
     return values, problems
 
 
-def _unknown_key(key: str, known: dict[str, str], grpo: bool) -> str:
+def _unknown_key(key: str, known: Iterable[str], grpo: bool) -> str:
     if key in UNUSED:
         return f"{key} does nothing here. Take it out."
     others = (SFTConfig, SFTRunConfig) if grpo else (GRPOExtConfig, RunConfig)
     if any(key == f.name for cls in others for f in dataclasses.fields(cls)):
-        return (
-            f"{key} is a key of {'supervised training' if grpo else 'GRPO'}: `grpo-ext {'sft' if grpo else 'train'}`."
-        )
+        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
+        return f"{key} is a key of {what}: `grpo-ext {command}`."
     if instead := instead_of(key):
         return instead
     for name, cls in task_classes().items():

@@ -51,8 +51,8 @@ def _train(
 ) -> tuple[int, Any]:
     """The exit code, and the recipe where it could be used."""
     from grpo_ext.observe.progress import show_progress
+    from grpo_ext.trainer.checkpoint import CheckpointMismatch
     from grpo_ext.trainer.nonfinite import NonFiniteSteps
-    from grpo_ext.trainer.resume import CheckpointMismatch
     from grpo_ext.trainer.signals import Interrupted
 
     check_ranks()
