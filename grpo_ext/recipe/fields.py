@@ -80,12 +80,11 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
     """
     problems = []
     for name, hint in checked_hints(cls).items():
-        value = getattr(args, name)
         try:
-            fitting = convert(name, value, hint)
+            fitting = convert(name, getattr(args, name), hint)
         except ValueError as error:
             problems.append(Problem(str(error), name))
             continue
-        if fitting != value:
+        if fitting != getattr(args, name):
             setattr(args, name, fitting)
     return problems

@@ -23,9 +23,7 @@ def recipe_folder() -> Path:
     for folder in (checkout, installed):
         if (folder / "accelerate").is_dir():
             return folder
-    raise FileNotFoundError(
-        f"No recipes at {checkout} or {installed}: install grpo_ext again, or run it from a checkout."
-    )
+    raise FileNotFoundError(f"No recipes at {checkout} or {installed}: install grpo_ext again, or run a checkout.")
 
 
 def accelerate_config(name: str) -> Path:

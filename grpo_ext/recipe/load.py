@@ -139,7 +139,7 @@ def load_sft_recipe(
 
     As `load_recipe`, with the fields of TRL's `SFTConfig`, `SFTRunConfig` and TRL's `ModelConfig`, and without a task.
     """
-    schema: dict[str, type] = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
+    schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
     return _checked(path, read_settings(path, overrides), schema, SFT_RULES, [], num_processes)
 
 
