@@ -85,12 +85,9 @@ def check_model(recipe: Recipe, findings: Findings) -> None:
 
 
 def check_start(recipe: Recipe, train_dataset: Any, rewards: list[Any]) -> None:
-    """The same checks on the parts of a run, before its model is loaded.
+    """The same checks on the parts of a run, before its model is loaded; `RecipeError` names all that is wrong.
 
     Whether the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
-
-    Raises:
-        RecipeError: naming all that is wrong.
     """
     findings = Findings(places=recipe.places)
     rows = take(train_dataset, ROWS)

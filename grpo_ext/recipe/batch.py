@@ -146,7 +146,7 @@ def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Prob
         fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
         own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""
         yield Problem(
-            f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x {num_processes} processes), "
-            f"which is no multiple of the {group} completions a prompt. Write {fits}{own}.",
+            f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x {num_processes} "
+            f"processes), which is no multiple of the {group} completions a prompt. Write {fits}{own}.",
             "per_device_eval_batch_size",
         )

@@ -59,8 +59,7 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 def check_same_run(recipe: Recipe) -> None:
     """Refuse to begin or go on in a folder that holds a run of another recipe, unless told how.
 
-    Raises:
-        ValueError: showing the difference key by key, and what to do.
+    The `ValueError` shows the difference key by key, and what to do.
     """
     folder = Path(recipe.get("output_dir")).expanduser()
     checkpoints = sorted(folder.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2]))

@@ -34,19 +34,14 @@ UNUSED = ("ignore_bias_buffers",)
 
 @dataclass
 class Recipe:
-    """A checked recipe: the values that were set, by dataclass, and the dataclasses built from them.
+    """A checked recipe: the values that were set, by dataclass, and the dataclasses built from them."""
 
-    Attributes:
-        path: the YAML file, or `None` for a recipe of overrides alone.
-        values: what was set, converted to its type: `{"training": {"learning_rate": 5e-07, ...}, "run": {...}, ...}`.
-        schema: the dataclass behind each part of `values`.
-        places: where each key was set, such as `recipes/countdown/tiny.yaml:12`.
-    """
-
-    path: Path | None
-    values: dict[str, dict[str, Any]]
-    schema: dict[str, type] = field(repr=False)
-    places: dict[str, str | None] = field(default_factory=dict, repr=False)
+    path: Path | None  # the YAML file, or `None` for a recipe of overrides alone
+    values: dict[
+        str, dict[str, Any]
+    ]  # what was set, of its type: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
+    schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where a key was set, as `tiny.yaml:12`
 
     @cached_property
     def training(self) -> GRPOExtConfig:
@@ -114,12 +109,8 @@ def load_recipe(
     Args:
         path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`, TRL's `ModelConfig` or
             the task it names. `None`: start from the defaults.
-        overrides: values that replace the file's: a mapping, or command-line words such as
-            `["--learning_rate", "1e-5", "--use_vllm"]`.
+        overrides: values that replace the file's: a mapping, or words such as `["--learning_rate", "1e-5", "--use_vllm"]`.
         num_processes: how many will train, for the batch arithmetic; `None`: as many as the launcher started.
-
-    Returns:
-        `Recipe`: with `.training`, `.run`, `.model` and `.task`.
 
     Raises:
         RecipeError: naming every unknown key, wrong type, value out of range and impossible batch size, with its place

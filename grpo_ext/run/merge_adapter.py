@@ -38,8 +38,7 @@ def merge_adapter(
         The largest difference between log-probs of what was saved, read again, and of base and adapter.
 
     Raises:
-        ValueError: if the folder has no adapter, its base is not to be had, `out` is not empty, or what was saved computes
-            something else.
+        ValueError: if there is no adapter or no base, `out` is not empty, or what was saved computes something else.
         OSError: if it cannot be written.
     """
     from peft import AutoPeftModelForCausalLM
@@ -92,11 +91,7 @@ def save_merged(recipe: Any) -> int:
 
 
 def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | None]:
-    """Name and revision of the model that an adapter was trained on.
-
-    Raises:
-        ValueError: if there is no adapter, or its base is not to be had here.
-    """
+    """Name and revision of the model that an adapter was trained on; `ValueError` if either of the two is not here."""
     from peft import PeftConfig
     from transformers import AutoConfig
 
