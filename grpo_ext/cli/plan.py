@@ -112,7 +112,7 @@ def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
     """The model's size, and the memory that it takes."""
     size, memory = forecast.size, forecast.memory
     if size is None or memory is None:
-        yield "memory", "not known: the model's config is not to be had here"
+        yield "memory", "not known: the model's config cannot be read here"
         return
     trained = "" if size.trainable == size.parameters else f", {size.trainable:,} trained"
     yield "model", f"{size.parameters:,} parameters{trained}"

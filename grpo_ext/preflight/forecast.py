@@ -80,9 +80,7 @@ def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) 
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ValueError(
-            f"the rows of {name} cannot be counted here ({error}): say how many with --rows N."
-        ) from error
+        raise ValueError(f"the rows of {name} cannot be counted here ({error}): say how many with --rows.") from error
 
 
 def count_eval_rows(recipe: Recipe) -> int | None:
@@ -101,17 +99,13 @@ def prompt_tokens(recipe: Recipe) -> float | None:
     """Mean length of the first prompts; `None` where the tokenizer or the rows are not here."""
     aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
-    rows = first_rows(recipe, MEASURED, aside) if tokenizer else []
-    seen = (
-        look_at_prompts([row["prompt"] for row in rows], tokenizer, recipe.flat, aside) if tokenizer and rows else None
-    )
+    prompts = [row["prompt"] for row in first_rows(recipe, MEASURED, aside)] if tokenizer else []
+    seen = look_at_prompts(prompts, tokenizer, recipe.flat, aside) if tokenizer and prompts else None
     return seen["tokens"]["mean"] if seen else None
 
 
 def preset_lines(recipe: Recipe) -> tuple[tuple[str, Any, str, bool], ...]:
     """The values of the preset that a recipe names, each with its source."""
-    lines = PRESETS.get(recipe.flat["preset"], {}).items()
-    return tuple(
-        (key, value, source, not (recipe.places.get(key) or "").startswith("preset "))
-        for key, (value, source) in lines
-    )
+    lines = PRESETS.get(recipe.flat["preset"], {})
+    kept = {key for key in lines if (recipe.places.get(key) or "").startswith("preset ")}
+    return tuple((key, value, source, key not in kept) for key, (value, source) in lines.items())

@@ -75,21 +75,16 @@ def check_model_folder(recipe: Recipe) -> None:
     name = recipe.get("model_name_or_path")
     looks_like_a_folder = name.count("/") > 1 or name.startswith(("/", ".", "~"))
     if looks_like_a_folder and not Path(name).expanduser().exists():
-        raise FileNotFoundError(
-            f"model_name_or_path: there is no folder {name}. (The tiny models are made by `grpo-ext demo`.)"
-        )
+        hint = "(The tiny models are made by `grpo-ext demo`.)"
+        raise FileNotFoundError(f"model_name_or_path: there is no folder {name}. {hint}")
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
     """How the model is loaded: TRL's own model arguments, as its script passes them."""
     model = recipe.model
-    more: Any = recipe.training.model_init_kwargs  # text has become a mapping
-    return {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype,
-        **(more or {}),
-    }
+    more: Any = recipe.training.model_init_kwargs or {}  # text has become a mapping
+    own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": model.dtype}
+    return {**own, **more}
 
 
 def adapter_of(recipe: Recipe) -> Any:

@@ -1,7 +1,7 @@
 """What vLLM needs beside TRL: its CPU backend made fit for training, settings from a recipe, a server that starts and stops.
 
 On a CPU weights travel by gloo, and layers keep the weight that is loaded into them. Nothing of that is active on CUDA. The
-trainer's end of it is in `grpo_ext.trainer.engine` and `grpo_ext.trainer.server_client`.
+trainer's end of it is in `grpo_ext.samplers`.
 """
 
 
