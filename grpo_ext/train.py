@@ -33,10 +33,9 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
     check_start(recipe, train_dataset, rewards)
-    if args.eval_outcome_reward is None and any(
-        r.__name__ == recipe.task.outcome_reward for r in rewards if callable(r)
-    ):
-        args.eval_outcome_reward = recipe.task.outcome_reward
+    outcome, names = recipe.task.outcome_reward, [reward.__name__ for reward in rewards if callable(reward)]
+    if args.eval_outcome_reward is None and outcome in names:
+        args.eval_outcome_reward = outcome
     args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(
         recipe.model.model_name_or_path,
@@ -58,10 +57,8 @@ def announce(trainer: GRPOExtTrainer) -> None:
     ranks = accelerator.num_processes
     generation, training = describe(trainer)
     groups = args.generation_batch_size // args.num_generations
-    rewards = ", ".join(
-        f"{name} x {weight:g}"
-        for name, weight in zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
-    )
+    weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
+    rewards = ", ".join(f"{name} x {weight:g}" for name, weight in weighed)
     backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
     accelerator.print(
         f"{ranks} {'rank' if ranks == 1 else 'ranks'} ({accelerator.distributed_type.value}{backend}), "

@@ -1,4 +1,16 @@
-"""`grpo-ext check`: all that can be known of a recipe before a run, in seconds, without a GPU."""
+"""`grpo-ext check`: all that can be known of a recipe before a run.
+
+examples:
+  grpo-ext check --config recipes/countdown/tiny.yaml
+  grpo-ext check --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --elsewhere
+  grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
+
+No model is loaded, and no GPU is needed. Looked at: keys, types, ranges, contradictions, the batch; the first rows of the data
+through the chat template and the tokenizer; the rewards on three made-up completions; the vLLM server; the disk. What this
+machine does not have, such as a data set of the hub without a network, is a note.
+
+exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
+"""
 
 from __future__ import annotations
 
@@ -6,36 +18,17 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from grpo_ext.cli.command import add_recipe_command
+
 if TYPE_CHECKING:
     from grpo_ext.preflight.findings import Findings
 
-EXAMPLES = """\
-examples:
-  grpo-ext check --config recipes/countdown/tiny.yaml
-  grpo-ext check --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --elsewhere
-  grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
-
-No model is loaded. Looked at: keys, types, ranges, contradictions, the batch; the first rows of the data through the chat
-template and the tokenizer; the rewards on three made-up completions; the vLLM server; the disk. What cannot be had here, such
-as a data set of the hub without a network, is a note.
-
-exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
-"""
-
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "check",
-        help="all that can be known of a recipe before a run",
-        description=f"Check a recipe, its data, prompts and rewards, without loading a model.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
+    parser = add_recipe_command(subparsers, __doc__, run)
     parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
     parser.add_argument("--elsewhere", action="store_true", help="the run will be on another machine: skip this one's")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.set_defaults(run=run, takes_overrides=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,10 +46,8 @@ def print_findings(findings: Findings, name: str) -> None:
     """The findings in words: what was seen, then notes, then problems, then the verdict."""
     figures = findings.figures
     if batch := figures.get("batch"):
-        print(
-            f"batch    a generation: {batch['prompts']} prompts, {batch['completions']} completions; "
-            f"an optimizer step: {batch['step']} completions"
-        )
+        sizes = "{prompts} prompts, {completions} completions; an optimizer step: {step} completions".format(**batch)
+        print(f"batch    a generation: {sizes}")
     if prompts := figures.get("prompts"):
         print_prompts(prompts)
     if figures.get("rewards"):
@@ -69,8 +60,7 @@ def print_findings(findings: Findings, name: str) -> None:
         for problem in found:
             print(f"{title:8} {problem}")
     count = len(findings.problems)
-    verdict = "sound" if findings.sound else f"{count} {'problem' if count == 1 else 'problems'}"
-    print(f"{name}: {verdict}")
+    print(f"{name}: " + ("sound" if findings.sound else f"{count} problem{'' if count == 1 else 's'}"))
 
 
 def print_prompts(prompts: dict[str, Any]) -> None:

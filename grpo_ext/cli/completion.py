@@ -1,10 +1,5 @@
-"""`grpo-ext completion`: a script with which a shell completes commands, options and the keys of recipes."""
+"""`grpo-ext completion`: a script that completes commands and keys in a shell.
 
-from __future__ import annotations
-
-import argparse
-
-EXAMPLES = """\
 examples:
   grpo-ext completion bash > ~/.local/share/bash-completion/completions/grpo-ext
   grpo-ext completion zsh > ~/.zfunc/_grpo-ext       and in ~/.zshrc, before compinit: fpath+=~/.zfunc
@@ -13,16 +8,17 @@ examples:
 The script is written once and starts nothing; write it again after an update. Open a new shell to use it.
 """
 
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from grpo_ext.cli.command import add_command
+
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "completion",
-        help="a script that completes commands and keys in a shell",
-        description=f"Print a script with which a shell completes commands, options and the keys of recipes.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, __doc__, run)
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="for which shell")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,6 +40,7 @@ def script(shell: str) -> str:
         for key in keys if parser.get_default("takes_overrides") else ():
             if key not in parser._option_string_actions:
                 parser.add_argument(key)
+        action: Any  # shtab reads an attribute that argparse does not have
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for inner in action.choices.values():

@@ -1,4 +1,14 @@
-"""`grpo-ext demo`: the main job in small, on a CPU, offline."""
+"""`grpo-ext demo`: train a tiny model from nothing, offline.
+
+examples:
+  grpo-ext demo                        Countdown; finished stages are not redone
+  grpo-ext demo gsm8k                  word problems in GSM8K's format: format, tags and accuracy
+  grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
+  grpo-ext demo --seed 1               another seed, in a folder of its own
+  grpo-ext demo --restart              from the beginning
+
+It makes the model, warms it up, trains it with GRPO on a CPU, and shows what changed.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +17,17 @@ import shutil
 import sys
 from pathlib import Path
 
-EXAMPLES = """\
-examples:
-  grpo-ext demo                        Countdown; finished stages are not redone
-  grpo-ext demo gsm8k                  word problems in GSM8K's format: format, tags and accuracy
-  grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
-  grpo-ext demo --seed 1               another seed, in a folder of its own
-  grpo-ext demo --restart              from the beginning
-"""
+from grpo_ext.cli.command import add_command
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     from grpo_ext.demo.known import DEMOS
 
-    parser = subparsers.add_parser(
-        "demo",
-        help="train a tiny model from nothing, offline",
-        description=f"Make a tiny model, warm it up, train it with GRPO, and show what changed.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, __doc__, run)
     parser.add_argument("task", nargs="?", default="countdown", choices=sorted(DEMOS), help="default: countdown")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of model, demonstrations and training (default 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
     parser.add_argument("--restart", action="store_true", help="forget what was done in that folder")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,15 @@
-"""`grpo-ext eval`: how good models are on a recipe's held-out rows, and how much better than each other."""
+"""`grpo-ext eval`: evaluate and compare models on a recipe's held-out rows.
+
+examples:
+  grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/grpo
+  grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/warm_start --model runs/countdown-tiny/grpo
+  grpo-ext eval --config RECIPE --model BASE --model TRAINED --output compared.json --num_samples 16
+
+Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models are asked the same prompts
+and compared with the first: paired differences with 95 % bootstrap intervals, and the problems that became right or wrong.
+--output FILE.json also writes FILE.md, and every greedy completion.
+Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +19,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = """\
-examples:
-  grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/grpo
-  grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/warm_start --model runs/countdown-tiny/grpo
-  grpo-ext eval --config RECIPE --model BASE --model TRAINED --output compared.json --num_samples 16
-
-Several models are asked the same prompts and compared with the first: paired differences with 95 % bootstrap intervals, and
-the problems that became right or wrong. --output FILE.json also writes FILE.md, and every greedy completion.
-Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
-"""
+from grpo_ext.cli.command import add_recipe_command
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "eval",
-        help="evaluate and compare models on a recipe's held-out rows",
-        description=f"Decode held-out prompts greedily and by sampling, and score them with the rewards.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
-    parser.add_argument(
-        "--model", action="append", metavar="MODEL", help="folder or hub id, once or more (default: the recipe's)"
-    )
-    parser.add_argument(
-        "--output", metavar="FILE", help="write the figures as JSON, and Markdown and the greedy completions beside it"
-    )
-    parser.add_argument(
-        "--num_samples", type=int, default=8, metavar="K", help="samples a row (default 8; 0: greedy only)"
-    )
-    parser.add_argument(
-        "--sample_temperature", type=float, default=1.0, metavar="T", help="of the samples (default 1.0)"
-    )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=64,
-        metavar="B",
-        help="completions that transformers decodes at once (default 64)",
-    )
-    parser.add_argument(
-        "--engine",
-        choices=("auto", "transformers", "vllm"),
-        default="auto",
-        help="what completes the prompts (default: vllm where it is installed beside a GPU)",
-    )
-    parser.set_defaults(run=run, takes_overrides=True)
+    add = add_recipe_command(subparsers, __doc__, run).add_argument
+    add("--model", action="append", metavar="MODEL", help="folder or hub id, once or more (default: the recipe's)")
+    add("--output", metavar="FILE", help="write the figures as JSON; Markdown and the greedy completions go beside it")
+    add("--num_samples", type=int, default=8, metavar="K", help="samples a row (default 8; 0: greedy only)")
+    add("--sample_temperature", type=float, default=1.0, metavar="T", help="of the samples (default 1.0)")
+    add("--batch_size", type=int, default=64, metavar="B", help="completions at once, by transformers (default 64)")
+    engines = ("auto", "transformers", "vllm")
+    add("--engine", choices=engines, default="auto", help="default: vllm where it is installed beside a GPU")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,18 +38,12 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
-    found = evaluate_models(
-        recipe,
-        args.model or [recipe.model.model_name_or_path],
-        num_samples=args.num_samples,
-        temperature=args.sample_temperature,
-        batch_size=args.batch_size,
-        engine=args.engine,
-    )
+    models = args.model or [recipe.model.model_name_or_path]
+    how = {"num_samples": args.num_samples, "temperature": args.sample_temperature, "batch_size": args.batch_size}
+    found = evaluate_models(recipe, models, **how, engine=args.engine)
     print_evaluation(found)
     if args.output:
-        written = save(Path(args.output), found)
-        print(f"Written: {', '.join(map(str, written))}.")
+        print(f"Written: {', '.join(map(str, save(Path(args.output), found)))}.")
     return 0
 
 
@@ -92,11 +62,8 @@ def save(path: Path, found: dict[str, Any]) -> list[Path]:
         [name] = summaries
         save_evaluation(path, summaries[name], samples[name], rows)
     else:
-        lines = [
-            json.dumps({"model": name, **rows[s.row], **asdict(s)}, ensure_ascii=False)
-            for name in summaries
-            for s in samples[name]["greedy"]
-        ]
+        greedy = [(name, sample) for name in summaries for sample in samples[name]["greedy"]]
+        lines = [json.dumps({"model": n, **rows[s.row], **asdict(s)}, ensure_ascii=False) for n, s in greedy]
         write_atomically(completions, "\n".join(lines) + "\n")
         figures = {"models": summaries, "comparisons": found["comparisons"]}
         write_atomically(path, json.dumps(figures, indent=2) + "\n")
@@ -109,14 +76,12 @@ def print_evaluation(found: dict[str, Any]) -> None:
     """The figures as tables: one line a metric, the models side by side, then each against the first."""
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from grpo_ext.evaluation.table import difference_rows, figure_rows
 
     console = Console()
-    table = Table(title=f"{len(found['rows'])} held-out rows, mean ± standard error")
-    for column in ("", ""):
-        table.add_column(column)
+    table = Table("", "", title=f"{len(found['rows'])} held-out rows, mean ± standard error")
     for name in found["summaries"]:
         table.add_column(escape(name), justify="right", overflow="fold")
     for row in figure_rows(list(found["summaries"].values())):
@@ -124,9 +89,7 @@ def print_evaluation(found: dict[str, Any]) -> None:
     console.print(table)
     for comparison in found["comparisons"]:
         title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
-        table = Table(title=escape(title))
-        for column in ("", "", "difference"):
-            table.add_column(column, justify="right" if column else "left")
+        table = Table("", "", Column("difference", justify="right"), title=escape(title))
         for row in difference_rows(comparison):
             table.add_row(*(escape(text) for text in row))
         console.print(table)

@@ -1,48 +1,44 @@
-"""`grpo-ext explain`: why a completion got its reward, in words, from any reward that was registered with `explain=`."""
+"""`grpo-ext explain`: why a completion got its reward, in words.
 
-from __future__ import annotations
-
-import argparse
-import inspect
-import typing
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from grpo_ext.cli.rewards import load_plugins, plugin_parser, read_value
-
-if TYPE_CHECKING:
-    from grpo_ext.rewards.explanation import Explanation
-    from grpo_ext.rewards.reward import Registration
-
-EXAMPLES = """\
 examples:
   grpo-ext explain countdown --nums 19 36 55 7 --target 65 --completion "<answer>55 + 36 - 7 - 19</answer>"
   grpo-ext explain countdown --nums 3 4 5 --target 27 --completion "3 * (4 + 5)"
   grpo-ext explain poem --lines 水作青龙盘石堤 桃花夹岸鲁门西 若教月下乘舟去 --completion 一棹烟波去未迷
   grpo-ext explain poem --lines 白日依山尽 黄河入海流 欲穷千里目 更上一层楼 --tones pingshui
 
-`grpo-ext explain REWARD --help` says what a reward reads and takes.
+A reward explains itself where it was registered with `explain=`. `grpo-ext explain REWARD --help` says what it reads and takes.
 """
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.cli.command import add_command
+from grpo_ext.cli.rewards import load_plugins, plugin_parser, read_value
+
+if TYPE_CHECKING:
+    from grpo_ext.rewards.explanation import Explanation
+    from grpo_ext.rewards.reward import Registration
+
+    Explain = Callable[..., Explanation]
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "explain",
-        help="why a completion got its reward",
-        description=f"Say in words why a completion got its reward.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[plugin_parser()],
-    )
+    parser = add_command(subparsers, __doc__, run, parents=[plugin_parser()])
     parser.add_argument("reward", metavar="REWARD", help="a reward that explains itself, or how its name begins")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="its columns, options and --completion")
-    parser.set_defaults(run=run, more_words=explaining_rewards)
+    parser.set_defaults(more_words=explaining_rewards)
 
 
 def run(args: argparse.Namespace) -> int:
     load_plugins(args)
-    entry = registration(args.reward)
-    given = vars(parser_of(entry).parse_args(args.words))
-    print(explanation(entry, given.pop("completion", None), given).words)
+    entry, explain = explaining_reward(args.reward)
+    given = vars(parser_of(entry, explain).parse_args(args.words))
+    print(explanation(explain, given.pop("completion", None), given).words)
     return 0
 
 
@@ -53,8 +49,8 @@ def explaining_rewards() -> list[str]:
     return [name for name in names() if explaining(name)]
 
 
-def registration(name: str) -> Registration:
-    """The reward called `name`, else the first that explains itself and whose name begins so.
+def explaining_reward(name: str) -> tuple[Registration, Explain]:
+    """The reward called `name`, else the first that explains itself and whose name begins so; and how it explains itself.
 
     Raises:
         ValueError: if there is none, or it explains nothing.
@@ -63,17 +59,17 @@ def registration(name: str) -> Registration:
 
     known = explaining_rewards()
     chosen = name if name in known else next((full for full in known if full.startswith(name)), name)
-    if entry := explaining(chosen):
-        return entry
+    if (entry := explaining(chosen)) and entry.explain:
+        return entry, entry.explain
     lookup(name)  # which says where there is no such reward
     raise ValueError(f"{name} does not explain itself: register(..., explain=...). Those that do: {', '.join(known)}.")
 
 
-def parser_of(entry: Registration) -> argparse.ArgumentParser:
-    """What the reward's `explain` takes, as options: without a default they are needed."""
+def parser_of(entry: Registration, explain: Explain) -> argparse.ArgumentParser:
+    """What `explain` takes, as options: without a default they are needed."""
     parser = argparse.ArgumentParser(prog=f"grpo-ext explain {entry.name}", description=entry.info.summary)
-    hints = typing.get_type_hints(entry.explain)
-    for name, parameter in inspect.signature(entry.explain).parameters.items():
+    hints = typing.get_type_hints(explain)
+    for name, parameter in inspect.signature(explain).parameters.items():
         flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
         settings: dict[str, Any] = {"required": parameter.default is parameter.empty, **taken(hints.get(name, str))}
         if name == "completion":
@@ -94,13 +90,13 @@ def taken(hint: Any) -> dict[str, Any]:
     return several if str in (hint, *typing.get_args(hint)) else {**several, "type": read_value}
 
 
-def explanation(entry: Registration, completion: str | None, given: dict[str, Any]) -> Explanation:
+def explanation(explain: Explain, completion: str | None, given: dict[str, Any]) -> Explanation:
     """What the reward says. Of text without tags it is asked again as of an answer, if it then reads one."""
     if completion is None:
-        return entry.explain(**given)
-    found = entry.explain(completion, **given)
+        return explain(**given)
+    found = explain(completion, **given)
     if "<" not in completion and not found.marks:
-        tagged = entry.explain(f"<answer>{completion}</answer>", **given)
+        tagged = explain(f"<answer>{completion}</answer>", **given)
         if any(kind == "answer" for _, _, kind, _ in tagged.marks):
             return tagged
     return found

@@ -1,7 +1,20 @@
-"""`grpo-ext`: the list of subcommands, and the exit codes.
+"""`grpo-ext`: GRPO training with Hugging Face TRL: recipes, rewards, evaluation.
 
-0: done. 1: it ran and the answer is no (a check that failed, a run that broke). 2: the command, the recipe or its data cannot
-be used. 75: a signal ended a run, and the same command goes on. 130: interrupted.
+examples:
+  grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
+  grpo-ext check --config recipes/countdown/tiny.yaml      what is wrong with a recipe, before a run
+  grpo-ext plan --config recipes/countdown/tiny.yaml       what its batch means, how many steps there will be
+  grpo-ext train --config recipes/countdown/tiny.yaml      train as a recipe says
+  grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
+  grpo-ext serve --config RECIPE                           the vLLM server that a recipe needs
+  grpo-ext probe --config RECIPE                           how many groups will have signal
+  grpo-ext eval --config RECIPE --model BEFORE --model AFTER
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora         the adapter of a LoRA run and its base as one whole model
+  grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
+  grpo-ext rewards list                                    what can judge a completion
+
+exit codes: 0 done; 1 it ran and the answer is no (a check that failed, a run that broke); 2 the command, the recipe or its data
+cannot be used; 75 a signal ended a run, and the same command goes on; 130 interrupted
 """
 
 from __future__ import annotations
@@ -16,49 +29,14 @@ from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
-    "check",
-    "plan",
-    "probe",
-    "train",
-    "serve",
-    "sft",
-    "eval",
-    "merge",
-    "report",
-    "demo",
-    "rewards",
-    "explain",
-    "completion",
-)
-
-EXAMPLES = """\
-examples:
-  grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
-  grpo-ext check --config recipes/countdown/tiny.yaml      what is wrong with a recipe, before a run
-  grpo-ext plan --config recipes/countdown/tiny.yaml       what its batch means, how many steps there will be
-  grpo-ext train --config recipes/countdown/tiny.yaml      train as a recipe says
-  grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
-  grpo-ext serve --config RECIPE                           the vLLM server that a recipe needs
-  grpo-ext probe --config RECIPE                           how many groups will have signal
-  grpo-ext eval --config RECIPE --model BEFORE --model AFTER
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora         the adapter of a LoRA run and its base as one whole model
-  grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
-  grpo-ext rewards list                                    what can judge a completion
-"""
-EXIT_CODES = """\
-exit codes: 0 done; 1 it ran and the answer is no; 2 the command, the recipe or its data cannot be used;
-75 a signal ended a run, and the same command goes on; 130 interrupted
-"""
+    "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards", "explain", "completion",
+)  # fmt: skip
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser with all subcommands."""
-    parser = argparse.ArgumentParser(
-        prog="grpo-ext",
-        description=f"GRPO training with Hugging Face TRL: recipes, rewards, evaluation.\n\n{EXAMPLES}",
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"grpo_ext {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks; may stand anywhere")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -103,7 +81,3 @@ def tell(error: Exception) -> int:
     kind, hint = ("", "") if known else (f"{type(error).__name__}: ", " (--debug shows where)")
     print(f"grpo-ext: {kind}{error}{hint}", file=sys.stderr)
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,5 @@
-"""`grpo-ext merge`: an adapter and its base as one whole model."""
+"""`grpo-ext merge`: an adapter and its base as one whole model.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-EXAMPLES = """\
 examples:
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora                            writes runs/poem-qwen2.5-7b-lora/merged
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem
@@ -15,32 +9,22 @@ transformers, vLLM and others load the result like any model. It is read again b
 with those of base and adapter. A recipe's `save_merged: true` does the same at the end of training.
 """
 
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from grpo_ext.cli.command import add_command
+
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "merge",
-        help="an adapter and its base as one whole model",
-        description=f"Write the adapter of a LoRA run into the weights of its base, and save the whole model.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--model",
-        required=True,
-        type=Path,
-        metavar="FOLDER",
-        help="where the adapter is: a run's output_dir, or a checkpoint",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="the new folder (default: merged in that of the adapter)"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        default="auto",
-        help="of the weights (default auto: that of the base's files; half types round what was learnt)",
-    )
-    parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the base model")
-    parser.set_defaults(run=run)
+    add = add_command(subparsers, __doc__, run).add_argument
+    add("--model", required=True, type=Path, metavar="FOLDER", help="the adapter's: an output_dir, or a checkpoint")
+    add("--out", type=Path, metavar="FOLDER", help="the new folder (default: merged in that of the adapter)")
+    dtypes = ("auto", "float32", "bfloat16", "float16")
+    words = "of the weights (default auto: that of the base's files; half types round what was learnt)"
+    add("--dtype", choices=dtypes, default="auto", help=words)
+    add("--trust_remote_code", action="store_true", help="run code that comes with the base model")
 
 
 def run(args: argparse.Namespace) -> int:

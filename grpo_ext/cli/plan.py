@@ -1,16 +1,5 @@
-"""`grpo-ext plan`: what a recipe's batch means, how many steps there will be, what they take."""
+"""`grpo-ext plan`: what a recipe's batch means, and what the run will take.
 
-from __future__ import annotations
-
-import argparse
-import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from grpo_ext.preflight.forecast import Forecast
-
-EXAMPLES = """\
 examples:
   grpo-ext plan --config recipes/countdown/tiny.yaml
   grpo-ext plan --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --rows 50000
@@ -21,22 +10,27 @@ training rows there are where the data set cannot be read from here.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used; sizes that do not fit are answered with the nearest that do
 """
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from grpo_ext.cli.command import add_recipe_command
+
+if TYPE_CHECKING:
+    from grpo_ext.preflight.forecast import Forecast
+
 Line = tuple[str, str]
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "plan",
-        help="what a recipe's batch means, and what the run will take",
-        description=f"Prompts, completions, steps, checkpoints, memory and tokens of a run, before it starts.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
+    parser = add_recipe_command(subparsers, __doc__, run)
     parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
     parser.add_argument("--rows", type=int, metavar="N", help="training rows, where they cannot be counted here")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.set_defaults(run=run, takes_overrides=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,7 +112,7 @@ def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
     """The model's size, and the memory that it takes."""
     size, memory = forecast.size, forecast.memory
     if size is None or memory is None:
-        yield "memory", "not known: the model's config is not to be had here"
+        yield "memory", "not known: the model's config cannot be read here"
         return
     trained = "" if size.trainable == size.parameters else f", {size.trainable:,} trained"
     yield "model", f"{size.parameters:,} parameters{trained}"

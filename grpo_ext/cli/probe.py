@@ -1,63 +1,45 @@
-"""`grpo-ext probe`: before training, how many groups will have signal, and what group size fits the model and the prompts."""
+"""`grpo-ext probe`: how many groups will have signal, before training.
+
+examples:
+  grpo-ext probe --config recipes/countdown/tiny.yaml
+  grpo-ext probe --config RECIPE --num_prompts 512 --samples 32 --output rates.jsonl
+
+Training prompts are completed as training would, and each num_generations gets a line with what to expect of it. The pass rates
+are written as one JSON object a prompt. Every key of a recipe can be set as --key value.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from grpo_ext.cli.command import add_recipe_command
 
 if TYPE_CHECKING:
     from grpo_ext.curriculum.group_sizes import Estimate, Expectation
     from grpo_ext.curriculum.pass_rates import PassCount
 
-EXAMPLES = """\
-examples:
-  grpo-ext probe --config recipes/countdown/tiny.yaml
-  grpo-ext probe --config RECIPE --num_prompts 512 --samples 32 --output rates.jsonl
-
-The pass rates are written as one JSON object a prompt. Every key of a recipe can be set as --key value.
-"""
-
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "probe",
-        help="estimate how many groups will have signal, before training",
-        description=f"Sample training prompts as training would, and say what to expect of each num_generations.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", required=True, metavar="RECIPE", help="a training recipe")
-    parser.add_argument("--model", metavar="MODEL", help="folder or hub id (default: the recipe's model_name_or_path)")
-    parser.add_argument("--num_prompts", type=positive, default=256, metavar="N", help="prompts (default 256)")
-    parser.add_argument("--samples", type=several, default=16, metavar="K", help="completions a prompt (default 16)")
-    parser.add_argument(
-        "--batch_size", type=positive, default=64, metavar="B", help="completions decoded at once (default 64)"
-    )
-    parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="where the pass rates go (default: pass_rates.jsonl in the recipe's output_dir)",
-    )
-    parser.set_defaults(run=run, takes_overrides=True)
+    add = add_recipe_command(subparsers, __doc__, run).add_argument
+    add("--model", metavar="MODEL", help="folder or hub id (default: the recipe's model_name_or_path)")
+    add("--num_prompts", type=at_least(1), default=256, metavar="N", help="prompts (default 256)")
+    add("--samples", type=at_least(2), default=16, metavar="K", help="completions a prompt (default 16)")
+    add("--batch_size", type=at_least(1), default=64, metavar="B", help="completions decoded at once (default 64)")
+    add("--output", metavar="FILE", help="for the pass rates (default: pass_rates.jsonl in the recipe's output_dir)")
 
 
-def positive(text: str) -> int:
-    return _at_least(text, 1)
+def at_least(least: int) -> Callable[[str], int]:
+    """Reads a whole number of at least `least`."""
 
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed, got {text!r}")
+        return int(text)
 
-def several(text: str) -> int:
-    return _at_least(text, 2)
-
-
-def _at_least(text: str, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed, got {text!r}")
-    return number
+    return read
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,18 +89,12 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
         table.add_row(f"{size}{here}", *in_percent(expected.with_signal, mark), *costs(expected, length))
     console.print(table)
     if any(expected.extrapolated for expected in found.values()):
-        console.print(
-            f"* more than the {fewest} samples: extrapolated by a Beta distribution fitted to the pass rates"
-        )
+        console.print(f"* more than the {fewest} samples: extrapolated by a Beta distribution fitted to pass rates")
 
     size, reason = suggest([found[size] for size in SIZES])
     console.print(f"Suggested num_generations: {size} ({reason}).")
     thumb = rule_of_thumb(counts)
-    console.print(
-        f"Rule of thumb, 1 / pass rate: {thumb:.1f}."
-        if thumb < float("inf")
-        else "Rule of thumb, 1 / pass rate: no limit."
-    )
+    console.print(f"Rule of thumb, 1 / pass rate: {f'{thumb:.1f}' if thumb < float('inf') else 'no limit'}.")
     waste = 1 - found[num_generations].with_signal.value
     console.print(
         f"The recipe as it is, with num_generations {num_generations}: {waste:.0%} of what is generated teaches nothing"

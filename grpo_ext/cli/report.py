@@ -1,11 +1,5 @@
-"""`grpo-ext report`: a run's curves and completions as one HTML file."""
+"""`grpo-ext report`: curves and completions of runs as one HTML file.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-
-EXAMPLES = """\
 examples:
   grpo-ext report runs/countdown-tiny                     writes runs/countdown-tiny/report.html
   grpo-ext report runs/a runs/b --output compare.html     several runs, overlaid and compared
@@ -13,40 +7,28 @@ examples:
   grpo-ext report runs/a --watch                          renews the page while the run goes on; Ctrl-C ends it
   grpo-ext report runs/a --parquet                        metrics.parquet and samples.parquet beside the logs
 
-RUN is a run's output_dir, or a demo's folder. The page needs no network and no server: open it in a browser.
+RUN is a run's output_dir, or a demo's folder. The page needs no network and no server. It shows curves,
+completions and what each reward said of them, before and after, recipe, alarms.
 """
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from grpo_ext.cli.command import add_command
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help="curves and completions of runs as one HTML file",
-        description="Write one self-contained HTML file: curves, completions and what each reward said of them, before and "
-        f"after, recipe, alarms.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="the page (default: report.html in the run; of several, here)"
-    )
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write the curves as a picture, too")
-    parser.add_argument("--parquet", action="store_true", help="write the logs as parquet, too")
-    parser.add_argument(
-        "--max_completions",
-        type=whole,
-        default=50_000,
-        metavar="N",
-        help="completions in the page, about; of more, a share of the prompts is taken (default 50000)",
-    )
-    parser.add_argument(
-        "--watch",
-        type=positive,
-        nargs="?",
-        const=10.0,
-        metavar="SECONDS",
-        help="look for new lines every so many seconds (default 10) and renew the page",
-    )
-    parser.set_defaults(run=run)
+    add = add_command(subparsers, __doc__, run).add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+    add("--output", type=Path, metavar="FILE", help="the page (default: report.html in the run; of several, here)")
+    add("--png", type=Path, metavar="FILE", help="write the curves as a picture, too")
+    add("--parquet", action="store_true", help="write the logs as parquet, too")
+    most = "completions in the page, about; of more, a share of the prompts is taken (default 50000)"
+    add("--max_completions", type=whole, default=50_000, metavar="N", help=most)
+    every = "look for new lines every so many seconds (default 10) and renew the page"
+    add("--watch", type=positive, nargs="?", const=10.0, metavar="SECONDS", help=every)
 
 
 def whole(text: str) -> int:

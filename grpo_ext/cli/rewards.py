@@ -1,4 +1,12 @@
-"""`grpo-ext rewards`: the catalogue, a reward's page, scores for a file of completions, and the rewards' own examples."""
+"""`grpo-ext rewards`: what can judge a completion, and how it judges yours.
+
+examples:
+  grpo-ext rewards list
+  grpo-ext rewards show accuracy
+  grpo-ext rewards score format --option mode=strict --input rows.jsonl
+  grpo-ext rewards score accuracy --input rows.jsonl --output scored.jsonl --workers 4
+  grpo-ext rewards check --plugin my_rewards.py
+"""
 
 from __future__ import annotations
 
@@ -10,15 +18,10 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
-EXAMPLES = """\
-examples:
-  grpo-ext rewards list
-  grpo-ext rewards show accuracy
-  grpo-ext rewards score format --option mode=strict --input rows.jsonl
-  grpo-ext rewards score accuracy --input rows.jsonl --output scored.jsonl --workers 4
-  grpo-ext rewards check --plugin my_rewards.py
-"""
-SCORE_EXAMPLES = """\
+from grpo_ext.cli.command import add_command
+
+SCORE = """`grpo-ext rewards score`: score a file of completions.
+
 examples:
   grpo-ext rewards score countdown --input rows.jsonl
   grpo-ext rewards score length --option target=200 --option unit=words --input rows.jsonl
@@ -30,48 +33,30 @@ BATCH = 256
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "rewards",
-        help="list, show, run and check rewards",
-        description=f"What can judge a completion, and how it judges yours.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(subparsers, __doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    plugins = plugin_parser()
-    listing = commands.add_parser("list", parents=[plugins], help="all rewards, a line each")
+    plugins = [plugin_parser()]
+    listing = commands.add_parser("list", parents=plugins, help="all rewards, a line each")
     listing.set_defaults(run=run_list)
 
-    show = commands.add_parser("show", parents=[plugins], help="one reward: what it means, reads and takes")
+    show = commands.add_parser("show", parents=plugins, help="one reward: what it means, reads and takes")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(run=run_show)
 
     check = commands.add_parser(
-        "check", parents=[plugins], help="run the rewards' own examples; exit code 1 if one fails"
+        "check", parents=plugins, help="run the rewards' own examples; exit code 1 if one fails"
     )
     check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     check.set_defaults(run=run_check)
 
-    score = commands.add_parser(
-        "score",
-        parents=[plugins],
-        help="score a file of completions",
-        description=f"Score a file of completions.\n\n{SCORE_EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    score.add_argument("name", metavar="NAME", help="a registered reward, or package.module:function")
-    score.add_argument("--input", required=True, metavar="FILE", help="rows as JSON lines")
-    score.add_argument(
-        "--output", metavar="FILE", help="write the rows with their score under NAME; - for standard output"
-    )
-    score.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the reward")
-    score.add_argument(
-        "--column", default="completion", metavar="KEY", help="where the completion is (default: completion)"
-    )
-    score.add_argument(
-        "--workers", type=int, default=0, metavar="N", help="processes for CPU-heavy rewards (default 0: none)"
-    )
-    score.add_argument("--timeout", type=float, default=5.0, metavar="S", help="seconds a row may take (default 5)")
-    score.set_defaults(run=run_score)
+    add = add_command(commands, SCORE, run_score, parents=plugins).add_argument
+    add("name", metavar="NAME", help="a registered reward, or package.module:function")
+    add("--input", required=True, metavar="FILE", help="rows as JSON lines")
+    add("--output", metavar="FILE", help="write the rows with their score under NAME; - for standard output")
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the reward")
+    add("--column", default="completion", metavar="KEY", help="where the completion is (default: completion)")
+    add("--workers", type=int, default=0, metavar="N", help="processes for CPU-heavy rewards (default 0: none)")
+    add("--timeout", type=float, default=5.0, metavar="S", help="seconds a row may take (default 5)")
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -105,9 +90,8 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
     print(f"Options:  {', '.join(map(option_text, info.options.items())) or 'none'}")
-    print(
-        f"Runs in:  {'worker processes where reward_workers is above 0' if info.needs_cpu else 'the training process'}"
-    )
+    where = "worker processes where reward_workers is above 0" if info.needs_cpu else "the training process"
+    print(f"Runs in:  {where}")
     print("Examples:" if info.examples else "Examples: none")
     for example in info.examples:
         extras = "".join(f"  {key}={shown(value)}" for key, value in {**example.columns, **example.options}.items())
@@ -211,9 +195,8 @@ def as_columns(rows: list[dict[str, Any]], column: str, needed: tuple[str, ...])
     shared = set.intersection(*(set(row) for row in rows)) - {column, "completions", "prompt"}
     for name in needed:
         if name not in shared:
-            raise ValueError(
-                f"The reward reads the column {name!r}, which a row lacks. There: {', '.join(sorted(shared))}."
-            )
+            there = ", ".join(sorted(shared))
+            raise ValueError(f"The reward reads the column {name!r}, which a row lacks. There: {there}.")
     columns = {name: [row[name] for row in rows] for name in shared}
     return {"completions": [row[column] for row in rows], **columns}
 
@@ -237,9 +220,8 @@ def read_value(text: str) -> Any:
 def plugin_parser() -> argparse.ArgumentParser:
     """The option `--plugin`, a parent of the parsers that have it."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(
-        "--plugin", action="append", default=[], metavar="FILE", help="a Python file that registers more"
-    )
+    words = "a Python file that registers more"
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help=words)
     return parser
 
 

@@ -1,12 +1,5 @@
-"""`grpo-ext serve`: the vLLM server that a recipe needs."""
+"""`grpo-ext serve`: start the vLLM server that a recipe needs.
 
-from __future__ import annotations
-
-import argparse
-import shlex
-import signal
-
-EXAMPLES = """\
 examples:
   grpo-ext serve --config recipes/countdown/qwen2.5-3b.yaml --vllm_server_devices 2
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml          # in another terminal, or on another machine
@@ -15,19 +8,19 @@ It runs until it is interrupted, and writes what vLLM says to vllm_server.log in
 `grpo-ext train --serve` does both.
 """
 
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+
+from grpo_ext.cli.command import add_recipe_command
+
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser(
-        "serve",
-        help="start the vLLM server that a recipe needs",
-        description=f"start the vLLM server that a recipe needs.\n\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file of `key: value` lines")
+    parser = add_recipe_command(subparsers, __doc__, run)
     parser.add_argument("--num_processes", type=int, default=1, metavar="N", help="how many processes will train")
     parser.add_argument("--dry_run", action="store_true", help="only print the command")
-    parser.set_defaults(run=run, takes_overrides=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,13 @@
-"""`grpo-ext sft`: start `accelerate launch` for a recipe of supervised training."""
+"""`grpo-ext sft`: supervised training as a recipe says.
+
+examples:
+  grpo-ext sft --config recipes/countdown/tiny-sft.yaml
+  grpo-ext sft --config recipes/countdown/tiny-sft.yaml --dataset_name mine.jsonl --learning_rate 1e-3
+
+It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value. Keys are the fields of TRL's
+SFTConfig, ModelConfig and ScriptArguments. The data set has conversational `prompt` and `completion` columns, or any form that
+TRL's SFTTrainer takes.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +15,6 @@ import argparse
 
 from grpo_ext.cli.train import add_training_parser
 
-EXAMPLES = """\
-examples:
-  grpo-ext sft --config recipes/countdown/tiny-sft.yaml
-  grpo-ext sft --config recipes/countdown/tiny-sft.yaml --dataset_name mine.jsonl --learning_rate 1e-3
-
-Every key of a recipe can be set on the command line as --key value. Keys are the fields of TRL's SFTConfig, ModelConfig and
-ScriptArguments. The data set has conversational `prompt` and `completion` columns, or any form that TRL's SFTTrainer takes.
-"""
-
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    add_training_parser(subparsers, "sft", "supervised training as a recipe says", EXAMPLES)
+    add_training_parser(subparsers, __doc__, "grpo_ext.sft")

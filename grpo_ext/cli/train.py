@@ -1,4 +1,15 @@
-"""`grpo-ext train`: start `accelerate launch` for a recipe."""
+"""`grpo-ext train`: GRPO training as a recipe says.
+
+examples:
+  grpo-ext train --config recipes/countdown/tiny.yaml
+  grpo-ext train --config recipes/countdown/tiny.yaml --num_processes 2 --max_steps 5
+  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --accelerate_config zero3
+  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --serve --vllm_server_devices 2
+
+It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value and replaces the recipe's.
+Keys are the fields of TRL's GRPOConfig and ModelConfig with their names, of GRPOExtConfig and RunConfig
+(grpo_ext/recipe/schema.py), and of the recipe's task. A key that does not exist is an error that names the nearest one.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +20,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from grpo_ext.cli.command import add_recipe_command
+
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
 
-EXAMPLES = """\
-examples:
-  grpo-ext train --config recipes/countdown/tiny.yaml
-  grpo-ext train --config recipes/countdown/tiny.yaml --num_processes 2 --max_steps 5
-  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --accelerate_config zero3
-  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --serve --vllm_server_devices 2
-
-Every key of a recipe can be set on the command line as --key value and replaces the recipe's. Keys are the fields of
-TRL's GRPOConfig and ModelConfig with their names, of GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py), and of the
-recipe's task. A key that does not exist is an error that names the nearest one.
-"""
-
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = add_training_parser(subparsers, "train", "GRPO training as a recipe says", EXAMPLES)
-    parser.add_argument(
-        "--serve", action="store_true", help="also start the recipe's vLLM server, and stop it at the end"
-    )
+    parser = add_training_parser(subparsers, __doc__, "grpo_ext.train")
+    parser.add_argument("--serve", action="store_true", help="start the recipe's vLLM server, too; stop it at the end")
 
 
 def add_training_parser(
-    subparsers: argparse._SubParsersAction, name: str, help_text: str, examples: str
+    subparsers: argparse._SubParsersAction, doc: str | None, module: str
 ) -> argparse.ArgumentParser:
-    """A subcommand that launches the module `grpo_ext.<name>`."""
-    parser = subparsers.add_parser(
-        name,
-        help=help_text,
-        description=f"{help_text}.\n\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file of `key: value` lines")
+    """A subcommand that launches `module`."""
+    parser = add_recipe_command(subparsers, doc, run)
+    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
     parser.add_argument(
-        "--num_processes", type=int, metavar="N", help="how many processes to start (default: the accelerate config's)"
+        "--accelerate_config", metavar="NAME", help="the accelerate config to launch with: file or name"
     )
-    parser.add_argument(
-        "--accelerate_config", metavar="NAME", help="file or name of the accelerate config to launch with"
-    )
-    parser.set_defaults(run=run, takes_overrides=True, module=f"grpo_ext.{name}", serve=False)
+    parser.set_defaults(module=module, serve=False)
     return parser
 
 

@@ -7,12 +7,9 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known word most like `word`, or `None` if none is like it.
+    """The known word most like `word`, or `None` if none is like it by `cutoff`, 0 to 1.
 
     A word that says more or less than a known one (`generations` for `num_generations`) counts as like it, too.
-
-    Args:
-        cutoff: how like they must be, 0 to 1.
     """
     known = list(known)
     if close := difflib.get_close_matches(word, known, n=1, cutoff=cutoff):

@@ -58,7 +58,11 @@ def check_recipe(
     batch = batch_of(recipe.flat, num_processes or processes(recipe.flat))
     if findings.sound:
         check_arguments(recipe, batch, findings)
-    check_model(recipe, findings)
+    if recipe.flat["model_name_or_path"]:  # else it is told already
+        try:
+            check_model_folder(recipe)
+        except FileNotFoundError as error:
+            findings.problem(error, "model_name_or_path")
     rows = first_rows(recipe, max(ROWS, min(batch.prompts, MOST_ROWS)), findings)
     check_eval_rows(recipe, findings)
     check_parts(recipe, rows, _rewards(recipe, findings), findings)
@@ -74,23 +78,10 @@ def check_recipe(
     return findings
 
 
-def check_model(recipe: Recipe, findings: Findings) -> None:
-    """Whether the model's name can mean something, as far as names tell."""
-    if not recipe.flat["model_name_or_path"]:
-        return  # told already
-    try:
-        check_model_folder(recipe)
-    except FileNotFoundError as error:
-        findings.problem(error, "model_name_or_path")
-
-
 def check_start(recipe: Recipe, train_dataset: Any, rewards: list[Any]) -> None:
-    """The same checks on the parts of a run, before its model is loaded.
+    """The same checks on the parts of a run, before its model is loaded; `RecipeError` names all that is wrong.
 
     Whether the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
-
-    Raises:
-        RecipeError: naming all that is wrong.
     """
     findings = Findings(places=recipe.places)
     rows = take(train_dataset, ROWS)
@@ -111,10 +102,8 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     asked = check_prompts(rows, findings) if rows else []
     difficulty = v["difficulty_column"]
     if rows and difficulty and difficulty not in rows[0]:
-        findings.problem(
-            f"difficulty_column: the data has no column {difficulty!r}. Its columns: {', '.join(rows[0])}.",
-            "difficulty_column",
-        )
+        words = f"the data has no column {difficulty!r}. Its columns: {', '.join(rows[0])}."
+        findings.problem(f"difficulty_column: {words}", "difficulty_column")
     there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in findings.problems)
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None

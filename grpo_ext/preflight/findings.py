@@ -13,19 +13,14 @@ from grpo_ext.recipe.problems import Problem
 
 @dataclass
 class Findings:
-    """The findings on one recipe.
+    """The findings on one recipe."""
 
-    Attributes:
-        problems: what would break the run or spoil its signal; with none the recipe is sound.
-        notes: what is worth knowing, and what could not be looked at from here.
-        figures: by part ("plan", "prompts", "rewards", "disk"), what was seen.
-        places: where each key of the recipe was set.
-    """
-
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[Problem] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, str | None] = field(default_factory=dict, repr=False)
+    problems: list[Problem] = field(default_factory=list)  # what would break the run or spoil its signal
+    notes: list[Problem] = field(default_factory=list)  # worth knowing, or what could not be looked at from here
+    figures: dict[str, Any] = field(
+        default_factory=dict
+    )  # by part ("plan", "prompts", "rewards", "disk"): what was seen
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where each key of the recipe was set
 
     @property
     def sound(self) -> bool:

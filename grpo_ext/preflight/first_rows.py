@@ -79,21 +79,14 @@ def check_reward_columns(rows: list[dict[str, Any]], rewards: list[Any], finding
 def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
     """The rows' prompts, if a model can be asked all of them; else none."""
     prompts = [row["prompt"] for row in rows]
-    for prompt in prompts:
-        if not is_prompt(prompt):
-            findings.problem(
-                f"the task's prompt is {prompt!r}: it must be text, or messages with `role` and `content`.", "task"
-            )
-            return []
-    return prompts
+    if wrong := [prompt for prompt in prompts if not is_prompt(prompt)]:
+        words = f"the task's prompt is {wrong[0]!r}: it must be text, or messages with `role` and `content`."
+        findings.problem(words, "task")
+    return [] if wrong else prompts
 
 
 def is_prompt(prompt: Any) -> bool:
     """Whether this is text, or a list of chat messages."""
-    if isinstance(prompt, str):
-        return bool(prompt)
-    return (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and all(isinstance(message, dict) and {"role", "content"} <= message.keys() for message in prompt)
-    )
+    if not isinstance(prompt, list):
+        return isinstance(prompt, str) and prompt != ""
+    return prompt != [] and all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)

@@ -24,23 +24,14 @@ MEASURED = 64  # prompts that are tokenized
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will do and take.
+    """What a run will do and take; `None` where the model's config, or its tokenizer, is not here."""
 
-    Attributes:
-        plan: prompts, steps, checkpoints.
-        preset: (key, value, source, whether the recipe replaces it) of the preset that is named.
-        size: of the model; `None` where its config is not to be had.
-        memory: bytes on each GPU by part; `None` likewise.
-        checkpoint: bytes of one checkpoint; `None` likewise.
-        prompt_tokens: mean of the first prompts; `None` where the tokenizer is not here.
-    """
-
-    plan: Plan
-    preset: tuple[tuple[str, Any, str, bool], ...]
+    plan: Plan  # prompts, steps, checkpoints
+    preset: tuple[tuple[str, Any, str, bool], ...]  # of its name: key, value, source, whether the recipe replaces it
     size: ModelSize | None
-    memory: dict[str, int] | None
-    checkpoint: int | None
-    prompt_tokens: float | None
+    memory: dict[str, int] | None  # bytes on each GPU by part
+    checkpoint: int | None  # bytes of one
+    prompt_tokens: float | None  # mean of the first prompts
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -51,14 +42,11 @@ class Forecast:
 
 
 def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | None = None) -> Forecast:
-    """The forecast of a checked recipe.
+    """The forecast of a checked recipe; `ValueError` if the rows make no generation, or cannot be counted here.
 
     Args:
         num_processes: how many train; `None`: as many as the accelerate config starts.
         rows: training rows, where they cannot be counted here.
-
-    Raises:
-        ValueError: if the rows make no generation, or cannot be counted here.
     """
     v = recipe.flat
     num_processes = num_processes or processes(v)
@@ -82,11 +70,7 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
 
 
 def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) -> int:
-    """How many rows of a split the run will use.
-
-    Raises:
-        ValueError: if they cannot be had here.
-    """
+    """How many rows of a split the run will use; `ValueError` if they cannot be read here."""
     from datasets import disable_progress_bars
 
     disable_progress_bars()
@@ -96,9 +80,7 @@ def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) 
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ValueError(
-            f"the rows of {name} cannot be counted here ({error}): say how many with --rows N."
-        ) from error
+        raise ValueError(f"the rows of {name} cannot be counted here ({error}): say how many with --rows.") from error
 
 
 def count_eval_rows(recipe: Recipe) -> int | None:
@@ -117,17 +99,13 @@ def prompt_tokens(recipe: Recipe) -> float | None:
     """Mean length of the first prompts; `None` where the tokenizer or the rows are not here."""
     aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
-    rows = first_rows(recipe, MEASURED, aside) if tokenizer else []
-    seen = (
-        look_at_prompts([row["prompt"] for row in rows], tokenizer, recipe.flat, aside) if tokenizer and rows else None
-    )
+    prompts = [row["prompt"] for row in first_rows(recipe, MEASURED, aside)] if tokenizer else []
+    seen = look_at_prompts(prompts, tokenizer, recipe.flat, aside) if tokenizer and prompts else None
     return seen["tokens"]["mean"] if seen else None
 
 
 def preset_lines(recipe: Recipe) -> tuple[tuple[str, Any, str, bool], ...]:
     """The values of the preset that a recipe names, each with its source."""
-    lines = PRESETS.get(recipe.flat["preset"], {}).items()
-    return tuple(
-        (key, value, source, not (recipe.places.get(key) or "").startswith("preset "))
-        for key, (value, source) in lines
-    )
+    lines = PRESETS.get(recipe.flat["preset"], {})
+    kept = {key for key in lines if (recipe.places.get(key) or "").startswith("preset ")}
+    return tuple((key, value, source, key not in kept) for key, (value, source) in lines.items())

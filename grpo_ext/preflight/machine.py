@@ -14,6 +14,7 @@ from grpo_ext.common.near import did_you_mean
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.rules import Values
+from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 GIB = 2**30
@@ -21,9 +22,9 @@ GIB = 2**30
 
 def check_machine(v: Values, findings: Findings) -> None:
     """Packages that the recipe's options need, its launcher, and a GPU where it asks for one."""
-    needed = {"vllm": v["use_vllm"], "bitsandbytes": v["load_in_4bit"] or v["load_in_8bit"], "peft": v["use_peft"]}
-    for package, key in (("vllm", "use_vllm"), ("bitsandbytes", "load_in_4bit"), ("peft", "use_peft")):
-        if needed[package] and find_spec(package) is None:
+    rounded = "load_in_4bit" if v["load_in_4bit"] else "load_in_8bit"
+    for package, key in (("vllm", "use_vllm"), ("bitsandbytes", rounded), ("peft", "use_peft")):
+        if v[key] and find_spec(package) is None:
             findings.problem(f"{key} needs the package {package}: pip install {package}.", key)
     if v["accelerate_config"]:
         try:
@@ -46,11 +47,11 @@ def check_reporting(v: Values, findings: Findings) -> None:
         if name in (None, "none", "all") or name in there:
             continue
         if name not in INTEGRATION_TO_CALLBACK:
-            known = ["none", "all", *INTEGRATION_TO_CALLBACK]
-            findings.problem(
-                f"report_to is none, all, or among {', '.join(known[2:])}; got {name!r}.{did_you_mean(str(name), known)}",
-                "report_to",
+            known, guess = (
+                ", ".join(INTEGRATION_TO_CALLBACK),
+                did_you_mean(str(name), ["none", *INTEGRATION_TO_CALLBACK]),
             )
+            findings.problem(f"report_to is none, all, or among {known}; got {name!r}.{guess}", "report_to")
         else:
             findings.problem(f"report_to: {name} is not installed: pip install {name}, or write `none`.", "report_to")
 
@@ -59,10 +60,10 @@ def check_server(v: Values, findings: Findings) -> None:
     """Whether the vLLM server of the recipe answers."""
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
-    base = v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}"
+    base = server_url(v)
     key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
     try:
-        with urllib.request.urlopen(f"{base.rstrip('/')}/health/", timeout=SERVER_PATIENCE):
+        with urllib.request.urlopen(f"{base}/health/", timeout=SERVER_PATIENCE):
             findings.figures["server"] = f"{base} answers"
     except (OSError, ValueError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", None) or error
@@ -92,9 +93,7 @@ def check_disk(v: Values, findings: Findings) -> None:
     path = Path(folder).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        findings.problem(
-            f"output_dir {folder} cannot be written: {there} is no folder that you may write to.", "output_dir"
-        )
+        findings.problem(f"output_dir {folder}: {there} is no folder that you may write to.", "output_dir")
         return
     free = shutil.disk_usage(there).free
     findings.figures["disk"] = {"free": free, "needed": needed}

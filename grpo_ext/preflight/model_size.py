@@ -10,20 +10,14 @@ from trl import ModelConfig, get_peft_config
 
 from grpo_ext.recipe.memory import ModelSize
 from grpo_ext.recipe.rules import Values
+from grpo_ext.vllm.settings import TextModel
 
 
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
-    """The sizes of the recipe's model, with its adapter where it has one; `None` where its config is not to be had.
-
-    Args:
-        v: the recipe's values.
-        model: TRL's model arguments, for the adapter.
-    """
-    trust = bool(v["trust_remote_code"])
+    """The sizes of the recipe's model, with the adapter of TRL's `model` arguments; `None` where its config is not here."""
+    name, revision, trust = v["model_name_or_path"], v["model_revision"], bool(v["trust_remote_code"])
     try:
-        config = AutoConfig.from_pretrained(
-            v["model_name_or_path"], revision=v["model_revision"], trust_remote_code=trust
-        )
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust)
         with torch.device("meta"):
             made = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
         made.tie_weights()
@@ -35,17 +29,10 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
 
         with torch.device("meta"):
             made = get_peft_model(made, adapter)
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    return ModelSize(
-        parameters=parameters,
-        trainable=count(p for p in made.parameters() if p.requires_grad),
-        dtype=str(config.dtype or "float32").removeprefix("torch."),
-        hidden_size=text.hidden_size,
-        num_hidden_layers=text.num_hidden_layers,
-        kv_width=heads * head,
-    )
+    trainable = count(p for p in made.parameters() if p.requires_grad)
+    text, hidden = TextModel.of(config), config.get_text_config().hidden_size
+    width = text.kv_heads * text.head_size
+    return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, width)
 
 
 def count(parameters: Any) -> int:

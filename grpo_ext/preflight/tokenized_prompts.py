@@ -16,33 +16,29 @@ OPEN_TAG = "<think>"
 
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
     """The model's tokenizer, from a folder or the cache; `None`, with a note, where it is not on this machine."""
-    name = v["model_name_or_path"]
+    name, here = v["model_name_or_path"], where_from(v)
     try:
-        return AutoTokenizer.from_pretrained(
-            name,
-            revision=v["model_revision"],
-            trust_remote_code=bool(v["trust_remote_code"]),
-            padding_side="left",
-            local_files_only=True,
-        )
+        return AutoTokenizer.from_pretrained(name, padding_side="left", **here)
     except Exception as error:  # many kinds: no such file, a broken one, code that is not trusted
         if Path(name).expanduser().is_dir():
             findings.problem(f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path")
         else:
-            findings.note(
-                f"the model {name} is no folder here and not in the cache, so prompts were not tokenized.",
-                "model_name_or_path",
-            )
+            words = f"the model {name} is no folder here and not in the cache, so prompts were not tokenized."
+            findings.note(words, "model_name_or_path")
         return None
+
+
+def where_from(v: Values) -> dict[str, Any]:
+    """How transformers finds what belongs to the recipe's model, from this machine alone."""
+    trust = bool(v["trust_remote_code"])
+    return {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": True}
 
 
 def context_length(v: Values) -> int | None:
     """Tokens that prompt and completion may have together, by the model and by vLLM; `None` where neither says."""
     limits = [v["vllm_max_model_length"]] if v["use_vllm"] else []
     try:
-        config = AutoConfig.from_pretrained(
-            v["model_name_or_path"], trust_remote_code=bool(v["trust_remote_code"]), local_files_only=True
-        )
+        config = AutoConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
         limits.append(getattr(config.get_text_config(), "max_position_embeddings", None))
     except Exception:  # not here, or of a kind that this transformers does not know: told when the model is loaded
         pass
@@ -75,20 +71,13 @@ def look_at_prompts(
     first = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
-        findings.problem(
-            f"prompts begin with {tokenizer.bos_token!r} twice: the tokenizer adds it, so take it out of the task's prompts.",
-            "task",
-        )
+        words = "twice: the tokenizer adds it, so take it out of the task's prompts."
+        findings.problem(f"prompts begin with {tokenizer.bos_token!r} {words}", "task")
     lengths = [len(tokens) for tokens in ids]
     room, over = _room(lengths, v, findings)
-    return {
-        "rows": len(ids),
-        "tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
-        "room": room,
-        "over": over,
-        "prefilled": first.rstrip().endswith(OPEN_TAG),
-        "first": first,
-    }
+    tokens = {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)}
+    prefilled = first.rstrip().endswith(OPEN_TAG)
+    return {"rows": len(ids), "tokens": tokens, "room": room, "over": over, "prefilled": prefilled, "first": first}
 
 
 def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
@@ -103,9 +92,8 @@ def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None
         f"{v['max_completion_length']} in the context of {context} tokens (the longest has {max(lengths)})"
     )
     if over == 1:
-        findings.problem(
-            f"{words}: lower max_completion_length to at most {context - max(lengths)}.", "max_completion_length"
-        )
+        way = f"lower max_completion_length to at most {context - max(lengths)}."
+        findings.problem(f"{words}: {way}", "max_completion_length")
     elif over:
         findings.note(f"{words}.", "max_completion_length")
     return room, over

@@ -21,8 +21,7 @@ BUDGET = 4.0  # seconds that all of them may take
 def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
     """An empty completion, one in prose, and one in the shape of tags with the row's own answer.
 
-    Args:
-        prefilled: whether the prompt opens the think tag, so that a completion begins inside it.
+    With `prefilled` the prompt opens the think tag, and a completion begins inside it.
     """
     answer = next((row[key] for key in ANSWERS if row.get(key) not in (None, "")), 42)
     answer = str(answer).rpartition("####")[2].strip()  # GSM8K's answers end so

@@ -26,14 +26,7 @@ def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
     """Refuse arguments that are wrong by themselves or contradict each other, by the same rules as recipes.
 
     What only a recipe says (the model, its adapter, the data) is not known here, and the rules end where they ask for it. A
-    value that differs from its default counts as set.
-
-    Args:
-        args: a built `GRPOExtConfig`, or what `with_our_defaults` made of a `GRPOConfig`.
-        num_processes: how many train.
-
-    Raises:
-        RecipeError: naming all that is wrong, each with what to write instead.
+    value that differs from its default counts as set. `RecipeError` names all that is wrong, each with what to write instead.
     """
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}

@@ -16,23 +16,14 @@ from grpo_ext.recipe.problems import Problem
 
 @dataclass(frozen=True)
 class Batch:
-    """The sizes that decide how completions are generated and trained on.
+    """The sizes that decide how completions are generated and trained on."""
 
-    Attributes:
-        per_device_train_batch_size: completions of one micro-batch of one process.
-        num_processes: processes that train.
-        gradient_accumulation_steps: micro-batches of an optimizer step.
-        num_generations: completions a prompt (G).
-        num_iterations: how often a generation is trained on (mu).
-        steps_per_generation, generation_batch_size: as set; `None` where the other, or neither, is.
-    """
-
-    per_device_train_batch_size: int
-    num_processes: int
-    gradient_accumulation_steps: int
-    num_generations: int
-    num_iterations: int = 1
-    steps_per_generation: int | None = None
+    per_device_train_batch_size: int  # completions of one micro-batch of one process
+    num_processes: int  # that train
+    gradient_accumulation_steps: int  # micro-batches of an optimizer step
+    num_generations: int  # completions a prompt (G)
+    num_iterations: int = 1  # how often a generation is trained on (mu)
+    steps_per_generation: int | None = None  # as set, like the next; `None` where the other, or neither, is
     generation_batch_size: int | None = None
 
     @property
@@ -90,10 +81,10 @@ def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
     elif batch.steps_per_generation is not None:
         slices = "steps_per_generation"
     found = []
-    for key in ("num_generations", "per_device_train_batch_size", slices):
+    for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
         old = getattr(batch, key)
         for new in _candidates(batch, key, count):
-            if new != old and new >= (2 if key == "num_generations" else 1) and _with(batch, key, new).fits:
+            if new != old and new >= least and _with(batch, key, new).fits:
                 found.append((abs(math.log(new / old)), {key: new}))
     return [change for _, change in sorted(found, key=lambda pair: pair[0])[:count]]
 
@@ -150,16 +141,12 @@ def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Prob
     group = v["num_generations_eval"] or v["num_generations"]
     completions = v["per_device_eval_batch_size"] * num_processes
     if completions % group:
-        least = math.lcm(num_processes, group) // num_processes
-        sizes = {
-            max(1, v["per_device_eval_batch_size"] // least) * least,
-            -(-v["per_device_eval_batch_size"] // least) * least,
-        }
+        size, least = v["per_device_eval_batch_size"], math.lcm(num_processes, group) // num_processes
+        sizes = {max(1, size // least) * least, -(-size // least) * least}
         fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
         own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""
         yield Problem(
-            f"an evaluation batch has {completions} completions (per_device_eval_batch_size "
-            f"{v['per_device_eval_batch_size']} x {num_processes} processes), which is no multiple of the {group} "
-            f"completions a prompt. Write {fits}{own}.",
+            f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x {num_processes} "
+            f"processes), which is no multiple of the {group} completions a prompt. Write {fits}{own}.",
             "per_device_eval_batch_size",
         )

@@ -27,8 +27,8 @@ def adapters(v: Values, _: int) -> Iterator[Problem]:
     names = v["lora_target_modules"]
     if v["use_peft"] and names and len(names) == 1 and names[0].isidentifier():
         yield Problem(
-            f"a single entry of lora_target_modules is taken as a pattern of the whole name, which {names[0]!r} is not of "
-            f"any layer: write '.*{names[0]}', or all-linear, or several names.",
+            f"a single entry of lora_target_modules is a pattern of the whole name, and no layer is called just {names[0]!r}: "
+            f"write '.*{names[0]}', or all-linear, or several names.",
             "lora_target_modules",
         )
 
@@ -36,8 +36,7 @@ def adapters(v: Values, _: int) -> Iterator[Problem]:
 def merging(v: Values, _: int) -> Iterator[Problem]:
     if v["save_merged"] and not v["use_peft"]:
         yield Problem(
-            "save_merged merges an adapter, and this recipe trains none: take it out (the whole model is saved), or write "
-            "use_peft: true.",
+            "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true.",
             "save_merged",
         )
     elif v["save_merged"] and (v["load_in_4bit"] or v["load_in_8bit"]):
@@ -52,34 +51,26 @@ def precision(v: Values, _: int) -> Iterator[Problem]:
     if v["fp16"] and v["bf16"]:
         yield Problem("fp16 and bf16 are both true: keep one, or write `bf16: false`.", "fp16")
     if v["auto_find_batch_size"]:
-        yield Problem(
-            "auto_find_batch_size would break groups when it halves the batch: take it out and lower "
-            "per_device_train_batch_size.",
-            "auto_find_batch_size",
-        )
+        words = "would break groups when it halves the batch: take it out and lower per_device_train_batch_size."
+        yield Problem(f"auto_find_batch_size {words}", "auto_find_batch_size")
     if v["load_in_4bit"] and v["load_in_8bit"]:
         yield Problem("load_in_4bit and load_in_8bit are both true: keep one.", "load_in_8bit")
 
 
 def sampler(v: Values, _: int) -> Iterator[Problem]:
-    batching = v["use_transformers_continuous_batching"]
-    if batching and v["use_vllm"]:
+    batching = "use_transformers_continuous_batching"
+    if v[batching] and v["use_vllm"]:
+        yield Problem(f"use_vllm and {batching} are both true, and only one can sample: keep use_vllm.", batching)
+    elif v[batching] and v["bf16"] is not False and not v["fp16"]:
         yield Problem(
-            "use_vllm and use_transformers_continuous_batching are both true, and only one can sample: keep use_vllm.",
-            "use_transformers_continuous_batching",
-        )
-    elif batching and v["bf16"] is not False and not v["fp16"]:
-        yield Problem(
-            "use_transformers_continuous_batching with bf16 turns the trained weights into bfloat16 for good, where small "
-            "steps round to nothing: write `bf16: false`, or use_vllm instead.",
-            "use_transformers_continuous_batching",
+            f"{batching} with bf16 turns the trained weights into bfloat16 for good, where small steps round to nothing: write "
+            "`bf16: false`, or use_vllm instead.",
+            batching,
         )
     room, longest = v["vllm_max_model_length"], v["max_completion_length"]
     if longest is None and not v["use_vllm"]:
-        yield Problem(
-            "max_completion_length: null ends completions after 20 tokens where transformers samples: write a number.",
-            "max_completion_length",
-        )
+        words = "null ends completions after 20 tokens where transformers samples: write a number."
+        yield Problem(f"max_completion_length: {words}", "max_completion_length")
     if v["use_vllm"] and room is not None and longest is not None and room <= longest:
         yield Problem(
             f"vllm_max_model_length {room} is prompt and completion together and leaves no prompt beside "
@@ -88,10 +79,8 @@ def sampler(v: Values, _: int) -> Iterator[Problem]:
         )
     low, high = v["vllm_importance_sampling_clip_min"], v["vllm_importance_sampling_clip_max"]
     if low is not None and high is not None and low >= high:
-        yield Problem(
-            f"vllm_importance_sampling_clip_min {low:g} must be below vllm_importance_sampling_clip_max {high:g}.",
-            "vllm_importance_sampling_clip_min",
-        )
+        key = "vllm_importance_sampling_clip_min"
+        yield Problem(f"{key} {low:g} must be below vllm_importance_sampling_clip_max {high:g}.", key)
 
 
 UNTOLD_KEPT_SETS = (
@@ -134,27 +123,23 @@ def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
 
 
 def evaluation(v: Values, _: int) -> Iterator[Problem]:
-    temperature = v["eval_temperature"]
-    strategy, saving, best = str(v["eval_strategy"]), str(v["save_strategy"]), v["load_best_model_at_end"]
-    if best and strategy == "no":
-        yield Problem("load_best_model_at_end needs eval_strategy: steps or epoch.", "load_best_model_at_end")
-    elif best and saving not in (strategy, "best"):
-        yield Problem(
-            f"load_best_model_at_end needs a checkpoint at each evaluation: write save_strategy: {strategy}, or best.",
-            "save_strategy",
-        )
-    elif best and strategy == saving == "steps":
+    temperature, best = v["eval_temperature"], "load_best_model_at_end"
+    strategy, saving = str(v["eval_strategy"]), str(v["save_strategy"])
+    if v[best] and strategy == "no":
+        yield Problem(f"{best} needs eval_strategy: steps or epoch.", best)
+    elif v[best] and saving not in (strategy, "best"):
+        words = f"needs a checkpoint at each evaluation: write save_strategy: {strategy}, or best."
+        yield Problem(f"{best} {words}", "save_strategy")
+    elif v[best] and strategy == saving == "steps":
         every = v["eval_steps"] or v["logging_steps"]
         if (every < 1) != (v["save_steps"] < 1) or round(v["save_steps"] * 1e6) % round(every * 1e6):
-            yield Problem(
-                f"load_best_model_at_end needs save_steps {v['save_steps']:g} to be a multiple of eval_steps {every:g}.",
-                "save_steps",
-            )
-    if best and temperature is not None and v["metric_for_best_model"] in (None, "loss", "eval_loss"):
+            words = f"needs save_steps {v['save_steps']:g} to be a multiple of eval_steps {every:g}."
+            yield Problem(f"{best} {words}", "save_steps")
+    if v[best] and temperature is not None and v["metric_for_best_model"] in (None, "loss", "eval_loss"):
         yield Problem(
             "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
             "reward) and greater_is_better: true.",
-            "load_best_model_at_end",
+            best,
         )
     if temperature == 0 and (samples := v["eval_num_samples"]) > 1:
         yield Problem(
@@ -163,14 +148,11 @@ def evaluation(v: Values, _: int) -> Iterator[Problem]:
             "eval_num_samples",
         )
     if temperature is None and v["num_generations_eval"] == 1:
-        yield Problem(
-            "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead.", "num_generations_eval"
-        )
-    if str(v["lr_scheduler_type"]) in ("reduce_lr_on_plateau", "greedy") and strategy == "no":
-        yield Problem(
-            f"lr_scheduler_type {v['lr_scheduler_type']} follows the evaluations: set eval_strategy.",
-            "lr_scheduler_type",
-        )
+        words = "1 leaves no group; write eval_temperature: 0 instead."
+        yield Problem(f"num_generations_eval: {words}", "num_generations_eval")
+    if (scheduler := str(v["lr_scheduler_type"])) in ("reduce_lr_on_plateau", "greedy") and strategy == "no":
+        words = f"lr_scheduler_type {scheduler} follows the evaluations: set eval_strategy."
+        yield Problem(words, "lr_scheduler_type")
 
 
 def length_of_the_run(v: Values, _: int) -> Iterator[Problem]:
@@ -181,10 +163,9 @@ def length_of_the_run(v: Values, _: int) -> Iterator[Problem]:
 
 
 def completions_hub(v: Values, _: int) -> Iterator[Problem]:
-    if v["log_completions_hub_repo"] and not v["log_completions"]:
-        yield Problem(
-            "log_completions_hub_repo uploads nothing without log_completions: true.", "log_completions_hub_repo"
-        )
+    key = "log_completions_hub_repo"
+    if v[key] and not v["log_completions"]:
+        yield Problem(f"{key} uploads nothing without log_completions: true.", key)
 
 
 # Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.

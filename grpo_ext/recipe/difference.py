@@ -51,21 +51,15 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     flat = recipe.flat
     now, defaults = _plain(dict(flat)), _plain(flat.defaults)
     free = FREE + EVALUATION if flat["eval_temperature"] is not None else FREE
-    found = {}
-    for key in dict.fromkeys([*saved, *now]):
-        if any(fnmatchcase(key, pattern) for pattern in free):
-            continue
-        pair = saved.get(key, defaults.get(key)), now.get(key, defaults.get(key))
-        if pair[0] != pair[1]:
-            found[key] = pair
-    return found
+    shaping = [key for key in {**saved, **now} if not any(fnmatchcase(key, pattern) for pattern in free)]
+    pairs = {key: (saved.get(key, defaults.get(key)), now.get(key, defaults.get(key))) for key in shaping}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def check_same_run(recipe: Recipe) -> None:
     """Refuse to begin or go on in a folder that holds a run of another recipe, unless told how.
 
-    Raises:
-        ValueError: showing the difference key by key, and what to do.
+    The `ValueError` shows the difference key by key, and what to do.
     """
     folder = Path(recipe.get("output_dir")).expanduser()
     checkpoints = sorted(folder.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2]))
@@ -76,26 +70,15 @@ def check_same_run(recipe: Recipe) -> None:
     if not found:
         return
     lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in found.items()]
-    ways = [
-        "--output_dir FOLDER: begin in another folder",
-        "--resume never: begin anew here; the old run moves to earlier-N",
-    ]
+    lines += ["Write one of", "  --output_dir FOLDER: begin in another folder"]
+    lines += ["  --resume never: begin anew here; the old run moves to earlier-N"]
     if checkpoints:
-        ways.append(f"--resume {checkpoints[-1]}: go on from that checkpoint all the same, with the new values")
-    raise ValueError(
-        f"{folder} holds a run of another recipe. Then and now:\n"
-        + "\n".join(lines)
-        + "\nWrite one of\n  "
-        + "\n  ".join(ways)
-    )
+        lines += [f"  --resume {checkpoints[-1]}: go on from that checkpoint all the same, with the new values"]
+    raise ValueError("\n".join([f"{folder} holds a run of another recipe. Then and now:", *lines]))
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(values, default=_text))
-
-
-def _text(value: Any) -> Any:
-    return getattr(value, "value", None) or str(value)
+    return json.loads(json.dumps(values, default=lambda value: getattr(value, "value", None) or str(value)))
 
 
 def _shown(value: Any) -> str:

@@ -22,6 +22,7 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
     "importance_sampling_level": ("token", "sequence"),
     "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
     "lr_scheduler_type": tuple(choice.value for choice in SchedulerType),
@@ -29,9 +30,9 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
     "save_strategy": tuple(choice.value for choice in SaveStrategy),
 }
+TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's would also take null
 # Bounds of numbers, and the fields that have them.
 BOUNDS: tuple[tuple[Any, str], ...] = (
-    (Annotated[int, Field(ge=2)], "num_generations"),
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
     (
         Count,
@@ -56,7 +57,7 @@ def hints_of(cls: type) -> dict[str, Any]:
     bounds = {name: kind.__metadata__[0] for kind, names in BOUNDS for name in names.split()}
     narrowed = {}
     for f in dataclasses.fields(cls):
-        hint = narrowed[f.name] = hints[f.name]
+        hint = narrowed[f.name] = TYPES.get(f.name, hints[f.name])
         if words := f.metadata.get("choices") or CHOICES.get(f.name):
             null = type(None) in typing.get_args(hint)
             narrowed[f.name] = Literal[tuple(words)] | None if null else Literal[tuple(words)]
@@ -79,12 +80,11 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
     """
     problems = []
     for name, hint in checked_hints(cls).items():
-        value = getattr(args, name)
         try:
-            fitting = convert(name, value, hint)
+            fitting = convert(name, getattr(args, name), hint)
         except ValueError as error:
             problems.append(Problem(str(error), name))
             continue
-        if fitting != value:
+        if fitting != getattr(args, name):
             setattr(args, name, fitting)
     return problems

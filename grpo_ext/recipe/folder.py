@@ -13,26 +13,19 @@ import grpo_ext
 
 
 def recipe_folder() -> Path:
-    """The folder of recipes that came with this package.
-
-    Raises:
-        FileNotFoundError: if the installation has none.
-    """
+    """The folder of recipes that came with this package; `FileNotFoundError` if the installation has none."""
     checkout = Path(grpo_ext.__file__).resolve().parent.parent / "recipes"
     installed = Path(sysconfig.get_path("data")) / "share" / "grpo_ext" / "recipes"
     for folder in (checkout, installed):
         if (folder / "accelerate").is_dir():
             return folder
-    raise FileNotFoundError(
-        f"No recipes at {checkout} or {installed}: install grpo_ext again, or run it from a checkout."
-    )
+    raise FileNotFoundError(f"No recipes at {checkout} or {installed}: install grpo_ext again, or run a checkout.")
 
 
 def accelerate_config(name: str) -> Path:
     """The accelerate config `name`: a file, or one in `recipes/accelerate/` without its ending.
 
-    Raises:
-        FileNotFoundError: if there is neither; the message lists those there are.
+    `FileNotFoundError` if there is neither; the message lists those there are.
     """
     if (path := Path(name).expanduser()).is_file():
         return path
@@ -44,12 +37,7 @@ def accelerate_config(name: str) -> Path:
 
 
 def accelerate_settings(name: str) -> dict[str, Any]:
-    """What an accelerate config says.
-
-    Raises:
-        FileNotFoundError: if there is none of that name.
-        ValueError: if it is no YAML mapping.
-    """
+    """What an accelerate config says; `FileNotFoundError` if there is none, `ValueError` if it is no YAML mapping."""
     path = accelerate_config(name)
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))

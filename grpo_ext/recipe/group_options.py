@@ -62,27 +62,19 @@ class GroupOptions:
 
 def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """What must hold between these options and others."""
-    bounds = v["group_filter_pass_rates"]
+    bounds, key = v["group_filter_pass_rates"], "group_filter_pass_rates"
     if bounds is not None and not (len(bounds) == 2 and 0 <= bounds[0] <= bounds[1] <= 1):
-        yield Problem(
-            f"group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {bounds}.",
-            "group_filter_pass_rates",
-        )
+        yield Problem(f"{key} is the lowest and the highest share, such as [0.1, 0.9]; got {bounds}.", key)
     if v["group_filter"] == "off":
         keys = ("group_filter_pass_rates", "group_filter_max_rounds", "max_staleness")
         yield from (Problem(f"{key} does nothing with group_filter: off.", key) for key in keys if key in v)
         return
+    needs = f"group_filter: {v['group_filter']} needs"
     if v["loss_normalization"] != "step":
-        yield Problem(
-            f"group_filter: {v['group_filter']} needs loss_normalization: step, which counts what is left of a step.",
-            "group_filter",
-        )
+        yield Problem(f"{needs} loss_normalization: step, which counts what is left of a step.", "group_filter")
     if v["multi_objective_aggregation"] != "sum_then_normalize":
-        yield Problem(
-            f"group_filter: {v['group_filter']} needs multi_objective_aggregation: sum_then_normalize; the other divides by a "
-            "standard deviation over all groups, those left out, too.",
-            "group_filter",
-        )
+        other = "the other divides by a standard deviation over all groups, those left out, too."
+        yield Problem(f"{needs} multi_objective_aggregation: sum_then_normalize; {other}", "group_filter")
 
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
@@ -90,20 +82,18 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     metric = v["group_filter_metric"]
     names = _reward_names(v) if metric is not None else []
     if names and metric not in names:
-        yield Problem(
-            f"group_filter_metric: no reward {metric!r} in this recipe, whose rewards are {', '.join(names)}."
-            + did_you_mean(metric, names),
-            "group_filter_metric",
+        words = (
+            f"no reward {metric!r} in this recipe, whose rewards are {', '.join(names)}.{did_you_mean(metric, names)}"
         )
+        yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
 
 
 def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """What must hold between the options about the choice of prompts."""
     kind = v["curriculum"]
     if kind == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]):
-        yield Problem(
-            "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`.", "curriculum"
-        )
+        words = "easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`."
+        yield Problem(f"curriculum: {words}", "curriculum")
     if v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file():
         yield Problem(f"pass_rates_file: no file at {v['pass_rates_file']}.", "pass_rates_file")
     readers = {

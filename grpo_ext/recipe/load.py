@@ -8,6 +8,7 @@ into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,19 +34,14 @@ UNUSED = ("ignore_bias_buffers",)
 
 @dataclass
 class Recipe:
-    """A checked recipe: the values that were set, by dataclass, and the dataclasses built from them.
+    """A checked recipe: the values that were set, by dataclass, and the dataclasses built from them."""
 
-    Attributes:
-        path: the YAML file, or `None` for a recipe of overrides alone.
-        values: what was set, converted to its type: `{"training": {"learning_rate": 5e-07, ...}, "run": {...}, ...}`.
-        schema: the dataclass behind each part of `values`.
-        places: where each key was set, such as `recipes/countdown/tiny.yaml:12`.
-    """
-
-    path: Path | None
-    values: dict[str, dict[str, Any]]
-    schema: dict[str, type] = field(repr=False)
-    places: dict[str, str | None] = field(default_factory=dict, repr=False)
+    path: Path | None  # the YAML file, or `None` for a recipe of overrides alone
+    values: dict[
+        str, dict[str, Any]
+    ]  # what was set, of its type: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
+    schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where a key was set, as `tiny.yaml:12`
 
     @cached_property
     def training(self) -> GRPOExtConfig:
@@ -113,12 +109,8 @@ def load_recipe(
     Args:
         path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`, TRL's `ModelConfig` or
             the task it names. `None`: start from the defaults.
-        overrides: values that replace the file's: a mapping, or command-line words such as
-            `["--learning_rate", "1e-5", "--use_vllm"]`.
+        overrides: values that replace the file's: a mapping, or words such as `["--learning_rate", "1e-5", "--use_vllm"]`.
         num_processes: how many will train, for the batch arithmetic; `None`: as many as the launcher started.
-
-    Returns:
-        `Recipe`: with `.training`, `.run`, `.model` and `.task`.
 
     Raises:
         RecipeError: naming every unknown key, wrong type, value out of range and impossible batch size, with its place
@@ -180,33 +172,30 @@ def with_preset(settings: Settings) -> Settings:
 
 def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
     """Each setting converted and put with the dataclass that has its key; what cannot be is a problem."""
-    owners, hints = {}, {}
-    for part, cls in schema.items():
-        for key, hint in hints_of(cls).items():
-            if key not in UNUSED:
-                owners.setdefault(key, part)
-                hints.setdefault(key, hint)
+    known: dict[str, tuple[str, Any]] = {}  # key -> its part and its type
+    for part, cls in reversed(schema.items()):  # the first part that has a key keeps it
+        known |= {key: (part, hint) for key, hint in hints_of(cls).items() if key not in UNUSED}
     values: dict[str, dict[str, Any]] = {part: {} for part in schema}
     problems = []
     for key, (value, place) in settings.items():
-        if key not in owners:
-            problems.append(Problem(_unknown_key(key, owners, "task" in schema), key, place))
+        if key not in known:
+            problems.append(Problem(_unknown_key(key, known, "task" in schema), key, place))
             continue
+        part, hint = known[key]
         try:
-            values[owners[key]][key] = convert(key, value, hints[key])
+            values[part][key] = convert(key, value, hint)
         except ValueError as error:
             problems.append(Problem(str(error), key, place))
     return values, problems
 
 
-def _unknown_key(key: str, known: dict[str, str], grpo: bool) -> str:
+def _unknown_key(key: str, known: Iterable[str], grpo: bool) -> str:
     if key in UNUSED:
         return f"{key} does nothing here. Take it out."
     others = (SFTConfig, SFTRunConfig) if grpo else (GRPOExtConfig, RunConfig)
     if any(key == f.name for cls in others for f in dataclasses.fields(cls)):
-        return (
-            f"{key} is a key of {'supervised training' if grpo else 'GRPO'}: `grpo-ext {'sft' if grpo else 'train'}`."
-        )
+        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
+        return f"{key} is a key of {what}: `grpo-ext {command}`."
     if instead := instead_of(key):
         return instead
     for name, cls in task_classes().items():

@@ -20,36 +20,27 @@ def loss_type(v: Values, _: int) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem(str(error), "loss_type")
     if v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1:
-        yield Problem(
-            "loss_type cispo caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0 "
-            "(ScaleRL, arXiv 2510.13786).",
-            "loss_type",
-        )
+        words = "caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0"
+        yield Problem(f"loss_type cispo {words} (ScaleRL, arXiv 2510.13786).", "loss_type")
     corrected = v["use_vllm"] and v["vllm_importance_sampling_correction"]
     if v["loss_type"] == "vespo" and corrected and v["vllm_importance_sampling_mode"].startswith("sequence"):
-        yield Problem(
-            "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask.",
-            "vllm_importance_sampling_mode",
-        )
+        key = "vllm_importance_sampling_mode"
+        yield Problem(f"loss_type vespo weights sequences itself: write {key}: token_truncate or token_mask.", key)
 
 
 def normalization(v: Values, _: int) -> Iterator[Problem]:
-    """What TRL's own division, and its sum of several rewards, cannot be had with."""
+    """What does not fit TRL's own division, or its sum of several rewards."""
     own = {
         "advantage_normalizer": v["advantage_normalizer"] != "all",
         "kl_estimator": v["kl_estimator"] != "k3",
         "std_estimator": v["std_estimator"] != "sample",
         "loss_type": v["loss_type"] not in TRL_LOSSES,
+        "temperature_schedule": v["temperature_schedule"] != "constant",
     }
     if v["loss_normalization"] != "step":
-        for key in ("advantage_normalizer", "kl_estimator", "loss_type"):
+        for key in ("advantage_normalizer", "kl_estimator", "loss_type", "temperature_schedule"):
             if own[key]:
                 yield Problem(f"{key}: {v[key]} needs loss_normalization: step.", key)
-        if v["temperature_schedule"] != "constant":
-            yield Problem(
-                f"temperature_schedule: {v['temperature_schedule']} needs loss_normalization: step.",
-                "temperature_schedule",
-            )
         truncated = v["top_k"] or v["top_p"] < 1 or v["min_p"]
         if truncated and v["logprob_policy"] != "trl":
             yield Problem(
@@ -60,27 +51,19 @@ def normalization(v: Values, _: int) -> Iterator[Problem]:
     if v["multi_objective_aggregation"] != "sum_then_normalize":
         for key in ("advantage_normalizer", "std_estimator"):
             if own[key]:
-                yield Problem(
-                    f"{key}: {v[key]} needs multi_objective_aggregation: sum_then_normalize, where a completion has one "
-                    "reward.",
-                    key,
-                )
+                needed = "multi_objective_aggregation: sum_then_normalize, where a completion has one reward."
+                yield Problem(f"{key}: {v[key]} needs {needed}", key)
 
 
 def reference(v: Values, _: int) -> Iterator[Problem]:
     if v["sync_ref_model"] and not v["beta"]:
         yield Problem("sync_ref_model has no reference to sync: set beta above 0.", "sync_ref_model")
     if v["sync_ref_model"] and v["use_peft"]:
-        yield Problem(
-            "sync_ref_model needs a reference model, and with use_peft the reference is the model without its adapter: "
-            "take one of the two out.",
-            "sync_ref_model",
-        )
+        words = "and with use_peft the reference is the model without its adapter: take one of the two out."
+        yield Problem(f"sync_ref_model needs a reference model, {words}", "sync_ref_model")
 
 
 def entropy(v: Values, _: int) -> Iterator[Problem]:
     if v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"]:
-        yield Problem(
-            f"entropy_coef_min {v['entropy_coef_min']:g} is above entropy_coef_max {v['entropy_coef_max']:g}: swap them.",
-            "entropy_coef_min",
-        )
+        low, high = v["entropy_coef_min"], v["entropy_coef_max"]
+        yield Problem(f"entropy_coef_min {low:g} is above entropy_coef_max {high:g}: swap them.", "entropy_coef_min")

@@ -24,21 +24,14 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What a model's sizes are made of.
-
-    Attributes:
-        parameters, trainable: numbers of weights, all and trained (an adapter's alone under LoRA).
-        dtype: of the weights as its config states it; a recipe's `dtype` wins.
-        hidden_size, num_hidden_layers: of the text model.
-        kv_width: key-value heads x their size.
-    """
+    """What a model's sizes are made of."""
 
     parameters: int
-    trainable: int
-    dtype: str
-    hidden_size: int
+    trainable: int  # an adapter's alone under LoRA
+    dtype: str  # of the weights as its config states it; a recipe's `dtype` wins
+    hidden_size: int  # of the text model, like the next
     num_hidden_layers: int
-    kv_width: int
+    kv_width: int  # key-value heads x their size
 
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
@@ -68,12 +61,7 @@ def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int
 def memory_estimate(
     size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt_tokens: int = 0
 ) -> dict[str, int]:
-    """Bytes on each GPU by part, and their sum under `total`; the formulas are the module's.
-
-    Args:
-        sharding: 0 none, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP.
-        prompt_tokens: of a prompt.
-    """
+    """Bytes on each GPU by part, and their sum under `total`, by the formulas of this module and `sharding`'s numbers."""
     share = batch.num_processes
     own = weight_bytes(size, v)
     trained = 4 if v["use_peft"] else own

@@ -9,17 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of a recipe.
+    """One fault of a recipe."""
 
-    Attributes:
-        message: what is wrong and what to write instead.
-        key: the recipe key that it is about, or `None` where it is about none in particular.
-        place: where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`.
-    """
-
-    message: str
-    key: str | None = None
-    place: str | None = None
+    message: str  # what is wrong and what to write instead
+    key: str | None = None  # the recipe key that it is about, if it is about one
+    place: str | None = None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
 
     def placed(self, places: Mapping[str, str | None]) -> Problem:
         """The same fault with the place where its key was set."""
@@ -30,11 +24,9 @@ class Problem:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be run.
+    """A recipe that cannot be run, with all its `problems`.
 
-    Attributes:
-        problems: all that was found.
-        recipe: the recipe, where each of its values is sound by itself, so that its parts can be looked at; else `None`.
+    Where each of its values is sound by itself, `recipe` is there, so that its parts can be looked at.
     """
 
     def __init__(self, problems: Iterable[Problem], recipe: Any = None):

@@ -29,11 +29,7 @@ def read_settings(path: str | Path | None, overrides: dict[str, Any] | list[str]
 
 
 def read_yaml(path: str | Path) -> Settings:
-    """The keys of a flat YAML file, each with its value and `file:line`.
-
-    Raises:
-        RecipeError: if it is not YAML, not a mapping, or sets a key twice.
-    """
+    """The keys of flat YAML, each with its value and `file:line`; `RecipeError` if it is not that, or sets a key twice."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")

@@ -25,13 +25,9 @@ class Unsound(Exception):
 
 
 class Values(dict):
-    """The values that a recipe sets. `v[key]` falls back on the field's default; iterating goes over what is set.
+    """The values that a recipe sets, over the `defaults` of every known field; iterating goes over what is set.
 
-    Args:
-        given: the values that are set.
-        defaults: of every known field.
-        unsound: keys whose values were refused or are not known. Asking for one raises `Unsound`, which ends the rule that
-            asks.
+    To ask for one of `unsound`, keys whose values were refused or are not known, raises `Unsound`, which ends the rule.
     """
 
     def __init__(self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()):
@@ -56,14 +52,7 @@ Rule = Callable[[Values, int], Iterator[Problem]]
 def check_values(
     values: Values, rules: tuple[Rule, ...], places: dict[str, str | None], num_processes: int | None = None
 ) -> list[Problem]:
-    """All problems between the values of a recipe.
-
-    Args:
-        values: what was set, over the defaults.
-        rules: `GRPO_RULES` or `SFT_RULES`.
-        places: where each key was set.
-        num_processes: how many will train; `None`: as many as the launcher started.
-    """
+    """All problems between the values of a recipe; without `num_processes`, of as many as the launcher started."""
     problems: list[Problem] = []
     for rule in rules:
         try:
@@ -78,20 +67,14 @@ def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unso
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
-            factory = f.default_factory
-            defaults.setdefault(f.name, f.default if factory is dataclasses.MISSING else factory())
-    defaults = {key: None if value is dataclasses.MISSING else value for key, value in defaults.items()}
+            default = None if f.default is dataclasses.MISSING else f.default
+            defaults.setdefault(f.name, default if f.default_factory is dataclasses.MISSING else f.default_factory())
     return Values({key: value for part in values.values() for key, value in part.items()}, defaults, unsound)
 
 
 def processes(v: Values) -> int:
     """How many processes train: as many as the launcher started, else what the recipe's accelerate config would start."""
-    return int(os.environ.get("WORLD_SIZE", 0)) or launched_processes(v)
-
-
-def launched_processes(v: Values) -> int:
-    """How many processes the accelerate config that a recipe names would start; 1 without one."""
-    return settings_of(v).get("num_processes", 1)
+    return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
 
 
 def _model_is_named(v: Values, _: int) -> Iterator[Problem]:
@@ -106,15 +89,11 @@ def _data_is_named(v: Values, _: int) -> Iterator[Problem]:
 
 def _supervised_only(v: Values, _: int) -> Iterator[Problem]:
     if "dataset_test_split" in v:
-        yield Problem(
-            "dataset_test_split does nothing here: supervised training reads dataset_train_split alone. Take it out.",
-            "dataset_test_split",
-        )
+        words = "does nothing here: supervised training reads dataset_train_split alone. Take it out."
+        yield Problem(f"dataset_test_split {words}", "dataset_test_split")
     if str(v["eval_strategy"]) != "no":
-        yield Problem(
-            "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models.",
-            "eval_strategy",
-        )
+        words = "supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models."
+        yield Problem(f"eval_strategy: {words}", "eval_strategy")
 
 
 SFT_RULES: tuple[Rule, ...] = (_model_is_named, _data_is_named, _supervised_only, contradictions.merging)

@@ -16,43 +16,27 @@ from grpo_ext.recipe.rules import Values
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of a run.
+    """The numbers of a run; those of an epoch are `None` for a stream."""
 
-    Attributes:
-        batch: sizes of a generation and of an optimizer step.
-        rows, eval_rows: training and held-out rows; `None` where that is not known (a stream) or there are none.
-        generations_per_epoch, steps_per_epoch: of one pass over the rows; `None` for a stream.
-        rows_dropped: rows of an epoch that make no whole generation; other ones each epoch where rows are shuffled.
-        epochs: passes over the rows, not always whole; `None` for a stream.
-        steps: optimizer steps of the run.
-        generations: generations of the run.
-        published_steps: epochs * rows * G / completions of an optimizer step, as papers count; `None` for a stream.
-        warmup_steps: steps over which the learning rate rises.
-        checkpoints: the steps after which one is saved; `None` where only the best evaluation saves.
-        checkpoints_kept: how many stay on disk (`save_total_limit`); `None`: as many as are saved.
-        evaluations: how often the held-out rows are evaluated.
-        eval_completions: completions of one evaluation; `None` where it is not known.
-        max_completion_length: longest completion, in tokens; `None`: unbounded.
-        refill_rounds: further generations that a step may take with `group_filter: refill`; the other figures leave them out.
-    """
-
-    batch: Batch
-    rows: int | None
-    eval_rows: int | None
+    batch: Batch  # sizes of a generation and of an optimizer step
+    rows: int | None  # training rows
+    eval_rows: int | None  # held-out rows; `None` where there are none or they are not known
     generations_per_epoch: int | None
     steps_per_epoch: int | None
-    rows_dropped: int | None
-    epochs: float | None
-    steps: int
+    rows_dropped: int | None  # of an epoch, that make no whole generation; others each epoch where rows are shuffled
+    epochs: float | None  # passes over the rows, not always whole
+    steps: int  # optimizer steps
     generations: int
-    published_steps: float | None
-    warmup_steps: int
-    checkpoints: tuple[int, ...] | None
-    checkpoints_kept: int | None
-    evaluations: int
-    eval_completions: int | None
-    max_completion_length: int | None
-    refill_rounds: int = 0
+    published_steps: float | None  # epochs * rows * G / completions of an optimizer step, as papers count
+    warmup_steps: int  # steps over which the learning rate rises
+    checkpoints: tuple[int, ...] | None  # the steps after which one is saved; `None`: after the best evaluations
+    checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: as many as are saved
+    evaluations: int  # how often the held-out rows are evaluated
+    eval_completions: int | None  # of one evaluation; `None` where it is not known
+    max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
+    refill_rounds: int = (
+        0  # further generations that a step may take with `group_filter: refill`; not in other figures
+    )
 
     @property
     def prompts(self) -> int:
@@ -71,16 +55,13 @@ class Plan:
 
 
 def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None) -> Plan:
-    """The plan of a recipe's values.
+    """The plan of a recipe's values; `ValueError` if the rows make no single generation.
 
     Args:
         v: the recipe's values over the defaults, sound ones (`Recipe.flat`).
         num_processes: how many train.
         rows: training rows; `None` for a stream, which needs `max_steps`.
         eval_rows: held-out rows; `None` where they are not known.
-
-    Raises:
-        ValueError: if the rows make no single generation.
     """
     batch = batch_of(v, num_processes)
     accumulation = batch.gradient_accumulation_steps

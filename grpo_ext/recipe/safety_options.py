@@ -58,9 +58,8 @@ def health(v: Values, _: int) -> Iterator[Problem]:
         return
     if str(v["save_strategy"]) == "no" or v["save_only_model"]:
         key = "save_only_model" if v["save_only_model"] else "save_strategy"
-        yield Problem(
-            f"health_action: rollback needs checkpoints to go back to: take {key}: {v[key]} out.", "health_action"
-        )
+        words = f"rollback needs checkpoints to go back to: take {key}: {v[key]} out."
+        yield Problem(f"health_action: {words}", "health_action")
         return
     back = steps_back(v["logging_steps"])
     if str(v["save_strategy"]) == "steps" and v["save_steps"] >= 1 and v["save_total_limit"]:
@@ -77,9 +76,7 @@ def resume(v: Values, _: int) -> Iterator[Problem]:
     """Where the run begins is said once, and a checkpoint that is named is there."""
     where, trl = v["resume"], v["resume_from_checkpoint"]
     if trl and where != "auto":
-        yield Problem(
-            f"resume: {where} and resume_from_checkpoint: {trl} both say where to begin. Take the second out.",
-            "resume",
-        )
+        words = f"{where} and resume_from_checkpoint: {trl} both say where to begin. Take the second out."
+        yield Problem(f"resume: {words}", "resume")
     elif where not in ("auto", "never") and not Path(where).expanduser().is_dir():
         yield Problem(f"resume is auto, never, or the folder of a checkpoint; there is no folder {where!r}.", "resume")

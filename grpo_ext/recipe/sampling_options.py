@@ -45,9 +45,7 @@ class SamplingOptions:
     temperature_schedule: Literal["constant", "linear", "cosine"] = "constant"
     temperature_end: Positive | None = None
     sampler_check_share: PositiveShare = 0.125
-    vllm_importance_sampling_mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
-        "token_truncate"
-    )
+    vllm_importance_sampling_mode: str = "token_truncate"
     disable_dropout: bool = True
     eval_temperature: PositiveOrZero | None = None
     eval_top_p: PositiveShare = 1.0

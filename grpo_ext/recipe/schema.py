@@ -81,7 +81,7 @@ class GRPOExtConfig(
     log_samples: Share = 1.0
     log_max_mb: Positive = 256.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if problems := field_problems(self, GRPOExtConfig):
             raise RecipeError(problems)
         super().__post_init__()

@@ -47,18 +47,11 @@ class SpeedOptions:
 
 def speed_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """What `packing` and `max_tokens_per_micro_batch` need."""
-    asked = {
-        "packing: packed": v["packing"] == "packed",
-        "max_tokens_per_micro_batch": v["max_tokens_per_micro_batch"],
-    }
-    needed = {"loss_normalization": "step", "length_batching": True}
-    for what in (what for what, given in asked.items() if given):
-        for key, value in needed.items():
-            if v[key] != value:
-                yield Problem(f"{what} needs {key}: {str(value).lower()}.", what.split(":")[0])
-    if v["max_tokens_per_micro_batch"] and (v["top_entropy_quantile"] or 1.0) < 1.0:
-        yield Problem(
-            "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one of "
-            "the two out.",
-            "max_tokens_per_micro_batch",
-        )
+    cut = "max_tokens_per_micro_batch"
+    for key, what, asked in (("packing", "packing: packed", v["packing"] == "packed"), (cut, cut, v[cut])):
+        for needed, value in (("loss_normalization", "step"), ("length_batching", True)):
+            if asked and v[needed] != value:
+                yield Problem(f"{what} needs {needed}: {str(value).lower()}.", key)
+    if v[cut] and (v["top_entropy_quantile"] or 1.0) < 1.0:
+        words = f"is taken over a micro-batch, which {cut} would cut: take one of the two out."
+        yield Problem(f"top_entropy_quantile below 1 {words}", cut)

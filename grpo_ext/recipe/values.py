@@ -41,8 +41,7 @@ def _adapter(hint: Any) -> TypeAdapter:
 def convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the field `key` of type `hint` holds it, so that `5e-7`, which YAML reads as text, becomes a number.
 
-    Raises:
-        ValueError: with a sentence, if the value does not fit the type, its words or its bounds.
+    `ValueError`, with a sentence, if it does not fit the type, its words or its bounds.
     """
     if isinstance(value, Word):
         value = _from_word(value, hint)

@@ -17,10 +17,10 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.31 makes room
 OR_MERGED = ", or write vllm_sync_adapter: merged."
 NOT_WITH_ADAPTER = {
     "vllm_enable_sleep_mode": "an engine that sleeps loses its base, which is not sent again: take it out",
-    "lora_modules_to_save": "whole layers are no part of the adapter that vLLM is given: take them out",
+    "lora_modules_to_save": "the adapter that vLLM is given has no whole layers: take them out",
     "lora_target_parameters": "vLLM is given adapters of layers, not of parameters: write lora_target_modules",
     "load_in_4bit": "whether vLLM's quantised base is the trainer's has not been tried: take it out",
-    "load_in_8bit": "vLLM does not quantise a base so as it loads it: take it out",
+    "load_in_8bit": "vLLM does not quantise a base as it loads it: take it out",
 }
 
 
@@ -60,28 +60,22 @@ def vllm_rank(r: int) -> int | None:
 
 
 def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """What `vllm_sync_adapter: adapter` cannot be had with."""
+    """What cannot stand beside `vllm_sync_adapter: adapter`."""
     if v["vllm_sync_adapter"] != "adapter" or not v["use_vllm"]:
         return
     for key, reason in NOT_WITH_ADAPTER.items():
         if v[key]:
             yield Problem(f"{key}: {reason}{OR_MERGED}", key)
     if not v["use_peft"]:
-        yield Problem(
-            "vllm_sync_adapter: adapter gives vLLM an adapter, and none is trained: write use_peft: true, or merged.",
-            "vllm_sync_adapter",
-        )
+        words = "adapter gives vLLM an adapter, and none is trained: write use_peft: true, or merged."
+        yield Problem(f"vllm_sync_adapter: {words}", "vllm_sync_adapter")
         return
     if vllm_rank(v["lora_r"]) is None:
         yield Problem(f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}", "lora_r")
     for name in v["lora_target_modules"] or ():
         if "lm_head" in name or "embed" in name:
-            yield Problem(
-                f"vLLM is given no adapter of embeddings or of the output head: take {name} out{OR_MERGED}",
-                "lora_target_modules",
-            )
+            words = f"vLLM is given no adapter of embeddings or of the output head: take {name} out{OR_MERGED}"
+            yield Problem(words, "lora_target_modules")
     if sharding(v) >= 3:
-        yield Problem(
-            f"an adapter that is sharded by ZeRO-3 or FSDP is not gathered for vLLM: train with ddp or zero2{OR_MERGED}",
-            "accelerate_config",
-        )
+        words = "an adapter that is sharded by ZeRO-3 or FSDP is not gathered for vLLM: train with ddp or zero2"
+        yield Problem(words + OR_MERGED, "accelerate_config")

@@ -23,15 +23,10 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 def launch_command(
     module: str, words: list[str], config_name: str | None, num_processes: int | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The command and the environment variables that start `module` with `words`.
+    """The command and the environment variables that start the module with its words.
 
-    Args:
-        module: what to run, such as `grpo_ext.train`.
-        words: its command line.
-        config_name: an accelerate config, by name or file; `None` picks `cpu` or `single_gpu` by the machine.
-        num_processes: how many to start; `None`: what the config says.
-
-    accelerate's CPU mode starts one process whatever number it is asked for. Several are started by its distributed
+    The accelerate config is a name or a file; `None` picks `cpu` or `single_gpu` by the machine. `num_processes` replaces its
+    number. accelerate's CPU mode starts one process whatever number it is asked for; several are started by its distributed
     launcher with `ACCELERATE_USE_CPU` set.
     """
     path, config = read_accelerate_config(config_name)

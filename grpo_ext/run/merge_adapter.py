@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"  # of peft
 MERGED = "merged"  # where the whole model goes, in the adapter's folder
 PROBE_TOKENS = 32
-LIMITS = {"float32": 1e-3}  # of log-probs before and after
-HALF_LIMIT = 0.2  # half types round each weight once more
+LIMIT, HALF_LIMIT = 1e-3, 0.2  # of log-probs before and after; half types round each weight once more
 
 
 def merge_adapter(
@@ -38,8 +37,7 @@ def merge_adapter(
         The largest difference between log-probs of what was saved, read again, and of base and adapter.
 
     Raises:
-        ValueError: if the folder has no adapter, its base is not to be had, `out` is not empty, or what was saved computes
-            something else.
+        ValueError: if there is no adapter or no base, `out` is not empty, or what was saved computes something else.
         OSError: if it cannot be written.
     """
     from peft import AutoPeftModelForCausalLM
@@ -59,7 +57,7 @@ def merge_adapter(
         _save_tokenizer(folder, base, partial, trust_remote_code)
         model = AutoModelForCausalLM.from_pretrained(partial, dtype="auto", trust_remote_code=trust_remote_code)
         difference = (log_probs_of(model) - before).abs().max().item()
-        if not difference <= LIMITS.get(kind, HALF_LIMIT):
+        if not difference <= (LIMIT if kind == "float32" else HALF_LIMIT):
             raise ValueError(
                 f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. An "
                 "adapter on weights that the base uses twice, such as a tied output head, is of that kind."
@@ -82,21 +80,15 @@ def save_merged(recipe: Any) -> int:
     try:
         difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)
     except (ValueError, OSError) as error:
-        print(
-            f"The adapter is saved, and the merged model is not: {error}\n`grpo-ext merge --model {folder}` tries again.",
-            file=sys.stderr,
-        )
+        print(f"The adapter is saved, and the merged model is not: {error}", file=sys.stderr)
+        print(f"`grpo-ext merge --model {folder}` tries again.", file=sys.stderr)
         return 1
     print(f"Saved to {folder / MERGED}, with the adapter merged (log-probs differ by at most {difference:.1g}).")
     return 0
 
 
 def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | None]:
-    """Name and revision of the model that an adapter was trained on.
-
-    Raises:
-        ValueError: if there is no adapter, or its base is not to be had here.
-    """
+    """Name and revision of the model that an adapter was trained on; `ValueError` if either of the two is not here."""
     from peft import PeftConfig
     from transformers import AutoConfig
 

@@ -20,12 +20,8 @@ OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED) 
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
     """Have a folder to oneself, until the lock that this returns is released or the process has ended, however it ends.
 
-    Args:
-        folder: is made where it is not there.
-        seconds: to wait for a process that has it.
-
-    Returns:
-        `None` if another process has it. Disks that know no locks are not guarded.
+    The folder is made where there is none. `None` if another process has it, also after waiting `seconds`. Disks that know no
+    locks are not guarded.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # one for all threads of this process; a soft lock would outlive a process that is killed
@@ -41,11 +37,7 @@ def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
 
 
 def hold_folder(recipe: Any) -> None:
-    """Keep other runs out of the run's folder until this process ends.
-
-    Raises:
-        ValueError: on all ranks, if another run is in it.
-    """
+    """Keep other runs out of the run's folder until this process ends; `ValueError`, on all ranks, if one is in it."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 

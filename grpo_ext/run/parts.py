@@ -27,8 +27,7 @@ def train_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDat
 def eval_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
     """The held-out examples that the recipe names, as a stream where `streaming` says so.
 
-    Raises:
-        ValueError: if the data set is a file and the recipe names no held-out rows.
+    `ValueError` if the data set is a file and the recipe names no held-out rows.
     """
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
@@ -52,11 +51,7 @@ def is_one_split(name: str | None) -> bool:
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
-    """The rewards that a recipe names, or its task's own, with their weights.
-
-    Raises:
-        ValueError: for an unknown reward or option, with the nearest known one.
-    """
+    """The rewards that a recipe names, or its task's own, with their weights; `ValueError` for an unknown reward or option."""
     run = recipe.run
     specs = run.reward_funcs
     if specs is None:
@@ -66,11 +61,9 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
 
 
 def check_before_launch(recipe: Recipe) -> None:
-    """What can be known of a recipe's parts before any process starts: its rewards, and a model folder that must be there.
+    """What can be known of a recipe's parts before any process starts.
 
-    Raises:
-        ValueError: if a reward is unknown.
-        FileNotFoundError: if the model's name can only mean a folder, and there is none.
+    `ValueError` if a reward is unknown; `FileNotFoundError` as `check_model_folder`.
     """
     if "task" in recipe.schema:
         named_rewards_and_weights(recipe)
@@ -82,21 +75,16 @@ def check_model_folder(recipe: Recipe) -> None:
     name = recipe.get("model_name_or_path")
     looks_like_a_folder = name.count("/") > 1 or name.startswith(("/", ".", "~"))
     if looks_like_a_folder and not Path(name).expanduser().exists():
-        raise FileNotFoundError(
-            f"model_name_or_path: there is no folder {name}. (The tiny models are made by `grpo-ext demo`.)"
-        )
+        hint = "(The tiny models are made by `grpo-ext demo`.)"
+        raise FileNotFoundError(f"model_name_or_path: there is no folder {name}. {hint}")
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
     """How the model is loaded: TRL's own model arguments, as its script passes them."""
     model = recipe.model
-    more: Any = recipe.training.model_init_kwargs  # text has become a mapping
-    return {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype,
-        **(more or {}),
-    }
+    more: Any = recipe.training.model_init_kwargs or {}  # text has become a mapping
+    own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": model.dtype}
+    return {**own, **more}
 
 
 def adapter_of(recipe: Recipe) -> Any:

@@ -60,12 +60,9 @@ def leave_ranks() -> None:
 
 
 def check_ranks() -> None:
-    """Stop where accelerate was asked for several processes and started one.
+    """Stop, and say what to do, where accelerate was asked for several processes and started one.
 
-    For a CPU accelerate sets the rendezvous address of several processes, and then starts a single one without a rank.
-
-    Raises:
-        SystemExit: with what to do instead.
+    For a CPU it sets the rendezvous address of several processes, and then starts a single one without a rank.
     """
     asked = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_PORT" in os.environ
     if asked and "WORLD_SIZE" not in os.environ and os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
@@ -76,13 +73,9 @@ def check_ranks() -> None:
 
 
 def check_sharding(fsdp: bool, deepspeed: bool) -> None:
-    """Stop where the launcher asked for a sharded model and each rank has all of it, as accelerate does on a CPU.
+    """Stop, and say what to do, where the launcher asked for a sharded model and the trainer does not shard.
 
-    Args:
-        fsdp, deepspeed: whether the trainer that was made shards.
-
-    Raises:
-        SystemExit: with what to do instead.
+    On a CPU accelerate gives each rank the whole model.
     """
     for name, variable, sharded in (("FSDP", "FSDP", fsdp), ("DeepSpeed", "DEEPSPEED", deepspeed)):
         if os.environ.get(f"ACCELERATE_USE_{variable}", "").lower() == "true" and not sharded:

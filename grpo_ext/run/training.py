@@ -84,9 +84,8 @@ def _train(
     except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
         return stopped(trainer, error, 1), recipe
     except Interrupted as signal:
-        return stopped(
-            trainer, f"{signal} asked for it. The same command goes on from there.", int(signal.code or 1)
-        ), recipe
+        why = f"{signal} asked for it. The same command goes on from there."
+        return stopped(trainer, why, int(signal.code or 1)), recipe
     if getattr(trainer, "stopped_by", None):
         return stopped(trainer, trainer.stopped_by, 1), recipe
     trainer.save_model()

@@ -13,14 +13,11 @@ from grpo_ext.vllm.settings import TextModel, server_url, server_words
 
 
 def server_of(recipe: Recipe, num_processes: int = 1) -> Server:
-    """The server of a recipe, not started.
-
-    Args:
-        num_processes: that will train.
+    """The server of a recipe, not started, for trainers of so many processes.
 
     Raises:
         ValueError: if the recipe uses none, or its model cannot be served on this CPU.
-        OSError: if the config of a model that is to be served on a CPU is not to be had.
+        OSError: if the config of a model that is to be served on a CPU cannot be read.
     """
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":
@@ -40,8 +37,7 @@ def server_of(recipe: Recipe, num_processes: int = 1) -> Server:
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
     """The environment variable that keeps the trainers off the GPUs of the server.
 
-    Raises:
-        ValueError: if the recipe does not say which those are, or leaves none.
+    `ValueError` if the recipe does not say which those are, or leaves none.
     """
     if recipe.flat["use_cpu"] or not gpu_is_there():
         return {}

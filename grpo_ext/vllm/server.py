@@ -43,11 +43,7 @@ class Server:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> subprocess.Popen:
-        """Start it, without waiting until it answers.
-
-        Raises:
-            ValueError: if another one answers there already.
-        """
+        """Start it, without waiting until it answers; `ValueError` if another one answers there already."""
         if answers(self.url):
             raise ValueError(f"a server answers at {self.url} already: stop it, or set another vllm_server_port.")
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -62,11 +58,7 @@ class Server:
         return self.process.poll() if self.process else None
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until it answers.
-
-        Raises:
-            EngineFailure: if it ends before, or does not answer within `seconds`; with the end of its log.
-        """
+        """Wait until it answers; `EngineFailure`, with the end of its log, if it ends before or takes more than `seconds`."""
         end = time.monotonic() + seconds
         while not answers(self.url):
             if (code := self.code()) is not None:
@@ -92,10 +84,9 @@ class Server:
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
-        """Have it answer (within `seconds`) and, where it dies, start it again, so many times; stop it at the end.
+        """Have it answer and, where it dies, start it again, so many times; stop it at the end.
 
-        Raises:
-            EngineFailure: as `wait_ready`.
+        `EngineFailure` as `wait_ready`.
         """
         done = threading.Event()
         self.start()

@@ -21,11 +21,8 @@ MOST_SEQUENCES = 256  # that a server of vLLM runs at a time
 def engine_dtype(weights: str, bf16: bool, fp16: bool) -> str:
     """The type that the trainer computes in, which its engine takes, too.
 
-    Args:
-        weights: type of the trainer's weights: float32, bfloat16 or float16.
-        bf16, fp16: whether the trainer casts to a half type as it computes.
-
-    vLLM left to itself runs a float32 checkpoint in bfloat16.
+    Weights are float32, bfloat16 or float16; with `bf16` or `fp16` the trainer casts as it computes. vLLM left to itself runs a
+    float32 checkpoint in bfloat16.
     """
     if weights == "float32" and (bf16 or fp16):
         return "float16" if fp16 else "bfloat16"
@@ -34,20 +31,13 @@ def engine_dtype(weights: str, bf16: bool, fp16: bool) -> str:
 
 @dataclass(frozen=True)
 class TextModel:
-    """What an engine's settings are made from.
-
-    Attributes:
-        num_hidden_layers: of the text model.
-        kv_heads, head_size: key-value heads, and the numbers in each.
-        longest: tokens that it takes at most.
-        dtype: of its weights, as its config states it.
-    """
+    """What an engine's settings are made from."""
 
     num_hidden_layers: int
     kv_heads: int
-    head_size: int
-    longest: int
-    dtype: str
+    head_size: int  # numbers in each head
+    longest: int  # tokens that it takes at most
+    dtype: str  # of its weights, as its config states it
 
     @classmethod
     def of(cls, config: Any) -> TextModel:
@@ -72,8 +62,7 @@ class TextModel:
 def cpu_engine(model: TextModel, dtype: str, sequences: int, tokens: int | None) -> dict[str, Any]:
     """Arguments of `vllm.LLM` on a CPU; uncompiled it starts in seconds, and the size of its cache must be given.
 
-    Raises:
-        ValueError: for attention heads of a size that vLLM has no CPU kernel for.
+    `ValueError` for attention heads of a size that vLLM has no CPU kernel for.
     """
     if model.head_size not in HEAD_SIZES:
         raise ValueError(
@@ -85,11 +74,7 @@ def cpu_engine(model: TextModel, dtype: str, sequences: int, tokens: int | None)
 
 
 def adapter_engine(r: int) -> dict[str, Any]:
-    """Arguments of `vllm.LLM` for one adapter of rank `r`, beside those of the base.
-
-    Raises:
-        ValueError: for a rank that vLLM has no room for.
-    """
+    """More arguments of `vllm.LLM`, for one adapter of rank `r`; `ValueError` for a rank that vLLM has no room for."""
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")
@@ -102,12 +87,9 @@ def server_url(v: Values) -> str:
 
 
 def server_words(v: Values, model: TextModel | None, completions: int) -> list[str]:
-    """The command that starts the server of a recipe.
+    """The command that starts the server of a recipe for generations of so many completions.
 
-    Args:
-        v: the recipe's values.
-        model: the recipe's, where the server is to run on a CPU; `None`: it runs on GPUs.
-        completions: of a generation.
+    `model` is the recipe's, where the server runs on a CPU; `None`: it runs on GPUs.
     """
     place = urlsplit(server_url(v))
     flags: dict[str, Any] = {

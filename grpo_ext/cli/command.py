@@ -1,0 +1,39 @@
+"""What the subcommands share: their help is the docstring of their file, and most of them read a recipe."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_command(
+    subparsers: argparse._SubParsersAction, doc: str | None, run: Run | None = None, **settings: Any
+) -> argparse.ArgumentParser:
+    """The parser of one subcommand.
+
+    Args:
+        doc: "`grpo-ext NAME`: what it does.", and below that whatever else `--help` shows.
+        run: does it; `None` where it has subcommands.
+        settings: of argparse's parser.
+    """
+    names, _, summary = (doc or "").partition("\n")[0].partition("`: ")
+    parser = subparsers.add_parser(
+        names.split()[-1],
+        help=summary.rstrip(".").replace("%", "%%"),
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **settings,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run) -> argparse.ArgumentParser:
+    """As `add_command`, for a recipe, each key of which can be set as `--key value`."""
+    parser = add_command(subparsers, doc, run, allow_abbrev=False)
+    parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file of `key: value` lines")
+    parser.set_defaults(takes_overrides=True)
+    return parser
