@@ -1,8 +1,12 @@
-"""Log-probs of the policy that sampled: log softmax over the tokens that truncation kept, never more than a tile of logits.
+"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, never more than a tile of logits.
 
-With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K the kept set:
+With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K the tokens that sampling
+left:
 
     log p(token) = z_token - logsumexp_{v in K} z_v        entropy = - sum_{v in K} p(v) log p(v)
+
+TRL's fused head has tiles of 4,096 positions and 32,768 tokens, which suit a GPU, where one kernel folds them. A CPU reads and
+writes such a tile some twenty times from main memory, so tiles here hold whole rows and stay in its cache.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import torch
 
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.warpers import kept_tokens
+from grpo_ext.objective.warpers import kept_tokens, suppressed_ids
 
-# A tile holds whole rows of the vocabulary and takes about 30 bytes a logit while it is sorted. This many logits a position
-# keep it below the (positions, 32768) tile, 2 bytes a logit, of TRL's fused head.
+TILE_LOGITS = 2**21  # of a CPU's tile: 8 MiB in float32; half and twice of it are within a fifth as fast
+# A tile that is sorted takes about 30 bytes a logit. This many logits a position keep it below the (positions, 32768) tile,
+# 2 bytes a logit, of TRL's fused head.
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20
@@ -54,8 +59,8 @@ def sampling_log_probs(
     params: SamplingParams,
     kept: KeptSet | None = None,
     projection: Projection | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, KeptSet]:
-    """Log-prob of each target and the entropy of its position, under temperature and truncation.
+) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
+    """Log-prob of each target and the entropy of its position, as the target was sampled.
 
     Args:
         hidden: (N, H), the model's last hidden states.
@@ -63,24 +68,20 @@ def sampling_log_probs(
         bias: (V,) or `None`.
         targets: (N,), the sampled tokens.
         params: how they were sampled.
-        kept: the tokens that the sampler kept; `None` takes those that these logits give. A target always counts as kept,
-            so that rounding never gives a sampled token probability 0.
+        kept: the tokens that truncation kept; `None` takes those that these logits give. A target always counts as kept, so
+            that rounding never gives a sampled token probability 0.
         projection: logit scale and soft cap.
 
     Returns:
-        log-probs (N,) and entropies (N,), float32, both with gradient; the kept tokens that were used.
+        log-probs (N,) and entropies (N,), float32, both with gradient; the kept tokens that were used, `None` without
+        truncation.
     """
-    holder: list[KeptSet] = [] if kept is None else [kept]
-    logps, entropy = _SamplingLogProb.apply(hidden, weight, bias, targets, params, holder, projection or Projection())
-    return logps, entropy, holder[0]
+    holder = [] if kept is None or not params.truncated else [kept]
+    logps, entropy = _LogProb.apply(hidden, weight, bias, targets, params, holder, projection or Projection())
+    return logps, entropy, holder[0] if holder else None
 
 
-def tile_rows(num_positions: int, vocab_size: int) -> int:
-    """Positions a tile."""
-    return max(1, max(_MIN_TILE, min(num_positions, _MAX_POSITIONS) * _LOGITS_PER_POSITION) // vocab_size)
-
-
-class _SamplingLogProb(torch.autograd.Function):
+class _LogProb(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -95,26 +96,31 @@ class _SamplingLogProb(torch.autograd.Function):
         ctx.set_materialize_grads(False)  # entropy is often only logged
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-        num = hidden.size(0)
-        given = holder[0] if holder else None
-        found: list[KeptSet] = []
-        log_z, logps, entropy = (torch.zeros(num, device=hidden.device) for _ in range(3))
-        for rows in _tiles(num, weight.size(0)):
-            logits = projection(project(hidden[rows], weight, bias, dtype)).div_(params.temperature)
-            kept = kept_tokens(logits, params) if given is None else _mask(given, rows, hidden.device)
-            kept.scatter_(-1, targets[rows].unsqueeze(-1), True)
-            if given is None:
+        finds = params.truncated and not holder
+        found = [KeptSet.from_mask(torch.zeros(0, weight.size(0), dtype=torch.bool))] if finds else []
+        log_z, logps, entropy = (torch.empty(hidden.size(0), device=hidden.device) for _ in range(3))
+        for rows in _tiles(hidden, weight, params):
+            target = targets[rows].unsqueeze(-1)  # (n, 1)
+            z = projection(_project(hidden[rows], weight, bias, dtype))  # (n, V)
+            z = z if params.temperature == 1.0 else z.div_(params.temperature)
+            if finds:
+                kept = kept_tokens(z, params).scatter_(-1, target, True)
                 found.append(KeptSet.from_mask(kept))
-            logits.masked_fill_(~kept, -torch.inf)
-            log_z[rows] = logits.logsumexp(-1)
-            logps[rows] = logits.gather(-1, targets[rows].unsqueeze(-1)).squeeze(-1) - log_z[rows]
-            log_p = logits.sub_(log_z[rows].unsqueeze(-1))
-            entropy[rows] = -(log_p.exp() * log_p.masked_fill_(~kept, 0.0)).sum(-1)
-            del logits, log_p, kept
-        if given is None:
-            holder.append(KeptSet.cat(found) if found else _nothing(weight.size(0)))
+            else:
+                kept = _mask(holder, rows, z.device)
+            gone = _gone(target, kept, z, params)
+            top = (z if gone is None else z.masked_fill(gone, -torch.inf)).amax(-1, keepdim=True)
+            p = _without(z.sub_(top).exp(), gone)
+            total = p.sum(-1)
+            log_total = total.log()
+            logps[rows] = z.gather(-1, target).squeeze(-1) - log_total
+            entropy[rows] = log_total - torch.linalg.vecdot(p, z) / total
+            log_z[rows] = log_total + top.squeeze(-1)
+            del z, p, kept, gone
+        if finds:
+            holder.append(KeptSet.cat(found))
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
-        ctx.plan = (params, holder[0], projection, dtype)
+        ctx.plan = (params, holder, projection, dtype)
         return logps, entropy
 
     @staticmethod
@@ -122,62 +128,91 @@ class _SamplingLogProb(torch.autograd.Function):
         ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
-        params, given, projection, dtype = ctx.plan
-        needs = ctx.needs_input_grad[:3]
+        params, holder, projection, dtype = ctx.plan
         # sums over tiles in float32, whatever the model's type
         grads = [
             torch.zeros(x.shape, device=x.device, dtype=torch.float32) if need else None
-            for x, need in zip((hidden, weight, bias), needs, strict=True)
+            for x, need in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)
         ]
-        for rows in _tiles(hidden.size(0), weight.size(0)):
-            logits = projection(project(hidden[rows], weight, bias, dtype))
-            kept = _mask(given, rows, hidden.device)
-            kept.scatter_(-1, targets[rows].unsqueeze(-1), True)
-            log_p = (logits / params.temperature).sub_(log_z[rows].unsqueeze(-1))
-            p = log_p.exp().masked_fill_(~kept, 0.0)
-            grad = torch.zeros_like(p)
-            if grad_logps is not None:  # d log p(target) / dz_v = [v = target] - p(v)
-                g = grad_logps[rows].float().unsqueeze(-1)
-                grad.sub_(g * p).scatter_add_(-1, targets[rows].unsqueeze(-1), g)
-            if grad_entropy is not None:  # d entropy / dz_v = - p(v) (log p(v) + entropy)
-                g = grad_entropy[rows].float().unsqueeze(-1)
-                grad.sub_(p.mul_(log_p.add_(entropy[rows].unsqueeze(-1))).mul_(g))
-            grad = projection.grad(grad.div_(params.temperature), logits).to(dtype)
+        for rows in _tiles(hidden, weight, params):
+            target = targets[rows].unsqueeze(-1)
+            logits = projection(_project(hidden[rows], weight, bias, dtype))
+            z = logits / params.temperature if projection.softcap is not None else logits.div_(params.temperature)
+            gone = _gone(target, _mask(holder, rows, z.device), z, params)
+            log_p = z.sub_(log_z[rows].unsqueeze(-1))
+            g, h = (x if x is None else x[rows].float().unsqueeze(-1) for x in (grad_logps, grad_entropy))
+            grad = _grad_of_scores(log_p, gone, target, g, h, entropy[rows].unsqueeze(-1))
+            grad = grad.div_(params.temperature) if params.temperature != 1.0 else grad
+            grad = projection.grad(grad, logits).to(dtype)
             if grads[0] is not None:
                 grads[0][rows] = (grad @ weight.to(dtype)).float()
             if grads[1] is not None:
-                add_product(grads[1], grad.t(), hidden[rows].to(dtype))
+                _add_product(grads[1], grad.t(), hidden[rows].to(dtype))
             if grads[2] is not None:
                 grads[2] += grad.sum(0, dtype=torch.float32)
         typed = [g if g is None else g.to(x.dtype) for g, x in zip(grads, (hidden, weight, bias), strict=True)]
         return (*typed, None, None, None, None)
 
 
-def _tiles(num_positions: int, vocab_size: int) -> list[slice]:
-    step = tile_rows(num_positions, vocab_size)
-    return [slice(start, min(start + step, num_positions)) for start in range(0, num_positions, step)]
+def _grad_of_scores(
+    log_p: torch.Tensor,
+    gone: torch.Tensor | None,
+    target: torch.Tensor,
+    g: torch.Tensor | None,
+    h: torch.Tensor | None,
+    entropy: torch.Tensor,
+) -> torch.Tensor:
+    """d/dz: of g log p(target), g ([v = target] - p(v)); of h entropy, - h p(v) (log p(v) + entropy). Changes `log_p`."""
+    if h is None:
+        assert g is not None  # backward is called for one of them at least
+        grad = _without(log_p.exp_(), gone).mul_(-g)
+    else:
+        p = _without(log_p.exp(), gone)
+        grad = log_p.add_(entropy).mul_(-h)
+        grad = (grad if g is None else grad.sub_(g)).mul_(p)
+    return grad if g is None else grad.scatter_add_(-1, target, g)
 
 
-def project(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+def _tiles(hidden: torch.Tensor, weight: torch.Tensor, params: SamplingParams) -> list[slice]:
+    num, logits = hidden.size(0), TILE_LOGITS
+    if params.truncated or hidden.device.type != "cpu":
+        logits = max(_MIN_TILE, min(num, _MAX_POSITIONS) * _LOGITS_PER_POSITION)
+    step = max(1, logits // weight.size(0))
+    return [slice(start, min(start + step, num)) for start in range(0, num, step)]
+
+
+def _mask(holder: list[KeptSet], rows: slice, device: torch.device) -> torch.Tensor | None:
+    return holder[0].select(torch.arange(rows.start, rows.stop)).mask(device) if holder else None
+
+
+def _gone(
+    target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams
+) -> torch.Tensor | None:
+    """(n, V), the tokens that could not be drawn; `None`: all could. A target (n, 1) always could."""
+    if kept is not None:
+        return (~kept).scatter_(-1, target, False)
+    if not params.suppressed:
+        return None
+    gone = torch.zeros_like(z, dtype=torch.bool).index_fill_(-1, suppressed_ids(z, params), True)
+    return gone.scatter_(-1, target, False)
+
+
+def _without(p: torch.Tensor, gone: torch.Tensor | None) -> torch.Tensor:
+    """Sets p to 0, after the exponential: that of a very low score takes ten times as long."""
+    return p if gone is None else p.masked_fill_(gone, 0.0)
+
+
+def _project(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor:
     """Logits of a tile (n, V): rounded to the model's type, as the sampler's were, then float32."""
-    return torch.nn.functional.linear(
-        hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    ).float()
+    bias = None if bias is None else bias.to(dtype)
+    return torch.nn.functional.linear(hidden.to(dtype), weight.to(dtype), bias).float()
 
 
-def add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """`total += a @ b` in float32."""
-    if a.dtype == torch.float32:
-        total.addmm_(a, b)
-    elif total.is_cuda:
+    if total.is_cuda and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:
         total.addmm_(a.float(), b.float())
-
-
-def _mask(kept: KeptSet, rows: slice, device: torch.device) -> torch.Tensor:
-    return kept.select(torch.arange(rows.start, rows.stop)).mask(device)
-
-
-def _nothing(vocab_size: int) -> KeptSet:
-    return KeptSet.from_mask(torch.zeros(0, vocab_size, dtype=torch.bool))

@@ -49,7 +49,6 @@ MASKING = {
     "min_length": (0,),
     "min_new_tokens": (0,),
     "min_tokens": (0,),
-    "suppress_tokens": ([],),
     "begin_suppress_tokens": ([],),
     "forced_bos_token_id": (),
     "forced_eos_token_id": (),
@@ -67,6 +66,7 @@ class SamplingParams:
         min_p: keep tokens at least this times as likely as the most likely one; 0 keeps all.
         order: "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p).
         masked: whether further options take tokens away, which only the sampler knows.
+        suppressed: tokens that are never drawn.
     """
 
     temperature: float = 1.0
@@ -75,10 +75,16 @@ class SamplingParams:
     min_p: float = 0.0
     order: str = "hf"
     masked: bool = False
+    suppressed: tuple[int, ...] = ()
+
+    @property
+    def restricted(self) -> bool:
+        """Whether some tokens may have probability 0."""
+        return self.truncated or bool(self.suppressed)
 
     @property
     def truncated(self) -> bool:
-        """Whether some tokens may have probability 0."""
+        """Whether those tokens differ from position to position."""
         return self.masked or self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
@@ -127,8 +133,8 @@ def resolve_sampling(
         raise ValueError(f"temperature is {temperature}: training samples, so it must be above 0.")
     if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
         raise ValueError(f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1].")
-    masked = bool(_masks(everything))
-    return SamplingParams(temperature, max(int(top_k), 0), top_p, float(min_p), sampler, masked)
+    masked, suppressed = bool(_masks(everything)), tuple(everything.get("suppress_tokens") or ())
+    return SamplingParams(temperature, max(int(top_k), 0), top_p, float(min_p), sampler, masked, suppressed)
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:

@@ -8,23 +8,29 @@ from grpo_ext.objective.sampling import SamplingParams
 
 
 def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """The tokens that truncation leaves.
+    """The tokens that suppression and truncation leave.
 
     The steps are those of transformers' `TopKLogitsWarper`, `TopPLogitsWarper` and `MinPLogitsWarper` and of vLLM's
     `apply_top_k_top_p` and `MinPLogitsProcessor`: each looks at what the one before it left, renormalised.
 
     Args:
         scores: (N, V), the logits divided by the temperature, float32.
-        params: truncation and its order.
+        params: what is suppressed, truncation and its order.
 
     Returns:
         (N, V), bool; at least one token a row.
     """
     steps = {"hf": (_top_k, _top_p, _min_p), "vllm": (_min_p, _top_k, _top_p)}[params.order]
-    kept = torch.ones_like(scores, dtype=torch.bool)
+    kept = torch.ones_like(scores, dtype=torch.bool).index_fill_(-1, suppressed_ids(scores, params), False)
     for step in steps:
         kept = step(scores, kept, params)
     return kept
+
+
+def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """(S,), the suppressed tokens; like transformers, without those that the vocabulary (N, V) lacks."""
+    ids = [token for token in params.suppressed if 0 <= token < scores.size(-1)]
+    return torch.tensor(ids, dtype=torch.long, device=scores.device)
 
 
 def _top_k(scores: torch.Tensor, kept: torch.Tensor, params: SamplingParams) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Literal, get_args
@@ -206,11 +206,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     if action == "none":
         return []
     rules = []
-    for name in settings or ():
-        if name not in RULES:
-            raise ValueError(
-                f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: {', '.join(RULES)}."
-            )
+    for name in (settings or {}).keys() - RULES.keys():
+        raise ValueError(f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: {', '.join(RULES)}.")
     for name, rule in RULES.items():
         wanted = (settings or {}).get(name, {})
         if wanted is False:
@@ -218,17 +215,12 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
         wanted = {"threshold": wanted} if not isinstance(wanted, dict) else wanted
         found = {"threshold": rule.threshold, "action": action, **wanted}
         threshold = found["threshold"]
-        if (
-            set(found) != {"threshold", "action"}
-            or isinstance(threshold, bool)
-            or not isinstance(threshold, int | float)
-        ):
+        number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
+        if set(found) != {"threshold", "action"} or not number:
             raise ValueError(f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: ACTION}}.")
-        if found["action"] not in ACTIONS:
-            raise ValueError(
-                f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got {found['action']!r}."
-            )
-        rules.append(Rule(name, threshold, rule.meaning, rule.advice, rule.measure, found["action"]))
+        if (chosen := found["action"]) not in ACTIONS:
+            raise ValueError(f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got {chosen!r}.")
+        rules.append(replace(rule, **found))
     return rules
 
 

@@ -37,42 +37,23 @@ class Panel:
 
 # title, note, and the curves as label and metric; the first of several metrics that was logged is taken
 PANELS: tuple[tuple[str, str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
-    (
-        "Completion length, tokens",
-        "A steady climb to the limit means that the model learns to be cut off.",
-        (
-            ("mean", ("completions/mean_length",)),
-            ("longest", ("completions/max_length",)),
-        ),
-    ),
-    (
-        "Share cut off at the limit",
-        "Completions that ran into max_completion_length.",
-        (("cut off", ("completions/clipped_ratio",)),),
-    ),
+    ("Completion length, tokens", "A steady climb to the limit means that the model learns to be cut off.",
+     (("mean", ("completions/mean_length",)), ("longest", ("completions/max_length",)))),
+    ("Share cut off at the limit", "Completions that ran into max_completion_length.",
+     (("cut off", ("completions/clipped_ratio",)),)),
     ("Entropy, nats a token", "Near zero the model has stopped exploring.", (("entropy", ("entropy",)),)),
     ("KL to the reference", "How far the policy has moved; logged where beta is above 0.", (("KL", ("kl",)),)),
-    (
-        "Clipped tokens",
-        "Share of tokens whose probability ratio ran into the clip range.",
-        (
-            ("too low", ("clip_ratio/low_mean",)),
-            ("too high", ("clip_ratio/high_mean", "cispo_clip_ratio")),
-            ("either", ("clip_ratio/region_mean",)),
-        ),
-    ),
-    (
-        "Sampler and trainer, difference of log-probs",
-        "Between the log-prob a token was sampled with and the one it is trained with: next to 0 if all is well.",
-        (
-            ("mean", ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")),
-            ("largest", ("sampling/logp_difference/max", "sampling/sampling_logp_difference/max")),
-        ),
-    ),
+    ("Clipped tokens", "Share of tokens whose probability ratio ran into the clip range.",
+     (("too low", ("clip_ratio/low_mean",)), ("too high", ("clip_ratio/high_mean", "cispo_clip_ratio")),
+      ("either", ("clip_ratio/region_mean",)))),
+    ("Sampler and trainer, difference of log-probs",
+     "Between the log-prob a token was sampled with and the one it is trained with: next to 0 if all is well.",
+     (("mean", ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")),
+      ("largest", ("sampling/logp_difference/max", "sampling/sampling_logp_difference/max")))),
     ("Gradient norm", "Before clipping. A sudden rise comes before a collapse.", (("gradient norm", ("grad_norm",)),)),
     ("Loss", "Of little meaning by itself in GRPO.", (("loss", ("loss",)),)),
     ("Learning rate", "As scheduled.", (("learning rate", ("learning_rate",)),)),
-)
+)  # fmt: skip
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
 NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std")
@@ -85,25 +66,17 @@ def panels(run: RunData) -> list[Panel]:
     for title, note, lines in PANELS:
         chosen = [(label, next((key for key in keys if key in columns), None)) for label, keys in lines]
         found.append(Panel(title, note, [series(label, columns[key]) for label, key in chosen if key]))
-    found.append(seconds(columns))
-    found = [panel for panel in found if panel.series]
-    return found
+    return [panel for panel in (*found, seconds(columns)) if panel.series]
 
 
 def more_panels(run: RunData) -> list[Panel]:
     """A panel for each metric that is in none of `panels`."""
     columns = by_metric(run.metrics)
     shown = {key for _, _, lines in PANELS for _, keys in lines for key in keys}
-    shown |= {"reward", "reward_std", "frac_reward_zero_std", "step_time"}
-    rest = [
-        key
-        for key in columns
-        if key not in shown
-        and key not in NOT_DRAWN
-        and not key.endswith(NOT_DRAWN_ENDINGS)
-        and not key.startswith((*SECONDS, "eval_", "train_", "rewards/"))
-    ]
-    return [Panel(key, "", [series(key, columns[key])]) for key in sorted(rest)]
+    shown |= {"reward", "reward_std", "frac_reward_zero_std", "step_time", *NOT_DRAWN}
+    elsewhere = (*SECONDS, "eval_", "train_", "rewards/")
+    rest = [key for key in columns.keys() - shown if not key.startswith(elsewhere)]
+    return [Panel(key, "", [series(key, columns[key])]) for key in sorted(rest) if not key.endswith(NOT_DRAWN_ENDINGS)]
 
 
 Column = tuple[list[int], list[float | None]]
@@ -127,7 +100,7 @@ def series(
     label: str, column: Column, errors: Column | None = None, spread: list[float | None] | None = None
 ) -> Series:
     steps, values = column
-    by_step = dict(zip(*errors, strict=True)) if errors else None
+    by_step = dict(zip(*errors, strict=True)) if errors else {}
     bars = [by_step.get(step) for step in steps] if by_step else None
     size = -(-len(steps) // MOST_POINTS)
     if size > 1:
@@ -160,21 +133,14 @@ def reward_parts(run: RunData, columns: dict[str, Column]) -> Panel:
         parts = [series(n, (figures.steps, figures.mean[n]), spread=figures.spread[n]) for n in names]
         return Panel("Reward by function", note, parts)
     keys = [key for key in columns if key.startswith("rewards/") and key.endswith("/mean")]
-    return Panel(
-        "Reward by function", "Each reward before its weight.", [series(k.split("/")[1], columns[k]) for k in keys]
-    )
+    parts = [series(key.split("/")[1], columns[key]) for key in keys]
+    return Panel("Reward by function", "Each reward before its weight.", parts)
 
 
 def held_out(columns: dict[str, Column]) -> Panel:
     skipped = (*NOT_DRAWN_ENDINGS, "_length", "num_tokens", "_loss", "entropy", "frac_reward_zero_std", "reward_std")
-    keys = [
-        key
-        for key in columns
-        if key.startswith("eval_")
-        and not key.endswith(skipped)
-        and "completions/" not in key
-        and "clip_ratio" not in key
-    ]
+    keys = [key for key in columns if key.startswith("eval_") and not key.endswith(skipped)]
+    keys = [key for key in keys if "completions/" not in key and "clip_ratio" not in key]
     curves = [series(key.removeprefix("eval_"), columns[key], columns.get(f"{key}_se")) for key in keys]
     return Panel("Held-out rewards", "Mean over all held-out prompts; bars are one standard error.", curves)
 

@@ -65,9 +65,5 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
             found[key] = float(value)
         else:
             found[key] = value
-    return {key: scalar_text(value) for key, value in found.items()}
-
-
-def scalar_text(value: Any) -> Any:
-    """Text that parquet can hold: a lone surrogate becomes its escape."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    # parquet holds no lone surrogate: it becomes its escape
+    return {k: v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for k, v in found.items()}

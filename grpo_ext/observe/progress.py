@@ -35,23 +35,17 @@ class RunProgress(ProgressCallback):
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
     """Of a training log, the figures that say how it goes: mean of each reward, then those in `SHORT`."""
-    rewards = {
-        key.split("/")[1]: value for key, value in logs.items() if key.startswith("rewards/") and key.endswith("/mean")
-    }
-    figures = {**rewards, **{name: logs[key] for key, name in SHORT.items() if key in logs}}
+    figures = {key.split("/")[1]: logs[key] for key in logs if key.startswith("rewards/") and key.endswith("/mean")}
+    figures |= {name: logs[key] for key, name in SHORT.items() if key in logs}
     return {name: value for name, value in figures.items() if isinstance(value, float | int)}
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
     """The figures of an evaluation log with their standard errors; empty for any other log."""
-    means = {
-        key: value
-        for key, value in logs.items()
-        if key.startswith("eval_") and not key.endswith(("_se", "_runtime", "_per_second"))
-    }
     parts = []
-    for key, value in means.items():
-        if isinstance(value, float | int):
+    for key, value in logs.items():
+        mean = key.startswith("eval_") and not key.endswith(("_se", "_runtime", "_per_second"))
+        if mean and isinstance(value, float | int):
             error = logs.get(f"{key}_se")
             parts.append(f"{key} {value:.3f}" + (f" ± {error:.3f}" if error is not None else ""))
     return ", ".join(parts)

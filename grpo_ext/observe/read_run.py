@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import parts, read
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLES
 from grpo_ext.observe.spread import StepFigures
@@ -70,23 +70,25 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     """
     folder = find_folder(Path(path).expanduser())
     recipe, about = read_mapping(folder / "recipe.yaml"), read_mapping(folder / RUN)
-    metrics = list(read(folder / METRICS)) if parts(folder / METRICS) else state_metrics(folder)
+    if parts(folder / METRICS):
+        metrics = list(read(folder / METRICS))
+    else:
+        metrics = json.loads(list(state_files(folder))[-1].read_text(encoding="utf-8"))["log_history"]
     run = RunData(name or short_name(folder), folder, metrics, recipe=recipe, about=about)
     outcome = run.outcome
-    share, figures = 1.0, None
+    share = 1.0
     for row in read(folder / SAMPLES):
-        if figures is None:
-            figures = StepFigures(outcome or outcome_reward(recipe, list(row["rewards"])))
-        figures.add(row)
+        if run.figures is None:
+            run.figures = StepFigures(outcome or outcome_reward(recipe, list(row["rewards"])))
+        run.figures.add(row)
         run.total_samples += 1
-        if is_kept(row["prompt_id"], share):
+        if in_share(row["prompt_id"], share):
             run.samples.append(row)
         while len(run.samples) > max_samples:
             share *= 0.9
-            run.samples = [row for row in run.samples if is_kept(row["prompt_id"], share)]
-    if figures is not None:
-        figures.end()
-    run.figures = figures
+            run.samples = [row for row in run.samples if in_share(row["prompt_id"], share)]
+    if run.figures is not None:
+        run.figures.end()
     return run
 
 
@@ -105,12 +107,6 @@ def outcome_reward(recipe: Row, names: list[str], about: Row | None = None) -> s
             return wanted
     taken = (about or {}).get("outcome")
     return taken if taken in names else names[0] if names else None
-
-
-def is_kept(prompt_id: str, share: float) -> bool:
-    """Whether a prompt is among the share; of a smaller share all are also in a larger one."""
-    digest = blake2b(prompt_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
 
 
 def find_folder(path: Path) -> Path:
@@ -133,16 +129,9 @@ def distinct(names: list[str]) -> list[str]:
 
 def state_files(folder: Path) -> Iterator[Path]:
     """Every `trainer_state.json` of a run, the one of the most steps last."""
-    checkpoints = sorted(
-        folder.glob("checkpoint-*/trainer_state.json"), key=lambda p: int(p.parent.name.rpartition("-")[2])
-    )
-    final = folder / "trainer_state.json"
-    yield from [*checkpoints, *([final] if final.exists() else [])]
-
-
-def state_metrics(folder: Path) -> list[Row]:
-    """The log of the newest trainer state."""
-    return json.loads(list(state_files(folder))[-1].read_text(encoding="utf-8"))["log_history"]
+    found = folder.glob("checkpoint-*/trainer_state.json")
+    yield from sorted(found, key=lambda path: int(path.parent.name.rpartition("-")[2]))
+    yield from folder.glob("trainer_state.json")
 
 
 def read_mapping(path: Path) -> Row:

@@ -11,7 +11,6 @@ import json
 import platform
 import time
 from collections import deque
-from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from transformers.trainer_callback import TrainerCallback
 
 import grpo_ext
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
@@ -68,10 +68,7 @@ class RunLog(TrainerCallback):
 
     def wants(self, step: int, group: int) -> bool:
         """Whether the completions of a group are written."""
-        if self.share in (0, 1):
-            return bool(self.share)
-        digest = blake2b(f"{step}:{group}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") < self.share * 2**64
+        return in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
         """Add lines to `samples.jsonl`; called by the trainer on the main process."""

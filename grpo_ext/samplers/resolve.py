@@ -27,7 +27,7 @@ def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     """
     args = trainer.args
     params = _sampling_of(trainer, sampler)
-    if params.truncated and trainer.rollout_func is not None:
+    if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
             "rollout_func samples as it likes, so that truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
             "null, or logprob_policy: model."
@@ -39,7 +39,7 @@ def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
             "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not "
             "tell them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
         )
-    if (params.truncated or params.temperature != 1.0 or moves) and corrects and trainer.vllm_mode == "server":
+    if (params.restricted or params.temperature != 1.0 or moves) and corrects and trainer.vllm_mode == "server":
         _refuse_raw_logprobs(trainer)
     return params
 
@@ -84,7 +84,7 @@ def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
         how = (
             f"temperature {params.temperature:g}, top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
         )
-        bare = params.temperature == 1.0 and not params.truncated and not moves
+        bare = params.temperature == 1.0 and not params.restricted and not moves
     except ValueError as error:
         how, bare = str(error).split(". ")[0], False
     if not bare and trainer.accelerator.is_main_process:

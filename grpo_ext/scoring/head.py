@@ -1,4 +1,4 @@
-"""What turns a model's last hidden states into log-probs: temperature alone, or over the tokens that sampling kept."""
+"""What turns a model's last hidden states into log-probs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from grpo_ext.objective.full_softmax import full_log_probs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
@@ -32,8 +31,6 @@ class Head:
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, projection: Projection
     ) -> tuple[Tensor, Tensor]:
         """Log-probs (N,) and entropies (N,) of N positions; the arguments are those of `sampling_log_probs`."""
-        if not self.params.truncated:
-            return full_log_probs(hidden, weight, bias, targets, self.params.temperature, projection)
         logps, entropies, self.kept = sampling_log_probs(
             hidden, weight, bias, targets, self.params, self.kept, projection
         )

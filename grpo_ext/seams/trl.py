@@ -66,7 +66,7 @@ class _StandIn:
         outputs: tuple[str, ...] = (),
     ) -> Any:
         params = self.head.params
-        if not params.truncated and (hidden.device.type != "cpu" or not self.head.compact) and self.original:
+        if not params.restricted and (hidden.device.type != "cpu" or not self.head.compact) and self.original:
             return self.original.apply(
                 hidden, weight, bias, targets, params.temperature, chunk_size, softcap, scale, outputs
             )
@@ -78,7 +78,7 @@ class _StandIn:
 def scoring_with(head: Head) -> Iterator[None]:
     """Let a model's fused head score with `head`."""
     stand_in = _StandIn(head, trl_utils._ChunkedLogProbFunction)
-    compact = head.compact or head.params.truncated
+    compact = head.compact or head.params.restricted
     with replaced(trl_utils, **CURRENT.head_globals(stand_in, compact, getattr(trl_utils, "_use_triton", None))):
         yield
 

@@ -95,8 +95,7 @@ class Task:
         """
         from datasets import Dataset
 
-        rows = self.rows(split, dataset_name, dataset_config, streaming, limit)
-        rows = rows.map(self.example)
+        rows = self.rows(split, dataset_name, dataset_config, streaming, limit).map(self.example)
         if isinstance(rows, Dataset) and len(rows) == 0:
             raise ValueError(
                 f"The {split} split of task {self.name!r} has no rows left"
@@ -152,3 +151,9 @@ def open_dataset(
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows
     return load_dataset(name, config, split=split, streaming=streaming)
+
+
+def chat(system: str | None, user: str | Messages) -> Messages:
+    """The system message, if there is one, and what the user says: a text, or messages."""
+    said = [{"role": "user", "content": user}] if isinstance(user, str) else user
+    return [{"role": "system", "content": system}, *said] if system else [*said]

@@ -7,7 +7,6 @@ numbers and its target, without the seed, so that no training set, whatever its 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 import re
@@ -17,7 +16,8 @@ from itertools import combinations, combinations_with_replacement, islice
 from math import comb
 from typing import ClassVar
 
-from grpo_ext.tasks.base import Messages, Row, Task
+from grpo_ext.common.share import in_share
+from grpo_ext.tasks.base import Messages, Row, Task, chat
 from grpo_ext.tasks.template import check_template
 
 logger = logging.getLogger(__name__)
@@ -110,8 +110,7 @@ class Countdown(Task):
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a problem belongs to the test split; works on rows from any source."""
-        key = f"{sorted(row['nums'])}={row['target']}".encode()
-        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") < self.test_fraction * 2**64
+        return in_share(f"{sorted(row['nums'])}={row['target']}", self.test_fraction)
 
     def columns(self, row: Row) -> Row:
         """`nums` and `target` as numbers, also from files that can only write them as text (csv)."""
@@ -133,8 +132,7 @@ class Countdown(Task):
             operators=", ".join(self.operators),
             example=f"(1 {self.operators[0]} 2) {self.operators[-1]} 3",
         )
-        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        return [*system, {"role": "user", "content": user}]
+        return chat(self.system_prompt, user)
 
     def _is_listable(self) -> bool:
         span = self.max_number - self.min_number + 1

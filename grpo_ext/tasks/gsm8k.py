@@ -6,7 +6,6 @@ The templates write the same format, calculator marks `<<2*3=6>>` included, with
 
 from __future__ import annotations
 
-import hashlib
 import operator
 import random
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grpo_ext.tasks.base import Messages, Row, Task
+from grpo_ext.common.share import in_share
+from grpo_ext.tasks.base import Messages, Row, Task, chat
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,61 +52,34 @@ class Story:
 
 
 STORIES = (
-    Story(
-        "{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?",
-        (("a + b", "{name} has {equation} {things} now."),),
-    ),
-    Story(
-        "{name} had {a} {things} and gave {b} of them to {other}. How many {things} does {name} still have?",
-        (("a - b", "{name} still has {equation} {things}."),),
-    ),
-    Story(
-        "{name} fills {a} bags with {b} {things} each. How many {things} are in the bags?",
-        (("a * b", "There are {equation} {things} in the bags."),),
-    ),
-    Story(
-        "{name} shares {a} {things} equally among {b} friends. How many {things} does each friend get?",
-        (("a / b", "Each friend gets {equation} {things}."),),
-    ),
-    Story(
-        "{name} counted {a} {things} in the morning. In the evening there were only {b}. How many {things} are missing?",
-        (("a - b", "There are {equation} {things} missing."),),
-    ),
-    Story(
-        "{name} has {a} {things}, finds {b} more and then loses {c}. How many {things} does {name} have in the end?",
-        (
-            ("a + b", "With the new ones there are {equation} {things}."),
-            ("x - c", "In the end there are {equation} {things}."),
-        ),
-    ),
-    Story(
-        "{name} buys {a} boxes of {b} {things}. At home there are {c} more. How many {things} does {name} have in all?",
-        (("a * b", "The boxes hold {equation} {things}."), ("x + c", "{name} has {equation} {things} in all.")),
-    ),
-    Story(
-        "{name} collects {b} {things} a day for {a} days and gives {c} of them to {other}. How many {things} are left?",
-        (("a * b", "{name} collects {equation} {things}."), ("x - c", "There are {equation} {things} left.")),
-    ),
-    Story(
-        "{name} buys {a} {things} for ${b} each and pays with ${c}. How many dollars does {name} get back?",
-        (("a * b", "The {things} cost ${equation}."), ("c - x", "{name} gets ${equation} back.")),
-    ),
-    Story(
-        "{name} sold {a} {things} on Monday and {b} more than that on Tuesday. How many {things} did {name} sell on both days?",
-        (
-            ("a + b", "On Tuesday {name} sold {equation} {things}."),
-            ("a + x", "On both days {name} sold {equation} {things}."),
-        ),
-    ),
-    Story(
-        "{other} has {a} {things}. {name} has twice as many. How many {things} do they have together?",
-        (("2 * a", "{name} has {equation} {things}."), ("a + x", "Together they have {equation} {things}.")),
-    ),
-    Story(
-        "{name} has {a} {things}, keeps {b} and shares the rest equally among {c} friends. How many does each friend get?",
-        (("a - b", "There are {equation} {things} to share."), ("x / c", "Each friend gets {equation} {things}.")),
-    ),
-)
+    Story("{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?",
+          (("a + b", "{name} has {equation} {things} now."),)),
+    Story("{name} had {a} {things} and gave {b} of them to {other}. How many {things} does {name} still have?",
+          (("a - b", "{name} still has {equation} {things}."),)),
+    Story("{name} fills {a} bags with {b} {things} each. How many {things} are in the bags?",
+          (("a * b", "There are {equation} {things} in the bags."),)),
+    Story("{name} shares {a} {things} equally among {b} friends. How many {things} does each friend get?",
+          (("a / b", "Each friend gets {equation} {things}."),)),
+    Story("{name} counted {a} {things} in the morning. In the evening there were only {b}. How many {things} are missing?",
+          (("a - b", "There are {equation} {things} missing."),)),
+    Story("{name} has {a} {things}, finds {b} more and then loses {c}. How many {things} does {name} have in the end?",
+          (("a + b", "With the new ones there are {equation} {things}."),
+           ("x - c", "In the end there are {equation} {things}."))),
+    Story("{name} buys {a} boxes of {b} {things}. At home there are {c} more. How many {things} does {name} have in all?",
+          (("a * b", "The boxes hold {equation} {things}."), ("x + c", "{name} has {equation} {things} in all."))),
+    Story("{name} collects {b} {things} a day for {a} days and gives {c} of them to {other}. How many {things} are left?",
+          (("a * b", "{name} collects {equation} {things}."), ("x - c", "There are {equation} {things} left."))),
+    Story("{name} buys {a} {things} for ${b} each and pays with ${c}. How many dollars does {name} get back?",
+          (("a * b", "The {things} cost ${equation}."), ("c - x", "{name} gets ${equation} back."))),
+    Story("{name} sold {a} {things} on Monday and {b} more than that on Tuesday. "
+          "How many {things} did {name} sell on both days?",
+          (("a + b", "On Tuesday {name} sold {equation} {things}."),
+           ("a + x", "On both days {name} sold {equation} {things}."))),
+    Story("{other} has {a} {things}. {name} has twice as many. How many {things} do they have together?",
+          (("2 * a", "{name} has {equation} {things}."), ("a + x", "Together they have {equation} {things}."))),
+    Story("{name} has {a} {things}, keeps {b} and shares the rest equally among {c} friends. How many does each friend get?",
+          (("a - b", "There are {equation} {things} to share."), ("x / c", "Each friend gets {equation} {things}."))),
+)  # fmt: skip
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
@@ -171,8 +144,7 @@ class GSM8K(Task):
         return {"solution": row["answer"]}
 
     def prompt(self, row: Row) -> Messages:
-        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        return [*system, {"role": "user", "content": row["question"]}]
+        return chat(self.system_prompt, row["question"])
 
     def _stories(self, held_out: bool) -> Iterator[Row]:
         rng = random.Random(self.task_seed)
@@ -185,9 +157,8 @@ class GSM8K(Task):
             numbers = {
                 letter: rng.randint(2, self.max_number) for letter in "abc" if f"{{{letter}}}" in story.question
             }
-            key = f"{STORIES.index(story)}:{sorted(numbers.items())}".encode()
-            share = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
-            if (share < TEST_FRACTION) != held_out:
+            key = f"{STORIES.index(story)}:{sorted(numbers.items())}"
+            if in_share(key, TEST_FRACTION) != held_out:
                 continue
             name, other = rng.sample(NAMES, 2)
             row = tell(story, numbers, {"name": name, "other": other, "things": rng.choice(THINGS)})
@@ -209,10 +180,8 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
             return None
         values["x"] = OPERATIONS[sign](x, y)
         lines.append(sentence.format(equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words))
-    return {
-        "question": story.question.format(**numbers, **words),
-        "answer": "\n".join([*lines, f"#### {values['x']}"]),
-    }
+    answer = "\n".join([*lines, f"#### {values['x']}"])
+    return {"question": story.question.format(**numbers, **words), "answer": answer}
 
 
 def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int:

@@ -7,7 +7,6 @@ Rows hold `lines`, the whole poem (4 or 8 lines), or the given lines alone (3 or
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ from functools import lru_cache
 from importlib import resources
 from typing import ClassVar
 
+from grpo_ext.common.share import in_share
 from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
 from grpo_ext.rewards.poem.tones import EITHER, UNKNOWN, tones_of
-from grpo_ext.tasks.base import Messages, Row, Task
+from grpo_ext.tasks.base import Messages, Row, Task, chat
 from grpo_ext.tasks.template import check_template
 
 POET = "你是一位精通格律诗的诗人。"
@@ -77,8 +77,7 @@ class Poem(Task):
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a poem belongs to the test split; works on rows from any source."""
-        key = "".join(self.columns(row)["lines"]).encode("utf-8", "replace")
-        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") < self.test_fraction * 2**64
+        return in_share("".join(self.columns(row)["lines"]), self.test_fraction)
 
     def keep(self, row: Row) -> bool:
         """Poems of 4 or 8 lines whose given lines have five characters each, or seven."""
@@ -110,10 +109,8 @@ class Poem(Task):
             pattern="\n".join(verdict.pattern[:-1]),
             rhyme_group=verdict.rhyme_group or "无",
         )
-        system = self.system_prompt
-        if system is None:
-            system = THINK_FIRST if self.chain_of_thought else LINE_ALONE
-        return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": user}]
+        usual = THINK_FIRST if self.chain_of_thought else LINE_ALONE
+        return chat(usual if self.system_prompt is None else self.system_prompt, user)
 
 
 def line_tones(line: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grpo_ext.tasks.base import Messages, Row, Task
+from grpo_ext.tasks.base import Messages, Row, Task, chat
 from grpo_ext.tasks.template import template_fields
 
 
@@ -43,9 +43,5 @@ class Prompts(Task):
                 f"{key} reads {' and '.join(sorted(missing))}, which the data lacks. Its columns: {', '.join(sorted(row))}."
             )
         prompt = row[self.prompt_column] if self.user_prompt is None else self.user_prompt.format_map(row)
-        if isinstance(prompt, str):
-            if self.user_prompt is None and not self.system_prompt:
-                return prompt
-            prompt = [{"role": "user", "content": prompt}]
-        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        return [*system, *prompt]
+        plain = isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt
+        return prompt if plain else chat(self.system_prompt, prompt)

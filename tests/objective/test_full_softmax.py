@@ -6,30 +6,37 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-import grpo_ext.objective.full_softmax as room
-from grpo_ext.objective.logprob import Projection
+from grpo_ext.objective import logprob
+from grpo_ext.objective.logprob import Projection, sampling_log_probs
+from grpo_ext.objective.sampling import SamplingParams
 
 
-def plain(hidden, weight, bias, targets, temperature, projection):
+def plain(hidden, weight, bias, targets, temperature, projection, suppressed=()):
     logits = linear(hidden, weight, bias).double() * projection.scale
     if projection.softcap is not None:
         logits = projection.softcap * torch.tanh(logits / projection.softcap)
+    logits[:, list(suppressed)] = -torch.inf
     log_p = (logits / temperature).log_softmax(-1)
-    return log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1), -(log_p.exp() * log_p).sum(-1)
+    drawn = log_p[:, [v for v in range(len(weight)) if v not in suppressed]]
+    return log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1), -(drawn.exp() * drawn).sum(-1)
 
 
 @pytest.mark.parametrize("tile", [1, 64, 2**21])
 @pytest.mark.parametrize("projection", [Projection(), Projection(0.5, 3.0)])
 @pytest.mark.parametrize("wanted", ["logps", "entropy", "both"])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_values_and_gradients(monkeypatch, tile, projection, wanted, with_bias):
-    monkeypatch.setattr(room, "TILE_LOGITS", tile)
+@pytest.mark.parametrize("with_bias, suppressed", [(False, ()), (True, ()), (True, (3, 7, 4_000))])
+def test_values_and_gradients(monkeypatch, tile, projection, wanted, with_bias, suppressed):
+    monkeypatch.setattr(logprob, "TILE_LOGITS", tile)
     g = torch.Generator().manual_seed(0)
     tensors = [torch.randn(*shape, generator=g, requires_grad=True) for shape in ((7, 5), (11, 5), (11,))]
     hidden, weight, bias = tensors if with_bias else (*tensors[:2], None)
     used = [t for t in (hidden, weight, bias) if t is not None]
     targets, weights = torch.randint(11, (7,), generator=g), torch.randn(2, 7, generator=g)
-    found, wanted_values = (f(hidden, weight, bias, targets, 0.7, projection) for f in (room.full_log_probs, plain))
+    targets[torch.isin(targets, torch.tensor([3, 7]))] = 0  # what is suppressed is not drawn
+    params = SamplingParams(0.7, suppressed=suppressed)
+    *found, kept = sampling_log_probs(hidden, weight, bias, targets, params, projection=projection)
+    assert kept is None
+    wanted_values = plain(hidden, weight, bias, targets, 0.7, projection, [v for v in suppressed if v < 11])
     for a, b in zip(found, wanted_values, strict=True):
         assert torch.allclose(a.double(), b, atol=1e-5)
     parts = {"logps": (1, 0), "entropy": (0, 1), "both": (1, 1)}[wanted]
@@ -43,7 +50,8 @@ def test_values_and_gradients(monkeypatch, tile, projection, wanted, with_bias):
 
 def test_no_position_is_allowed():
     hidden = torch.zeros(0, 5, requires_grad=True)
-    logps, entropy = room.full_log_probs(hidden, torch.randn(11, 5), None, torch.zeros(0, dtype=torch.long))
+    targets = torch.zeros(0, dtype=torch.long)
+    logps, entropy, _ = sampling_log_probs(hidden, torch.randn(11, 5), None, targets, SamplingParams())
     assert logps.shape == entropy.shape == (0,)
     logps.sum().backward()
     assert hidden.grad.shape == (0, 5)
@@ -52,5 +60,17 @@ def test_no_position_is_allowed():
 def test_half_precision_rounds_logits_as_the_model_does():
     hidden, weight = torch.randn(6, 8).bfloat16(), torch.randn(9, 8).bfloat16()
     targets = torch.arange(6)
-    logps, _ = room.full_log_probs(hidden, weight, None, targets)
+    logps, _, _ = sampling_log_probs(hidden, weight, None, targets, SamplingParams())
     assert torch.allclose(logps, (hidden @ weight.t()).float().log_softmax(-1)[torch.arange(6), targets], atol=1e-6)
+
+
+def test_a_suppressed_target_keeps_its_score():
+    """It came from elsewhere, such as an image in a tool's answer, and is masked: it must only be finite."""
+    hidden, weight = torch.ones(2, 8), torch.randn(9, 8)
+    weight[5] = 50.0  # would be all of the mass
+    weight.requires_grad_()
+    logps, _, _ = sampling_log_probs(hidden, weight, None, torch.tensor([4, 4]), SamplingParams(suppressed=(4, 5)))
+    logits = (hidden @ weight.t()).index_fill(-1, torch.tensor([5]), -torch.inf)
+    torch.testing.assert_close(logps, logits.log_softmax(-1)[:, 4])
+    logps.sum().backward()
+    assert weight.grad.isfinite().all() and not weight.grad[5].any()

@@ -165,7 +165,7 @@ def test_two_completions_are_one_apart_with_the_population_std():
         ({}, {"top_k": None}, {"top_k": 20}, SamplingParams(top_k=20)),
         ({"top_k": 5}, {"top_k": 5}, {}, SamplingParams(top_k=5)),
         ({}, {"min_new_tokens": 1}, {}, SamplingParams(masked=True)),
-        ({}, {"suppress_tokens": [0]}, {"typical_p": 1.0}, SamplingParams(masked=True)),
+        ({}, {"suppress_tokens": [0]}, {"typical_p": 1.0}, SamplingParams(suppressed=(0,))),
     ],
 )
 def test_effective_sampling(changed, given, model, expected):

@@ -19,9 +19,8 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     prompts: dict[str, int] = {}
     datasets: dict[tuple[str, str], int] = {}
     shown: list[Any] = []
-    index: dict[str, Any] = {
-        key: [] for key in ("step", "dataset", "prompt", "group", "reward", "advantage", "length", "cut")
-    }
+    names = ("step", "dataset", "prompt", "group", "reward", "advantage", "length", "cut")
+    index: dict[str, Any] = {name: [] for name in names}
     rewards: dict[str, list[float | None]] = {reward["name"]: [] for reward in run.rewards}
     for row in run.samples:
         number = prompts.setdefault(row["prompt_id"], len(prompts))
@@ -42,11 +41,8 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
     """Of each completion its text, what the rewards said, and the marks on it."""
-    found = []
-    for row in rows:
-        said, marks = explain(row, rewards)
-        found.append([row["text"], said, in_utf16(row["text"], marks)])
-    return found
+    explained = [(row["text"], *explain(row, rewards)) for row in rows]
+    return [[text, said, in_utf16(text, marks)] for text, said, marks in explained]
 
 
 def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[str, str], list[Mark]]:
@@ -63,7 +59,7 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
     columns = row.get("columns") or {}
     for reward in rewards:
         entry = explaining(reward.get("reward", reward["name"]))
-        if entry is None:
+        if entry is None or entry.explain is None:
             continue
         try:
             read = {name: columns[name] for name in entry.signature.columns}
