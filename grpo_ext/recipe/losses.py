@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
+from grpo_ext.common.modules import load_file
 from grpo_ext.objective.policy import loss_names
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
@@ -14,7 +16,11 @@ TRL_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vesp
 
 
 def loss_type(v: Values, _: int) -> Iterator[Problem]:
-    """The loss is one of TRL's or a registered one, with the options that it needs."""
+    """The loss is one of TRL's or a registered one, by a plugin file if need be, with the options that it needs."""
+    if v["loss_type"] not in loss_names() and "reward_plugins" not in getattr(v, "unsound", ()):
+        for path in v["reward_plugins"] or ():
+            with suppress(Exception):  # told where the rewards are built
+                load_file(path)
     try:
         convert("loss_type", v["loss_type"], Literal[loss_names()])
     except ValueError as error:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from grpo_ext.common.modules import load_module
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.explanation import Explanation
-from grpo_ext.rewards.modules import load_module
 from grpo_ext.rewards.reward import Example, Registration, Reward, RewardInfo
 from grpo_ext.rewards.signature import read_signature
 

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.modules import load_file
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.guard import reward_name
-from grpo_ext.rewards.modules import load_file
 from grpo_ext.rewards.registry import build, names, registered_as, registered_by
 from grpo_ext.rewards.signature import EXTRAS, read_signature
 

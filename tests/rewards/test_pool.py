@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from registry_state import registry_as_before
 
+from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard
-from grpo_ext.rewards.modules import load_file
 from grpo_ext.rewards.pool import RewardPool
 
 ODD = Path(__file__).with_name("odd_rewards.py")
@@ -229,7 +229,7 @@ def test_what_a_reward_has_put_into_a_session_of_its_own_ends_with_its_worker(od
 SCRIPT = """
 import os, sys, threading, time
 from grpo_ext.rewards import build, register
-from grpo_ext.rewards.modules import load_file
+from grpo_ext.common.modules import load_file
 from grpo_ext.rewards.pool import RewardPool
 
 FACTOR = 3.0

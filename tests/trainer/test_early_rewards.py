@@ -9,7 +9,7 @@ from registry_state import registry_as_before
 from transformers import AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.rewards.modules import load_file
+from grpo_ext.common.modules import load_file
 
 ROWS = 16
 PLUGIN = '''
