@@ -1,0 +1,95 @@
+"""The term that is read is the one that trains, and a loss of one's own is named in a recipe."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import REPO
+from registry_state import registry_as_before
+
+from grpo_ext import load_recipe
+from grpo_ext.objective import policy
+from grpo_ext.train import make_trainer
+
+sys.path[:0] = [str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
+from invariance import TRL_LOSSES, apart, train  # noqa: E402
+
+PLUGIN = '''
+from grpo_ext.objective.policy import register_loss
+from grpo_ext.rewards import register
+
+
+@register("sparse_digits")
+def sparse_digits(completions):
+    """Digits among the characters."""
+    return [sum(ch.isdigit() for ch in text) / (1 + len(text)) for text in completions]
+
+
+@register_loss("tempered", aggregation="token_mean")
+def tempered(x):
+    """A term of one's own, with a constant of the arguments."""
+    return -(x.ratio ** x.options.sapo_temperature_pos) * x.advantages
+'''
+
+
+@pytest.mark.parametrize("loss_type", TRL_LOSSES)
+def test_a_changed_term_changes_the_gradient_that_trains(tiny_folder, tmp_path, monkeypatch, loss_type):
+    settings = {"loss_type": loss_type, "beta": 0.0, "mask_truncated_completions": True}
+    settings |= {"epsilon_high": 5.0} if loss_type == "cispo" else {}
+    plain = train(tiny_folder, tmp_path, 2, 2, **settings)[1][0][0]
+    loss = policy.get_loss(loss_type)
+    monkeypatch.setitem(policy._LOSSES, loss_type, replace(loss, term=lambda x: 1.5 * loss.term(x)))
+    changed = train(tiny_folder, tmp_path, 2, 2, **settings)[1][0][0]
+    assert apart(changed, {name: 1.5 * g for name, g in plain.items()}) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(PLUGIN)
+    settings = {
+        "model_name_or_path": str(tiny_folder),
+        "reward_plugins": [str(plugin)],
+        "reward_funcs": ["sparse_digits"],
+        "reward_weights": [1.0],
+        "loss_type": "tempered",
+        "sapo_temperature_pos": 2.0,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "num_problems": 64,
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "save_total_limit": 9,
+        "eval_strategy": "no",
+        "logging_steps": 1,
+        "use_cpu": True,
+        "bf16": False,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+    recipe, weights, losses = REPO / "recipes" / "countdown" / "tiny.yaml", [], []
+    try:
+        with registry_as_before():
+            for resume in (None, str(tmp_path / "run" / "checkpoint-2")):
+                read = load_recipe(
+                    recipe, {**settings, "output_dir": str(tmp_path / ("run" if resume is None else "again"))}
+                )
+                trainer = make_trainer(read)
+                assert trainer.parts.update.settings.options.sapo_temperature_pos == 2.0
+                trainer.train(resume_from_checkpoint=resume)
+                weights.append({name: p.detach().clone() for name, p in trainer.model.named_parameters()})
+                losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
+            trainer.eval_decoding = None  # TRL's evaluation, whose loss is ours
+            rows = trainer.train_dataset.select(range(4))
+            assert torch.isfinite(torch.tensor(trainer.evaluate(rows)["eval_loss"]))
+    finally:
+        policy._LOSSES.pop("tempered", None)
+    assert len(losses[0]) == 4 and losses[0] == losses[1]
+    assert all(torch.equal(weights[0][name], p) for name, p in weights[1].items())
+    with pytest.raises(ValueError, match=r"loss_type is one of grpo.*got 'temperd'"):
+        load_recipe(recipe, {**settings, "loss_type": "temperd", "reward_plugins": None, "reward_funcs": ["format"]})
