@@ -23,7 +23,7 @@ def answer_marks(text: str) -> tuple[Mark, ...]:
     """The mark on the answer that was read, without the blanks around it; none where no answer was read."""
     span = answer_span(text)
     answer = text[slice(*span)] if span else ""
-    if not answer.strip():
+    if span is None or not answer.strip():
         return ()
     start = span[0] + len(answer) - len(answer.lstrip())
     return ((start, start + len(answer.strip()), "answer", "The answer that was read."),)
