@@ -31,14 +31,15 @@ def train(model: Path, out: Path, kill: KillAt | None = None, in_save: tuple[int
         trainer.add_callback(kill)
     if in_save is not None:
         step, delay = in_save
-        write = trainer._write_checkpoint
+        checkpoints = trainer.parts.checkpoints
+        write = checkpoints.write
 
         def dies(*args: Any) -> None:
             if trainer.state.global_step == step:
                 threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
             write(*args)
 
-        trainer._write_checkpoint = dies
+        checkpoints.write = dies
     trainer.train(True)
 
 

@@ -93,7 +93,9 @@ def check_disk(v: Values, findings: Findings) -> None:
     path = Path(folder).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        findings.problem(f"output_dir {folder}: {there} is no folder that you may write to.", "output_dir")
+        findings.problem(
+            f"output_dir {folder} cannot be written: {there} is no folder that you may write to.", "output_dir"
+        )
         return
     free = shutil.disk_usage(there).free
     findings.figures["disk"] = {"free": free, "needed": needed}

@@ -30,7 +30,8 @@ def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
     """
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}
-    problems += check_values(argument_values(args, unsound), GRPO_RULES, {}, num_processes)
+    found = check_values(argument_values(args, unsound), GRPO_RULES, {}, num_processes)
+    problems += [problem for problem in found if not problem.idle]
     if problems:
         raise RecipeError(problems)
 

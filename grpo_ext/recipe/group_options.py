@@ -67,7 +67,7 @@ def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         yield Problem(f"{key} is the lowest and the highest share, such as [0.1, 0.9]; got {bounds}.", key)
     if v["group_filter"] == "off":
         keys = ("group_filter_pass_rates", "group_filter_max_rounds", "max_staleness")
-        yield from (Problem(f"{key} does nothing with group_filter: off.", key) for key in keys if key in v)
+        yield from (Problem(f"{key} does nothing with group_filter: off.", key, idle=True) for key in keys if key in v)
         return
     needs = f"group_filter: {v['group_filter']} needs"
     if v["loss_normalization"] != "step":
@@ -105,7 +105,7 @@ def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     }
     for key, kinds in readers.items():
         if key in v and kind not in kinds:
-            yield Problem(f"{key} does nothing with curriculum: {kind}.", key)
+            yield Problem(f"{key} does nothing with curriculum: {kind}.", key, idle=True)
     if kind != "none" and v["dataset_streaming"]:
         yield Problem(f"curriculum: {kind} chooses among all rows: take dataset_streaming out.", "curriculum")
 

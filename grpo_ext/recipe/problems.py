@@ -14,6 +14,7 @@ class Problem:
     message: str  # what is wrong and what to write instead
     key: str | None = None  # the recipe key that it is about, if it is about one
     place: str | None = None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
+    idle: bool = False  # the value does nothing beside the others: a slip in a recipe, and harmless from Python
 
     def placed(self, places: Mapping[str, str | None]) -> Problem:
         """The same fault with the place where its key was set."""

@@ -111,7 +111,7 @@ class Checkpoints:
         trainer, error = self.trainer, ""
         folder = self.run / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         try:
-            self._write(folder, write)
+            self.write(folder, write)
         except UNWRITABLE as failure:
             if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
                 raise
@@ -135,7 +135,8 @@ class Checkpoints:
             )
         trainer.accelerator.wait_for_everyone()
 
-    def _write(self, folder: Path, write: Callable[[], None]) -> None:
+    def write(self, folder: Path, write: Callable[[], None]) -> None:
+        """Write the files of a checkpoint, not yet its manifest."""
         args, accelerator = self.trainer.args, self.trainer.accelerator
         if args.should_save:
             (folder / MANIFEST).unlink(missing_ok=True)

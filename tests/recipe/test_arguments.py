@@ -11,7 +11,7 @@ import pytest
 from transformers import HfArgumentParser
 from trl import GRPOConfig
 
-from grpo_ext import GRPOExtConfig, RecipeError
+from grpo_ext import GRPOExtConfig, RecipeError, load_recipe
 from grpo_ext.objective.policy import _LOSSES, register_loss
 from grpo_ext.recipe.arguments import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import LaunchConfig, RunConfig, SFTRunConfig
@@ -62,7 +62,6 @@ def test_text_becomes_the_number_that_it_stands_for():
             "needs loss_normalization: step, which counts",
         ),
         ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "those left out, too"),
-        ({"max_staleness": 0}, "max_staleness does nothing with group_filter: off"),
         ({"advantage_normalizer": "useful", "loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
         ({"curriculum": "easy_to_hard"}, "needs difficulty_column"),
         ({"harvest": {"min_rewrd": 1}}, "Did you mean 'min_reward'?"),
@@ -150,3 +149,9 @@ def test_the_sentence_states_the_default_that_the_field_has(cls):
     for name, default in stated:
         assert ast.literal_eval(default) == fields[name].default, name
     assert all(fields[name].metadata.get("help") for name in vars(cls)["__annotations__"])
+
+
+def test_what_does_nothing_is_a_slip_in_a_recipe_and_harmless_from_python():
+    check_arguments(config(max_staleness=0), 1)
+    with pytest.raises(RecipeError, match="max_staleness does nothing with group_filter: off"):
+        load_recipe(None, {"model_name_or_path": "m", "max_staleness": 0})

@@ -164,9 +164,9 @@ trainer.add_callback(Sends())
 try:
     trainer.train()
 except Interrupted as stopped:
-    assert trainer.skipped_steps == 2 and all(p.isfinite().all() for p in trainer.model.parameters())
+    assert trainer.parts.finite.skipped == 2 and all(p.isfinite().all() for p in trainer.model.parameters())
     back = test_rollback.trained({folder!r}, {out!r} + "/back", test_rollback.Mood())
-    assert back.state.global_step == test_rollback.STEPS and back._rollbacks_done == 1
+    assert back.state.global_step == test_rollback.STEPS and back.parts.leaving.state_dict()["rollbacks"] == 1
     sys.exit(stopped.code)
 """
 
