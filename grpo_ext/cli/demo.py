@@ -18,15 +18,15 @@ examples:
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    from grpo_ext.demo.known import DEMOS
-
     parser = subparsers.add_parser(
         "demo",
         help="train a tiny model from nothing, offline",
         description=f"Make a tiny model, warm it up, train it with GRPO, and show what changed.\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", nargs="?", default="countdown", choices=sorted(DEMOS), help="default: countdown")
+    parser.add_argument(
+        "task", nargs="?", default="countdown", choices=("countdown", "gsm8k", "poem"), help="default: countdown"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of model, demonstrations and training (default 0)"
     )
@@ -36,10 +36,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.demo.known import get_demo
+    from grpo_ext.demo.known import DEMOS
     from grpo_ext.demo.pipeline import run_demo
 
-    demo = get_demo(args.task)
+    demo = DEMOS[args.task]
     folder = args.folder or Path(demo.folder + (f"-seed{args.seed}" if args.seed else ""))
     if args.restart and folder.exists():
         if not (folder / "stages.json").is_file():
