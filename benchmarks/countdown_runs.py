@@ -10,13 +10,14 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtTrainer
-from grpo_ext.demo.countdown_demo import DEMO
+from grpo_ext.demo.known import DEMOS
 from grpo_ext.demo.pipeline import checked_launch, words
 from grpo_ext.evaluation.evaluate_recipe import evaluate_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 
+DEMO = DEMOS["countdown"]
 RECIPE = recipe_folder() / DEMO.recipe
 
 
@@ -24,7 +25,7 @@ def warm_start(folder: Path, seed: int = 0) -> Path:
     """The model where GRPO begins: made in about a minute, once a folder."""
     done = folder / "warm_start"
     if not (done / "config.json").exists():
-        DEMO.prepare(load_recipe(RECIPE, words(model_name_or_path=folder / "model")), folder, seed)
+        DEMO.prepare(load_recipe(RECIPE, words(model_name_or_path=folder / "model")).task, folder, seed)
         data = {"model_name_or_path": folder / "model", "dataset_name": folder / "demonstrations.jsonl"}
         sft = words(**data, output_dir=done, seed=seed)
         checked_launch("grpo_ext.sft", recipe_folder() / DEMO.sft_recipe, sft, "cpu")

@@ -150,20 +150,21 @@ def equal_lengths(rows: int) -> Shape:
 
 def warm_started(folder: Path, quick: bool) -> str:
     """The demo's model after its supervised warm start (quick: after a quarter of it)."""
-    from grpo_ext.demo.countdown_demo import DEMO
+    from grpo_ext.demo.known import DEMOS
     from grpo_ext.demo.pipeline import checked_launch, words
     from grpo_ext.recipe.folder import recipe_folder
     from grpo_ext.recipe.load import load_recipe
 
-    recipe = load_recipe(recipe_folder() / DEMO.recipe, {"model_name_or_path": str(folder / "model")})
-    DEMO.prepare(recipe, folder, 0)
+    demo = DEMOS["countdown"]
+    recipe = load_recipe(recipe_folder() / demo.recipe, {"model_name_or_path": str(folder / "model")})
+    demo.prepare(recipe.task, folder, 0)
     settings = {
         "model_name_or_path": folder / "model",
         "dataset_name": folder / "demonstrations.jsonl",
         "output_dir": folder / "warm_start",
         **({"max_steps": 100} if quick else {}),
     }
-    checked_launch("grpo_ext.sft", recipe_folder() / DEMO.sft_recipe, words(**settings), "cpu")
+    checked_launch("grpo_ext.sft", recipe_folder() / demo.sft_recipe, words(**settings), "cpu")
     return str(folder / "warm_start")
 
 

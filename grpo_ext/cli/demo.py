@@ -21,20 +21,20 @@ from grpo_ext.cli.command import add_command
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    from grpo_ext.demo.known import DEMOS
-
     parser = add_command(subparsers, __doc__, run)
-    parser.add_argument("task", nargs="?", default="countdown", choices=sorted(DEMOS), help="default: countdown")
+    parser.add_argument(
+        "task", nargs="?", default="countdown", choices=("countdown", "gsm8k", "poem"), help="default: countdown"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
     parser.add_argument("--restart", action="store_true", help="forget what was done in that folder")
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.demo.known import get_demo
+    from grpo_ext.demo.known import DEMOS
     from grpo_ext.demo.pipeline import run_demo
 
-    demo = get_demo(args.task)
+    demo = DEMOS[args.task]
     folder = args.folder or Path(demo.folder + (f"-seed{args.seed}" if args.seed else ""))
     if args.restart and folder.exists():
         if not (folder / "stages.json").is_file():

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grpo_ext.evaluation.evaluate_recipe import outcome_of
-from grpo_ext.evaluation.table import figure
+from grpo_ext.evaluation.table import figure, question
 from grpo_ext.observe.plots import plot_run
 from grpo_ext.recipe.load import Recipe
 
@@ -46,7 +46,8 @@ def figures_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
 
 def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Table:
     """The same problems before and after: first those that GRPO taught, then any other."""
-    before, after = (read_completions(folder / f"eval_{when}_completions.jsonl") for when in ("before", "after"))
+    texts = ((folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8") for when in ("before", "after"))
+    before, after = ([json.loads(line) for line in text.splitlines()] for text in texts)
 
     def learnt(row: int) -> float:
         return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)
@@ -60,20 +61,7 @@ def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Tabl
     return table
 
 
-def read_completions(path: Path) -> list[dict[str, Any]]:
-    """The completions of one evaluation, in the order of their rows."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def question(sample: dict[str, Any]) -> str:
-    """What the user asked."""
-    prompt = sample["prompt"]
-    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
-
-
 def said(sample: dict[str, Any]) -> str:
     """A completion and, under it, what each reward gave it."""
-    rewards = ", ".join(
-        f"{name} {value:g}" if value is not None else f"{name} -" for name, value in sample["rewards"].items()
-    )
+    rewards = ", ".join(f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items())
     return f"{escape(sample['text'])}\n[dim]{escape(rewards)}[/dim]"

@@ -1,20 +1,79 @@
-"""The demos by name; each module has a `DEMO`."""
+"""The demos by name: what each makes its tiny model and demonstrations of."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from grpo_ext.demo.pipeline import Demo
+from grpo_ext.common.files import write_atomically
+from grpo_ext.tasks import Task
+from grpo_ext.tiny.demonstrations import Demonstration, countdown_demonstrations
+from grpo_ext.tiny.model import build_model
+from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TAGS, build_tokenizer
+from grpo_ext.tiny.verse import Poet, verse_demonstrations
+from grpo_ext.tiny.word_problems import word_problem_demonstrations
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What a demo is made of.
+
+    Args:
+        recipe, sft_recipe: names below `recipes/`, such as `countdown/tiny.yaml`.
+        folder: where it works when none is asked for.
+        demonstrations: yields them for a task, a count and a `seed`.
+        count: of the demonstrations.
+        tokenizer: options of `build_tokenizer` for a task.
+        shape: options of `build_model`.
+    """
+
+    recipe: str
+    sft_recipe: str
+    folder: str
+    demonstrations: Callable[..., Iterator[Demonstration]]
+    count: int
+    tokenizer: Callable[[Any], dict[str, Any]]
+    shape: dict[str, Any]
+
+    def made_from(self, task: Task) -> list[Any]:
+        """What `prepare` writes depends on, as JSON values, beside the task and the seed."""
+        return [self.count, self.tokenizer(task), self.shape]
+
+    def prepare(self, task: Task, folder: Path, seed: int) -> None:
+        """Write `demonstrations.jsonl`, and in `model` a tokenizer trained on the first 2,000 and an untrained model."""
+        rows = list(self.demonstrations(task, self.count, seed=seed))
+        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+        write_atomically(folder / "demonstrations.jsonl", "\n".join(lines) + "\n")
+        corpus = [message["content"] for row in rows[:2000] for part in row.values() for message in part]
+        tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
+        tokenizer.save_pretrained(folder / "model")
+        build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape).save_pretrained(folder / "model")
+
+
+def poem_tokenizer(task: Any) -> dict[str, Any]:
+    """Less than a token for each character: the rare ones stay in pieces, so that the model has met such when it meets new
+    ones. The name of a rhyme group is one token."""
+    return {"vocab_size": 1280, "pattern": CHARACTERS, "tags": (*TAGS, *Poet(task).ends)}
+
 
 DEMOS = {
-    "countdown": "grpo_ext.demo.countdown_demo",
-    "gsm8k": "grpo_ext.demo.gsm8k_demo",
-    "poem": "grpo_ext.demo.poem_demo",
-}
-
-
-def get_demo(name: str) -> Demo:
-    """The demo called `name`, a key of `DEMOS`."""
-    return import_module(DEMOS[name]).DEMO
+    # three small numbers, plus and minus, and a model that makes honest attempts but gives up early
+    "countdown": Demo(
+        "countdown/tiny.yaml", "countdown/tiny-sft.yaml", "runs/countdown-tiny", countdown_demonstrations, 12_800,
+        lambda task: {"pattern": NUMBERS},
+        {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3, "initializer_range": 0.04},
+    ),
+    # word problems of one or two steps, and a model that can calculate but is careless with the problem
+    "gsm8k": Demo(
+        "gsm8k/tiny.yaml", "gsm8k/tiny-sft.yaml", "runs/gsm8k-tiny", word_problem_demonstrations, 12_800,
+        lambda task: {"vocab_size": 640, "pattern": DIGITS}, {"initializer_range": 0.04},
+    ),
+    # last lines of quatrains, and a model that knows tones and rhymes but uses them carelessly
+    "poem": Demo(
+        "poem/tiny.yaml", "poem/tiny-sft.yaml", "runs/poem-tiny", verse_demonstrations, 9_600, poem_tokenizer,
+        {"initializer_range": 0.04},
+    ),
+}  # fmt: skip

@@ -56,19 +56,15 @@ class Stages:
         start = time.perf_counter()
         work(begun)
         self.seconds[name] = time.perf_counter() - start
-        self._write(
-            {**done, name: {"fingerprint": self._chain, "done": True, "seconds": round(self.seconds[name], 1)}}
-        )
+        seconds = round(self.seconds[name], 1)
+        self._write({**done, name: {"fingerprint": self._chain, "done": True, "seconds": seconds}})
         self.console.print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
-
-    def _path(self) -> Path:
-        return self.folder / "stages.json"
 
     def _read(self) -> dict[str, Any]:
         try:
-            return json.loads(self._path().read_text(encoding="utf-8"))
+            return json.loads((self.folder / "stages.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
 
     def _write(self, done: dict[str, Any]) -> None:
-        write_atomically(self._path(), json.dumps(done, indent=2) + "\n")
+        write_atomically(self.folder / "stages.json", json.dumps(done, indent=2) + "\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_ext.evaluation.score import Sample, passes
+from grpo_ext.evaluation.score import Sample, Value, passes, row_means, score_of
 
 LEVEL = 0.95
 RESAMPLES = 2000
@@ -28,15 +28,6 @@ class Difference:
     low: float
     high: float
     rows: int
-
-
-def row_means(samples: list[Sample], value: Callable[[Sample], float | None]) -> dict[int, float]:
-    """The mean of `value(sample)` over the samples of each row; `None` is left out."""
-    by_row: dict[int, list[float]] = {}
-    for sample in samples:
-        if (v := value(sample)) is not None:
-            by_row.setdefault(sample.row, []).append(float(v))
-    return {row: sum(values) / len(values) for row, values in by_row.items()}
 
 
 def bootstrap_interval(
@@ -62,9 +53,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def paired_difference(
-    before: list[Sample], after: list[Sample], value: Callable[[Sample], float | None], **options: Any
-) -> Difference | None:
+def paired_difference(before: list[Sample], after: list[Sample], value: Value, **options: Any) -> Difference | None:
     """How much higher `value` is after than before, row by row, so that how hard a row is cancels out.
 
     Args:
@@ -98,10 +87,6 @@ def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sam
     }
 
 
-def _score_of(name: str) -> Callable[[Sample], float | None]:
-    return lambda sample: sample.rewards[name]
-
-
 def compare(
     before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str
 ) -> dict[str, Any]:
@@ -120,7 +105,7 @@ def compare(
     for part in ("greedy", "sampled"):
         if part not in before or part not in after:
             continue
-        pairs = {name: paired_difference(before[part], after[part], _score_of(name)) for name in names}
+        pairs = {name: paired_difference(before[part], after[part], score_of(name)) for name in names}
         pairs["length"] = paired_difference(before[part], after[part], lambda s: s.length)
         found[part] = {name: vars(difference) for name, difference in pairs.items() if difference is not None}
     if outcome in names:

@@ -71,29 +71,44 @@ def evaluate_on(
     Raises:
         ValueError: if its tokenizer has no chat template and the rows are chats, or the engine cannot be used.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    training, model_args = recipe.training, recipe.model
+    training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu)
     trust = training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
-    init = model_init_kwargs(recipe)
-    if model_name != model_args.model_name_or_path:
-        init.pop("revision")  # the recipe's own model's
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     if engine == "vllm":
+        init = init_of(recipe, model_name)
         options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
         complete = VllmCompletions(model_name, tokenizer, init["dtype"], training.vllm_max_model_length, **options)
         try:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
         finally:
             complete.close()
-    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
-    model = model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
     settings |= {"batch_size": batch_size, "fast": training.fast_generate}
-    return evaluate_model(model, tokenizer, rows, rewards, outcome_of(recipe), **settings)
+    return evaluate_model(load_model(recipe, model_name), tokenizer, rows, rewards, outcome_of(recipe), **settings)
+
+
+def load_model(recipe: Recipe, model_name: str) -> Any:
+    """A transformers model as the recipe loads its own, on the GPU where there is one and the recipe lets it be used."""
+    from transformers import AutoModelForCausalLM
+
+    trust, cpu = recipe.training.trust_remote_code, recipe.training.use_cpu
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        model_name, trust_remote_code=trust, **init_of(recipe, model_name)
+    )
+    return model.to("cuda" if torch.cuda.is_available() and not cpu else "cpu")
+
+
+def init_of(recipe: Recipe, model_name: str) -> dict[str, Any]:
+    """How the model is loaded; the recipe's `model_revision` is of its own model alone."""
+    init = model_init_kwargs(recipe)
+    if model_name != recipe.model.model_name_or_path:
+        init.pop("revision")
+    return init
 
 
 def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from datasets import Dataset, IterableDataset
-
 from grpo_ext.curriculum.pass_rates import PassCount, prompt_id
 from grpo_ext.evaluation.completions import Decoding, generate_completions
+from grpo_ext.evaluation.evaluate_recipe import load_model
 from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns
-from grpo_ext.run.parts import model_init_kwargs, named_rewards_and_weights, train_rows
+from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 from grpo_ext.step.judge import outcome_index
 
 Row = dict[str, Any]
@@ -36,42 +34,26 @@ def probe_recipe(
     Raises:
         ValueError: if the outcome reward scored no completion.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     args = recipe.training
     rewards, weights = named_rewards_and_weights(recipe)
     rewards = guard_rewards(rewards, timeout=recipe.get("reward_timeout"))
     names = [getattr(reward, "__name__", str(reward)) for reward in rewards]
     outcome = outcome_index(names, weights, args.group_filter_metric)
-    rows = pick_rows(train_rows(recipe), num_prompts, args.seed)
+    rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
     check_columns(rewards, list(rows[0]))
     trust = args.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
-    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **model_init_kwargs(recipe))
-    model = model.to("cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu")
-    decoding = Decoding(
-        recipe.get("max_completion_length"),
-        args.temperature,
-        args.top_p,
-        args.top_k,
-        args.min_p,
-        num_samples,
-        args.seed,
-        fast=args.fast_generate,
-    )
-    completions = generate_completions(
-        model, tokenizer, [row["prompt"] for row in rows], decoding, batch_size=batch_size, progress="probe"
-    )
+    length, truncation = recipe.get("max_completion_length"), (args.top_p, args.top_k, args.min_p)
+    decoding = Decoding(length, args.temperature, *truncation, num_samples, args.seed, fast=args.fast_generate)
+    prompts, model = [row["prompt"] for row in rows], load_model(recipe, model_name)
+    completions = generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress="probe")
     samples = score_completions(rows, completions, {names[outcome]: rewards[outcome]})
     counts = count_right(rows, samples, names[outcome], args.pass_threshold)
     if not counts:
         raise ValueError(f"The reward {names[outcome]} scored none of the {len(samples)} completions.")
     return names[outcome], counts, sum(sample.length for sample in samples) / len(samples)
-
-
-def pick_rows(rows: Dataset | IterableDataset, num: int, seed: int) -> list[Row]:
-    """Some rows at random; of a stream, of its first thousands."""
-    return list(rows.shuffle(seed=seed).take(num))
 
 
 def count_right(rows: list[Row], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,9 @@ class Sample:
     rewards: dict[str, float | None]
     length: int
     finish_reason: str = "stop"
+
+
+Value = Callable[[Sample], float | None]
 
 
 def score_completions(
@@ -59,17 +63,21 @@ def score_completions(
     ]
 
 
-def mean_and_error(samples: list[Sample], value: Any) -> tuple[float | None, float | None]:
+def mean_and_error(samples: list[Sample], value: Value) -> tuple[float | None, float | None]:
     """Mean of `value(sample)` over all samples, and its standard error.
 
-    Samples of one row are not independent, so the error is that of the mean of the rows' means (see `over_rows`). Samples
-    whose value is `None` are left out.
+    Samples of one row are not independent, so the error is that of the mean of the rows' means.
     """
+    return over_rows(list(row_means(samples, value).values()))
+
+
+def row_means(samples: list[Sample], value: Value) -> dict[int, float]:
+    """The mean of `value(sample)` over the samples of each row; `None` is left out."""
     by_row: dict[int, list[float]] = {}
     for sample in samples:
         if (v := value(sample)) is not None:
-            by_row.setdefault(sample.row, []).append(v)
-    return over_rows([sum(vs) / len(vs) for vs in by_row.values()])
+            by_row.setdefault(sample.row, []).append(float(v))
+    return {row: sum(values) / len(values) for row, values in by_row.items()}
 
 
 def over_rows(values: list[float]) -> tuple[float | None, float | None]:
@@ -85,10 +93,14 @@ def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None
     """Mean of each reward and of the length, and each reward's standard error under `NAME_se`."""
     summary: dict[str, float | None] = {}
     for name in names:
-        mean, error = mean_and_error(samples, lambda s, name=name: s.rewards[name])
-        summary[name], summary[f"{name}_se"] = mean, error
+        summary[name], summary[f"{name}_se"] = mean_and_error(samples, score_of(name))
     summary["length"], _ = mean_and_error(samples, lambda s: s.length)
     return summary
+
+
+def score_of(name: str) -> Value:
+    """What the reward `name` gave a sample."""
+    return lambda sample: sample.rewards[name]
 
 
 def passes(sample: Sample, name: str) -> bool:
@@ -131,6 +143,6 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:
-        figures[f"mean@{k}"] = mean_and_error(samples, lambda s: s.rewards[name])
+        figures[f"mean@{k}"] = mean_and_error(samples, score_of(name))
         figures[f"pass@{k}"] = pass_at_k(samples, name, k)
     return {key: v for name, pair in figures.items() for key, v in zip((name, f"{name}_se"), pair, strict=True)}

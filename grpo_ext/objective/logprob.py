@@ -103,11 +103,9 @@ class _LogProb(torch.autograd.Function):
             target = targets[rows].unsqueeze(-1)  # (n, 1)
             z = projection(_project(hidden[rows], weight, bias, dtype))  # (n, V)
             z = z if params.temperature == 1.0 else z.div_(params.temperature)
-            if finds:
-                kept = kept_tokens(z, params).scatter_(-1, target, True)
+            kept = kept_tokens(z, params).scatter_(-1, target, True) if finds else _mask(holder, rows, z.device)
+            if finds and kept is not None:
                 found.append(KeptSet.from_mask(kept))
-            else:
-                kept = _mask(holder, rows, z.device)
             gone = _gone(target, kept, z, params)
             top = (z if gone is None else z.masked_fill(gone, -torch.inf)).amax(-1, keepdim=True)
             p = _without(z.sub_(top).exp(), gone)

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from grpo_ext.rewards.answers import last_answer, last_boxed
+from grpo_ext.rewards.answers import last_answer, last_boxed, last_span
 from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
@@ -33,7 +33,7 @@ _GSM8K = {"solution": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"}
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     """The gold answer beside the answer that was read."""
-    return Explanation(f"The solution was: {solution}", answer_marks(completion))
+    return Explanation(f"The solution was: {solution}", answer_marks(completion, last_span(completion)))
 
 
 @register(
@@ -68,9 +68,7 @@ def score(completion: str, solution: Any) -> float | None:
     if gold is None:
         return None
     answer = find_answer(completion)
-    if answer is None:
-        return 0.0
-    return float(equal(gold, answer))
+    return float(answer is not None and equal(gold, answer))
 
 
 @lru_cache(maxsize=4096)

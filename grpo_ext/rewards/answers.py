@@ -4,21 +4,28 @@ THINK, THINK_END = "<think>", "</think>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"
 
 
-def first_answer(text: str) -> str | None:
-    """What stands in the first `<answer>` block, or None where there is none or it is not closed."""
+def first_span(text: str) -> tuple[int, int] | None:
+    """Where the inside of the first `<answer>` block begins and ends, or None where there is none or it is not closed."""
     start = text.find(ANSWER)
-    if start < 0:
-        return None
-    start += len(ANSWER)
-    end = text.find(ANSWER_END, start)
-    return None if end < 0 else text[start:end]
+    end = text.find(ANSWER_END, start) if start >= 0 else -1
+    return None if end < 0 else (start + len(ANSWER), end)
+
+
+def last_span(text: str) -> tuple[int, int] | None:
+    """Where the inside of the last closed `<answer>` block begins and ends, or None."""
+    end = text.rfind(ANSWER_END)
+    start = text.rfind(ANSWER, 0, end) if end >= 0 else -1
+    return None if start < 0 else (start + len(ANSWER), end)
+
+
+def first_answer(text: str) -> str | None:
+    """What stands at `first_span`."""
+    return text[slice(*span)] if (span := first_span(text)) else None
 
 
 def last_answer(text: str) -> str | None:
-    """What stands in the last closed `<answer>` block, or None."""
-    end = text.rfind(ANSWER_END)
-    start = text.rfind(ANSWER, 0, end) if end >= 0 else -1
-    return None if start < 0 else text[start + len(ANSWER) : end]
+    """What stands at `last_span`."""
+    return text[slice(*span)] if (span := last_span(text)) else None
 
 
 def last_boxed(text: str, limit: int = 10_000) -> str | None:

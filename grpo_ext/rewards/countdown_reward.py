@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from grpo_ext.rewards.answers import first_answer
+from grpo_ext.rewards.answers import first_answer, first_span
 from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.expression import ExpressionError, literals, parse, value
 from grpo_ext.rewards.registry import register
@@ -86,7 +86,7 @@ def explain_countdown(
     if wrong is None:
         lines.append(f"It uses {listing(sorted(nums))}, each once, and its value is {target}.")
     why = "1: the answer is right" if wrong is None else f"0: {in_words(wrong, nums, target)}"
-    return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion))
+    return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
 
 
 def clip(text: str) -> str:

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from grpo_ext.rewards.answers import ANSWER, first_answer
-
 Mark = tuple[int, int, str, str]  # first character, end, kind (`answer`, `fault`), what is said of it
 
 
@@ -19,20 +17,10 @@ class Explanation(NamedTuple):
     marks: tuple[Mark, ...] = ()
 
 
-def answer_marks(text: str) -> tuple[Mark, ...]:
-    """The mark on the answer that was read, without the blanks around it; none where no answer was read."""
-    span = answer_span(text)
+def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
+    """The mark on the answer that stands at `span`, without the blanks around it; none where there is no answer."""
     answer = text[slice(*span)] if span else ""
     if span is None or not answer.strip():
         return ()
     start = span[0] + len(answer) - len(answer.lstrip())
     return ((start, start + len(answer.strip()), "answer", "The answer that was read."),)
-
-
-def answer_span(text: str) -> tuple[int, int] | None:
-    """Where the first `<answer>` block's inside stands."""
-    answer = first_answer(text)
-    if answer is None:
-        return None
-    start = text.find(ANSWER) + len(ANSWER)
-    return start, start + len(answer)

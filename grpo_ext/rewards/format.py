@@ -49,13 +49,9 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
 
 def is_strict(text: str) -> bool:
     """Whether `text` is `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`, each tag once."""
-    opening, closing, between = "<think>\n", "\n</answer>", "\n</think>\n<answer>\n"
-    if not (text.startswith(opening) and text.endswith(closing)):
-        return False
-    middle = text.find(between, len(opening))
-    # a line break that ends one part cannot also begin the next
-    apart = middle >= 0 and middle + len(between) <= len(text) - len(closing)
-    return apart and all(text.count(tag) == 1 for tag in TAGS)
+    thought, _, answer = text.partition("\n</think>\n<answer>\n")
+    framed = thought.startswith("<think>\n") and answer.endswith("\n</answer>")
+    return framed and all(text.count(tag) == 1 for tag in TAGS)
 
 
 def is_loose(text: str) -> bool:

@@ -35,11 +35,13 @@ def small_recipe(name: str, folder: Path) -> Path:
 
 
 def small_demo(folder: Path):
-    from grpo_ext.demo.countdown_demo import DEMO
+    from grpo_ext.demo.known import DEMOS
 
     folder.mkdir(exist_ok=True)
-    names = {field: str(small_recipe(getattr(DEMO, field), folder)) for field in ("recipe", "sft_recipe")}
-    return replace(DEMO, **names)
+    names = {
+        field: str(small_recipe(getattr(DEMOS["countdown"], field), folder)) for field in ("recipe", "sft_recipe")
+    }
+    return replace(DEMOS["countdown"], **names)
 
 
 def start(folder: Path) -> subprocess.Popen:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import REPO
 
-from grpo_ext.demo.known import get_demo
+from grpo_ext.demo.known import DEMOS
 from grpo_ext.evaluation.completions import encode_prompts
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.rewards import build
@@ -100,11 +100,11 @@ def test_the_seed_fixes_everything():
 def test_what_is_prepared_fits_the_recipes(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    demo = get_demo("poem")
+    demo = DEMOS["poem"]
     recipe = load_recipe(REPO / "recipes" / demo.recipe)
     sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe)
     assert recipe.task == TASK
-    demo.prepare(recipe, tmp_path, 0)
+    demo.prepare(recipe.task, tmp_path, 0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.config.vocab_size == len(tokenizer)
@@ -142,7 +142,7 @@ def test_the_demo_in_small_runs_from_nothing_to_its_report(tmp_path, monkeypatch
     from grpo_ext.demo.pipeline import run_demo
 
     monkeypatch.setenv("PYTHONPATH", str(REPO))
-    demo = get_demo("poem")
+    demo = DEMOS["poem"]
     small = replace(
         demo,
         recipe=shortened(demo.recipe, tmp_path, SMALL),

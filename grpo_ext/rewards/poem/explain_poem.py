@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from grpo_ext.rewards.explanation import Explanation, answer_span
+from grpo_ext.rewards.answers import first_span
+from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.poem.forms import counted_places
 from grpo_ext.rewards.poem.judge import NOTHING, RHYME, Fault, Verdict, judge, rhymes_of
 from grpo_ext.rewards.poem.rhyme_book import RhymeBook
@@ -94,7 +95,7 @@ def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str]
     if completion is None:
         *given, completion = given
     line = last_line(completion, given)
-    start, stop = answer_span(completion) or (0, len(completion))
+    start, stop = first_span(completion) or (0, len(completion))
     places = [i for i in range(start, stop) if not OTHER.match(completion[i])]
     at = "".join(completion[i] for i in places).rfind(line) if line else -1
     return given, completion, line, places[at : at + len(line)] if at >= 0 else []
