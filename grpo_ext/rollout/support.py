@@ -115,5 +115,5 @@ def is_noisy(model: torch.nn.Module) -> bool:
 
 def base_model(model: torch.nn.Module) -> PreTrainedModel:
     """The transformers model within a compiled or a PEFT model, or the model itself."""
-    model: Any = getattr(model, "_orig_mod", model)  # of `torch.compile`
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner: Any = getattr(model, "_orig_mod", model)  # of `torch.compile`
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
