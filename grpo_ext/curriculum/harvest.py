@@ -16,7 +16,6 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.observe.jsonl import JsonLines
 
-OPTIONS = ("min_reward", "max_per_prompt", "path")
 _ONE_FILE = 2.0**30  # MiB: a data set is not cut into parts
 
 

@@ -56,9 +56,8 @@ def read_pass_rates(path: Path) -> dict[str, PassCount]:
             row = json.loads(line)
             count = PassCount(str(row["prompt_id"]), float(row["right"]), float(row["samples"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path}:{number}: not a line of pass rates ({error}). `grpo-ext probe` writes them."
-            ) from None
+            wrong = f"{path}:{number}: not a line of pass rates ({error})"
+            raise ValueError(f"{wrong}. `grpo-ext probe` writes them.") from None
         if not 0 <= count.right <= count.samples:
             raise ValueError(f"{path}:{number}: {count.right:g} of {count.samples:g} completions cannot be right.")
         found[count.prompt_id] = count
@@ -119,11 +118,8 @@ class PassRates:
 
     def counts(self) -> list[PassCount]:
         """What is known, for `write_pass_rates`."""
-        return [
-            PassCount(key, float(self.right[i]), float(self.samples[i]))
-            for key, i in self.numbers.items()
-            if self.samples[i]
-        ]
+        known = ((key, float(self.right[i]), float(self.samples[i])) for key, i in self.numbers.items())
+        return [PassCount(key, right, samples) for key, right, samples in known if samples]
 
     def state_dict(self) -> dict[str, list[float]]:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}

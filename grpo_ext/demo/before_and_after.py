@@ -12,7 +12,8 @@ from rich.table import Table
 
 from grpo_ext.evaluation.evaluate_recipe import outcome_of
 from grpo_ext.evaluation.table import figure, question
-from grpo_ext.observe.plots import plot_run
+from grpo_ext.observe.plots import plot_runs
+from grpo_ext.observe.read_run import read_run
 from grpo_ext.recipe.load import Recipe
 
 
@@ -22,7 +23,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     before, after = (json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after"))
     console.print(figures_table(before, after))
     console.print(completions_table(folder, outcome_of(recipe)))
-    plot_run(folder / "grpo", folder / "curves.png")
+    plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
     spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
     console.print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
     console.print(

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
 from grpo_ext.tiny.demonstrations import Demonstration, countdown_demonstrations
 from grpo_ext.tiny.model import build_model
-from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TAGS, build_tokenizer
+from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
 

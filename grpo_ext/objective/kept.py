@@ -32,11 +32,6 @@ class KeptSet:
     def __len__(self) -> int:
         return self.counts.size(0)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of memory."""
-        return self.counts.nbytes + self.ids.nbytes + self.bits.nbytes
-
     @classmethod
     def from_mask(cls, mask: torch.Tensor) -> KeptSet:
         """Store a mask (N, V)."""

@@ -152,11 +152,6 @@ def loss_names() -> tuple[str, ...]:
     return tuple(_LOSSES)
 
 
-def no_stats(x: LossInputs) -> dict[str, Stat]:
-    """For losses that clip nothing."""
-    return {}
-
-
 def cispo_stats(x: LossInputs) -> dict[str, Stat]:
     """The share of tokens with positive advantage whose ratio is above the cap."""
     capped = (x.ratio > x.options.epsilon_high) & (x.advantages > 0)
@@ -223,7 +218,7 @@ def cispo(x: LossInputs) -> torch.Tensor:
     return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
 
 
-@register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=no_stats)
+@register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
 def sapo(x: LossInputs) -> torch.Tensor:
     """SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1)) A, tau by the sign of A."""
     o = x.options

@@ -17,10 +17,7 @@ PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
     "grpo_paper": {
         "loss_type": ("grpo", f"{DEEPSEEKMATH}, eq. 3"),
         "scale_rewards": ("group", f"{DEEPSEEKMATH}, section 4.1.2"),
-        "std_estimator": (
-            "population",
-            f"{DEEPSEEKMATH}, section 4.1.2: std of the group's rewards, not of a sample of it",
-        ),
+        "std_estimator": ("population", f"{DEEPSEEKMATH}, section 4.1.2: std of the group, not of a sample of it"),
         "beta": (0.04, f"{DEEPSEEKMATH}, section 4.2"),
         "kl_estimator": ("k3", f"{DEEPSEEKMATH}, eq. 4"),
         "use_bias_correction_kl": (False, f"{DEEPSEEKMATH}, eq. 3: KL outside the ratio"),
@@ -64,14 +61,3 @@ PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
         "disable_dropout": (False, f"{TRL}: grpo_config.py"),
     },
 }
-
-
-def preset_values(name: str) -> dict[str, Any]:
-    """The values of a preset, without their sources.
-
-    Raises:
-        ValueError: for an unknown preset.
-    """
-    if name not in PRESETS:
-        raise ValueError(f"preset is {name!r}: write one of {', '.join(PRESETS)}.")
-    return {field: value for field, (value, _) in PRESETS[name].items()}

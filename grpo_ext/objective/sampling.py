@@ -12,46 +12,33 @@ FIELD_DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "
 # Of the options below; 1 is the neutral factor and the neutral number of beams.
 NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
-# Options that change scores by more than a mask, or sample otherwise than token by token.
+# Options that change scores by more than a mask, or sample otherwise than token by token, and why they cannot be scored.
 NOT_SCORABLE = {
-    "repetition_penalty": "it rescales the scores of tokens that were seen",
-    "encoder_repetition_penalty": "it rescales the scores of tokens that were seen",
-    "presence_penalty": "it shifts the scores of tokens that were seen",
-    "frequency_penalty": "it shifts the scores of tokens that were seen",
+    **dict.fromkeys(
+        ("repetition_penalty", "encoder_repetition_penalty"), "it rescales the scores of tokens that were seen"
+    ),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), "it shifts the scores of tokens that were seen"),
     "sequence_bias": "it shifts scores by what came before",
     "logit_bias": "it shifts scores",
     "exponential_decay_length_penalty": "it shifts the end token's score with the position",
     "guidance_scale": "it mixes in the scores of a second prompt",
     "watermarking_config": "it shifts scores by a secret",
-    "num_beams": "beam search does not sample token by token",
-    "num_beam_groups": "beam search does not sample token by token",
+    **dict.fromkeys(("num_beams", "num_beam_groups"), "beam search does not sample token by token"),
     "penalty_alpha": "contrastive search does not sample",
     "dola_layers": "it takes scores from several layers",
-    "prompt_lookup_num_tokens": "speculative decoding hides the sampling steps",
-    "use_mtp": "speculative decoding hides the sampling steps",
-    "logits_processor": "a custom processor may change scores at will",
-    "logits_processors": "a custom processor may change scores at will",
+    **dict.fromkeys(("prompt_lookup_num_tokens", "use_mtp"), "speculative decoding hides the sampling steps"),
+    **dict.fromkeys(("logits_processor", "logits_processors"), "a custom processor may change scores at will"),
 }
 # Options that only take tokens away, with the values that take none. What was kept is known where the sampling steps can be
 # watched (transformers' generate).
-MASKING = {
-    "top_h": (),
+MASKING: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("top_h", "allowed_token_ids", "structured_outputs", "guided_decoding"), ()),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id"), ()),
     "typical_p": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "bad_words_ids": ([],),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "structured_outputs": (),
-    "guided_decoding": (),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "min_tokens": (0,),
-    "begin_suppress_tokens": ([],),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), (0.0,)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0,)),
+    **dict.fromkeys(("min_length", "min_new_tokens", "min_tokens"), (0,)),
+    **dict.fromkeys(("bad_words_ids", "bad_words", "begin_suppress_tokens"), ([],)),
 }
 
 

@@ -9,12 +9,8 @@ from typing import Any
 
 SCHEDULES = ("constant", "linear", "cosine")
 FIELDS = (
-    "temperature_schedule",
-    "temperature_end",
-    "temperature",
-    "generation_kwargs",
-    "group_filter",
-    "max_staleness",
+    *("temperature_schedule", "temperature_end", "temperature"),
+    *("generation_kwargs", "group_filter", "max_staleness"),
 )
 
 
@@ -70,9 +66,7 @@ def resolve_schedule(
             )
         return TemperatureSchedule(name, start, start)
     if end is None or not end > 0:
-        raise ValueError(
-            f"temperature_schedule: {name} needs a temperature to end at: write temperature_end: 0.6, say."
-        )
+        raise ValueError(f"temperature_schedule: {name} needs a temperature to end at: write temperature_end: 0.6.")
     if "temperature" in (fields["generation_kwargs"] or {}):
         raise ValueError(
             f"temperature_schedule: {name} moves the temperature, and generation_kwargs fixes it: drop it from "

@@ -55,9 +55,7 @@ class Recorder:
                 )
             temperature = getattr(processor, "temperature", temperature)
         if temperature != self.params.temperature:
-            raise ValueError(
-                f"Samples are drawn at temperature {temperature} and scored at {self.params.temperature}."
-            )
+            raise ValueError(f"Samples are drawn at temperature {temperature}, scored at {self.params.temperature}.")
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         self._drawn(input_ids[:, -1])
@@ -92,7 +90,8 @@ class Recorder:
         if self._scores is not None:
             noted = self._steps[-1] % self.every == 0  # (b,)
             logps = torch.full(noted.shape, torch.nan, device=noted.device)
-            logps[noted] = _log_prob(self._scores[noted], tokens[noted])
+            scores = self._scores[noted].float()
+            logps[noted] = scores.gather(-1, tokens[noted].unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)
             self._logps.append(logps)
             self._scores = None
 
@@ -124,8 +123,3 @@ class Recorder:
         kept = KeptSet.cat(self._kept) if self._kept else None
         kept_rows = [kept.select(places[i, :n]) for i, n in enumerate(lengths)] if kept else None
         return kept_rows, [logps[i, :n] for i, n in enumerate(lengths)]
-
-
-def _log_prob(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    scores = scores.float()
-    return scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)

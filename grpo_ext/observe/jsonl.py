@@ -48,12 +48,11 @@ class JsonLines:
             self._write(b"".join(self._pending))
             self._pending = []
         except OSError as error:
-            self._forget_the_oldest()
-            logger.warning(
-                "%s cannot be written (%s). The run goes on, and tries again with the next lines; make room on that disk.",
-                self.path,
-                error,
-            )
+            total = sum(map(len, self._pending))
+            while total > KEPT_BACK:
+                total -= len(self._pending.pop(0))
+            how = "The run goes on, and tries again with the next lines; make room on that disk."
+            logger.warning("%s cannot be written (%s). %s", self.path, error, how)
 
     def sync(self) -> None:
         """Have the disk hold all that was appended, so that a checkpoint never outlives its log."""
@@ -89,11 +88,6 @@ class JsonLines:
             if self.path.exists():
                 os.truncate(self.path, size)  # no half line
             raise
-
-    def _forget_the_oldest(self) -> None:
-        total = sum(map(len, self._pending))
-        while total > KEPT_BACK:
-            total -= len(self._pending.pop(0))
 
 
 def encoded(row: dict[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.observe.panels import Panel, Series, panels
-from grpo_ext.observe.read_run import RunData, read_run
+from grpo_ext.observe.read_run import RunData
 
 LINE, RAW, BAND = {"linewidth": 1.8}, {"linewidth": 0.8, "alpha": 0.3}, {"alpha": 0.15, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
@@ -47,11 +47,6 @@ def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int 
         axis.set_visible(False)
     figure.savefig(out, dpi=110)
     plt.close(figure)
-
-
-def plot_run(folder: Path, out: Path) -> None:
-    """Draw the six panels of one run that matter most."""
-    plot_runs([read_run(folder, max_samples=0)], out, most=6)
 
 
 def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, dash: int) -> None:

@@ -2,6 +2,7 @@
 
 THINK, THINK_END = "<think>", "</think>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"
+TAGS = (THINK, THINK_END, ANSWER, ANSWER_END)
 
 
 def first_span(text: str) -> tuple[int, int] | None:

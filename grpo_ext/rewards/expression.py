@@ -105,8 +105,3 @@ def value(postfix: Postfix) -> tuple[int, int]:
         else:
             stack.append((item.numerator, item.denominator))
     return stack[0]
-
-
-def evaluate(text: str) -> Fraction:
-    """The exact value of `text`; `ExpressionError` or `ZeroDivisionError` where it has none."""
-    return Fraction(*value(parse(text)))

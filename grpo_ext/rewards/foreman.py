@@ -213,12 +213,7 @@ class Foreman(threading.Thread):
                 worker.overdue = True
                 with suppress(OSError):
                     os.setpriority(os.PRIO_PGRP, worker.process.pid, 19)
-        if self.failed_starts >= MAX_FAILED_STARTS:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Fail what waits, for no worker can be started. The next rows are a reason to try again."""
-        while self.queue:
+        while self.failed_starts >= MAX_FAILED_STARTS and self.queue:  # the next rows are a reason to try again
             job, row, _ = self.queue.popleft()
             job.settle(row, None, "RuntimeError: no reward worker can be started; their own messages say why")
 

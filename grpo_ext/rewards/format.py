@@ -4,12 +4,11 @@ import re
 from itertools import islice
 from typing import Literal
 
-from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
+from grpo_ext.rewards.answers import ANSWER, ANSWER_END, TAGS, THINK, THINK_END
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 
 MAX_LENGTH = 200_000  # characters of a completion in which steps are looked for
-TAGS = (THINK, THINK_END, ANSWER, ANSWER_END)
 # The tags with the line breaks that belong to them in the strict form.
 TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 Mode = Literal["strict", "loose"]

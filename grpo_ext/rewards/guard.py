@@ -142,20 +142,16 @@ class Guard:
 
     def tell(self, error: str, given: dict[str, Any], row: int) -> None:
         """Log a failure with its row, once for each kind; raise where that is wanted."""
-        shown = {
-            key: value for key, value in one_row(given, row, len(given["completions"])).items() if key not in EXTRAS
-        }
+        whole = one_row(given, row, len(given["completions"]))
+        shown = {key: value for key, value in whole.items() if key not in EXTRAS}
         if self.on_error == "raise":
             raise RewardFailure(f"Reward {self.name!r} failed on {clipped(shown)}: {error}")
         kind = error.strip().rpartition("\n")[2].partition(":")[0]
         if kind not in self._told:
             self._told.add(kind)
             logger.warning(
-                "Reward %r failed on a row, which stays unscored. From now on failures like this one are only counted. "
-                "The row: %s. The failure: %s",
-                self.name,
-                clipped(shown),
-                error,
+                f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures like this one are only "
+                f"counted. The row: {clipped(shown)}. The failure: {error}"
             )
 
 

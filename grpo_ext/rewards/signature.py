@@ -11,7 +11,7 @@ where the data set has it. `**columns` takes all others.
 
 import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -66,18 +66,12 @@ def read_signature(function: Callable) -> Signature:
             options[name] = parameter.default
         else:
             (columns if parameter.default is REQUIRED else optional).append(name)
-    return Signature(
-        tuple(columns), tuple(optional), extras, options, option_types(function, [*options, *optional]), rest
-    )
-
-
-def option_types(function: Callable, options: Iterable[str]) -> dict[str, Any]:
-    """The options' annotations; none at all where they cannot be resolved."""
     try:
         hints = get_type_hints(function)
-    except Exception:
-        return {}
-    return {name: hints[name] for name in options if name in hints}
+    except Exception:  # they cannot be resolved
+        hints = {}
+    types = {name: hints[name] for name in (*options, *optional) if name in hints}
+    return Signature(tuple(columns), tuple(optional), extras, options, types, rest)
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:

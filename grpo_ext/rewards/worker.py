@@ -70,13 +70,6 @@ def limit_memory(limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def warm_up(reward: Reward) -> None:
-    """Import what the reward imports, by scoring its first example, so that no row's deadline pays for it."""
-    for example in reward.examples[:1]:
-        with contextlib.suppress(Exception):
-            reward(completions=[example.completion], **{key: [value] for key, value in example.columns.items()})
-
-
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
     """The score of one row, or its error."""
     try:
@@ -112,12 +105,14 @@ def serve(connection: Connection) -> None:
 
 
 def introduce(packed: bytes) -> Reward | str:
-    """The reward, warmed up, or why there is none."""
+    """The reward, or why there is none. Its first example is scored, so that no row's deadline pays for its imports."""
     try:
         reward = pickle.loads(packed)
     except Exception as error:
         return in_full(error)
-    warm_up(reward)
+    for example in reward.examples[:1]:
+        with contextlib.suppress(Exception):
+            reward(completions=[example.completion], **{key: [value] for key, value in example.columns.items()})
     return reward
 
 

@@ -134,10 +134,10 @@ def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, A
     unique, which = distinct_rows(input_ids, inputs.get("attention_mask"))
     if len(unique) == len(input_ids) or is_noisy(model):
         unique = which = torch.arange(len(input_ids), device=input_ids.device)
-    given = {
-        name: value[unique] if name in ("attention_mask", "position_ids") and _per_row(value, input_ids) else value
-        for name, value in inputs.items()
-    }
+    given = dict(inputs)
+    for name in ("attention_mask", "position_ids"):
+        if (value := inputs.get(name)) is not None and len(value) == len(input_ids):
+            given[name] = value[unique]
     outputs = model(input_ids=input_ids[unique], **given, return_dict=True)
     expand(inputs["past_key_values"], which)
     return _last_logits(outputs, input_ids.device)[which]
@@ -150,10 +150,6 @@ def distinct_rows(input_ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[t
     order = torch.arange(len(whole), device=whole.device)
     first = torch.full((len(distinct),), len(whole), device=whole.device).scatter_reduce(0, which, order, "amin")
     return first, which
-
-
-def _per_row(value: Any, input_ids: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.size(0) == len(input_ids)
 
 
 def _last_logits(outputs: Any, device: torch.device) -> torch.Tensor:

@@ -68,7 +68,20 @@ class Task:
         limit: int | None = None,
     ) -> Dataset | IterableDataset:
         """The rows of `dataset` before they become prompts: kept ones, at most `limit`."""
-        rows = load_rows(self, split, dataset_name, dataset_config, streaming).filter(self.keep)
+        from datasets import Dataset, IterableDataset
+
+        if dataset_name is not None:
+            rows = open_dataset(dataset_name, split, dataset_config, streaming)
+        elif (own := self.generate(split)) is None:
+            raise ValueError(
+                f"Task {self.name!r} makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet file, or to "
+                "a hub id."
+            )
+        elif streaming:
+            rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})
+        else:
+            rows = Dataset.from_list(list(own))
+        rows = rows.filter(self.keep)
         return rows if limit is None else rows.take(limit)
 
     def dataset(
@@ -103,26 +116,6 @@ class Task:
                 + ". Loosen the task's limits (see its fields), or name another data set."
             )
         return rows
-
-
-def load_rows(
-    task: Task, split: str, dataset_name: str | None, dataset_config: str | None, streaming: bool
-) -> Dataset | IterableDataset:
-    """The task's raw rows: its own, or those of a file, a saved folder or a hub id."""
-    from datasets import Dataset, IterableDataset
-
-    if dataset_name is None:
-        own = task.generate(split)
-        if own is None:
-            raise ValueError(
-                f"Task {task.name!r} makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet "
-                "file, or to a hub id."
-            )
-        if streaming:
-            return IterableDataset.from_generator(task.generate, gen_kwargs={"split": split})
-        return Dataset.from_list(list(own))
-
-    return open_dataset(dataset_name, split, dataset_config, streaming)
 
 
 def open_dataset(

@@ -40,7 +40,7 @@ def countdown_demonstrations(
     Args:
         chosen: share of attempts that are a solution on purpose; all others are drawn blindly.
         give_up: chance to stop after a failed attempt.
-        max_attempts: at most so many attempts; none is made twice.
+        max_attempts: at most so many attempts; no value is tried twice.
         seed: of everything random here.
     """
     rng = random.Random(seed)
@@ -48,33 +48,17 @@ def countdown_demonstrations(
     for _ in range(count):
         problem = rng.choice(problems)
         nums = rng.sample(problem["nums"], len(problem["nums"]))
-        text = attempts(nums, problem["target"], task.operators, rng, chosen, give_up, max_attempts)
-        yield {
-            "prompt": task.prompt({"nums": nums, "target": problem["target"]}),
-            "completion": [{"role": "assistant", "content": text}],
-        }
-
-
-def attempts(
-    nums: list[int],
-    target: int,
-    operators: str,
-    rng: random.Random,
-    chosen: float,
-    give_up: float,
-    max_attempts: int,
-) -> str:
-    """The text of one demonstration; no value is tried twice."""
-    by_value = chains(tuple(sorted(nums)), operators)
-    untried = sorted(by_value)
-    written = []
-    while True:
-        value = target if target in untried and rng.random() < chosen else rng.choice(untried)
-        untried.remove(value)
-        steps, equation = rng.choice(by_value[value])
-        written.append(f"{steps} {'yes' if value == target else 'no'}")
-        if value == target or not untried or len(written) == max_attempts or rng.random() < give_up:
-            return f"<think>\n{'; '.join(written)}\n</think>\n<answer>\n{equation}\n</answer>"
+        target, by_value = problem["target"], chains(tuple(sorted(nums)), task.operators)
+        untried, written, done = sorted(by_value), [], False
+        while not done:
+            value = target if target in untried and rng.random() < chosen else rng.choice(untried)
+            untried.remove(value)
+            steps, equation = rng.choice(by_value[value])
+            written.append(f"{steps} {'yes' if value == target else 'no'}")
+            done = value == target or not untried or len(written) == max_attempts or rng.random() < give_up
+        text = f"<think>\n{'; '.join(written)}\n</think>\n<answer>\n{equation}\n</answer>"
+        prompt = task.prompt({"nums": nums, "target": target})
+        yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
 
 
 @lru_cache(maxsize=100_000)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from grpo_ext.rewards.answers import TAGS
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -23,7 +25,6 @@ DIGITS = r" ?[A-Za-z]+|\d| ?[^\sA-Za-z\d]|\s+"
 CHARACTERS = r"[\s\S]"
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

@@ -23,12 +23,11 @@ import random
 import re
 from collections.abc import Iterator
 
-from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
+from grpo_ext.rewards.answers import ANSWER, ANSWER_END, TAGS, THINK, THINK_END
 from grpo_ext.tasks.base import Row
 from grpo_ext.tasks.gsm8k import GSM8K, OPERATIONS
 from grpo_ext.tiny.demonstrations import Demonstration
 
-TAGS = (THINK, THINK_END, ANSWER, ANSWER_END)
 # A step as GSM8K writes it, with its calculator mark: `9*2=<<9*2=18>>18`.
 STEP = re.compile(r"(\d+)([-+*/])(\d+)=<<[^<>]*>>(\d+)")
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.observe.panels import MOST_POINTS, by_metric, more_panels, panels, series
-from grpo_ext.observe.plots import plot_run, plot_runs, smooth
-from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.plots import plot_runs, smooth
+from grpo_ext.observe.read_run import RunData, read_run
 from grpo_ext.observe.spread import StepFigures
 
 
@@ -99,7 +99,7 @@ def test_pictures_are_drawn_also_where_metrics_are_missing(tmp_path):
     logs = [{"step": s, "rewards/r/mean": 0.1 * s, "entropy": 1.0, "loss": 0.0} for s in range(1, 41)]
     state = {"log_history": [*logs, {"step": 20, "eval_r": 0.5, "eval_r_se": 0.1}]}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    plot_run(tmp_path, tmp_path / "curves.png")
+    plot_runs([read_run(tmp_path, max_samples=0)], tmp_path / "curves.png", most=6)
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
     runs = [RunData(name, tmp_path, logs) for name in ("a", "b")]
     plot_runs([*runs, RunData("nothing", tmp_path, [])], tmp_path / "both.svg")

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from grpo_ext.rewards import build
-from grpo_ext.rewards.accuracy import find_answer, gold_answer
+from grpo_ext.rewards.accuracy import explain_accuracy, find_answer, gold_answer
 from grpo_ext.rewards.answers import first_answer, last_answer, last_boxed
 from grpo_ext.rewards.tame import is_tame
 
@@ -181,3 +181,9 @@ def test_pieces_of_text():
 )
 def test_last_expression_of_a_text(text, answer):
     assert find_answer(text) == answer
+
+
+def test_the_mark_stands_on_the_answer_that_was_read():
+    text = "<answer>1</answer> no: <answer> 2 </answer>"
+    [(start, end, _, _)] = explain_accuracy(text, solution="2").marks
+    assert build("accuracy")(completions=[text], solution=["2"]) == [1.0] and text[start:end] == "2" and start > 20

@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.rewards.expression import MAX_DEPTH, MAX_LENGTH, ExpressionError, evaluate, literals, parse, value
+from grpo_ext.rewards.expression import MAX_DEPTH, MAX_LENGTH, ExpressionError, literals, parse, value
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 REFUSED = (ast.UnaryOp, ast.Pow, ast.FloorDiv, ast.Call, ast.Tuple)
+
+
+def evaluate(text: str) -> Fraction:
+    return Fraction(*value(parse(text)))
 
 
 def oracle(text: str) -> Fraction:

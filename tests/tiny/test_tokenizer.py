@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.tiny.tokenizer import CHARACTERS, NUMBERS, TAGS, WORDS, build_tokenizer
+from grpo_ext.rewards.answers import TAGS
+from grpo_ext.tiny.tokenizer import CHARACTERS, NUMBERS, WORDS, build_tokenizer
 
 CORPUS = [
     "Make 13 from 1, 5, 7.",

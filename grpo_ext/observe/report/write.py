@@ -42,13 +42,9 @@ def watch(paths: list[Path], seconds: float, write: Callable[[], None]) -> None:
     """Call `write` now, and again whenever a log has grown, until it is interrupted."""
     seen: list[tuple[str, int]] | None = None
     while True:
-        now = [(str(part), part.stat().st_size) for path in paths for part in log_files(path)]
+        logs = [find_folder(path) / name for path in paths for name in (METRICS, SAMPLES)]
+        now = [(str(part), part.stat().st_size) for log in logs for part in parts(log)]
         if now != seen:
             seen = now
             write()
         time.sleep(seconds)
-
-
-def log_files(path: Path) -> list[Path]:
-    folder = find_folder(path)
-    return [part for name in (METRICS, SAMPLES) for part in parts(folder / name)]

@@ -6,8 +6,7 @@ The way of a poem: `text` finds its lines, `tones` and `rhyme_book` know the cha
 `judge` compares.
 """
 
-from grpo_ext.rewards.poem.explain_poem import explain_poem
 from grpo_ext.rewards.poem.judge import Fault, Flaw, Verdict, judge
 from grpo_ext.rewards.poem.text import last_line
 
-__all__ = ["Fault", "Flaw", "Verdict", "explain_poem", "judge", "last_line"]
+__all__ = ["Fault", "Flaw", "Verdict", "judge", "last_line"]

@@ -15,38 +15,6 @@ SPOKEN = {"平": "level (平)", "仄": "oblique (仄)", EITHER: "level or obliqu
 MARKS = {EITHER: "平/仄", "": "?"}
 
 
-def explain_poem(
-    lines: Sequence[str],
-    completion: str,
-    *,
-    tones: Tones = "modern",
-    rhyme_book: RhymeBook = "pingshui",
-    strict: bool = False,
-) -> str:
-    """What `poem_format` and `poem_yun` give for `completion`, and why, in a few lines of text.
-
-    Args:
-        lines: the given lines, all but the last.
-        completion: what the model wrote; the bare last line will do.
-        tones, rhyme_book, strict: as in `judge`.
-
-    Raises:
-        ValueError: as `judge` does, if there are not 3 or 7 given lines.
-    """
-    given = [han(line) for line in lines]
-    poem = [*given, last_line(completion, given)]
-    verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
-    return "\n".join(
-        [
-            f"Last line read: {shown(poem[-1])}" if poem[-1] else "No last line was found in the completion.",
-            f"Form: {verdict.form}, the pattern that fits the whole poem best:",
-            *explain_pattern(poem, verdict, tones, strict),
-            *explain_tones(verdict, tones),
-            *explain_rhyme(poem, verdict, rhyme_book),
-        ]
-    )
-
-
 def explain_format(
     completion: str | None = None,
     *,
@@ -55,21 +23,32 @@ def explain_format(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> Explanation:
-    """`poem_format`: the whole verdict, and marks on the last line's characters whose tone is wrong.
+    """What `poem_format` and `poem_yun` give, and why, with marks on the last line's characters whose tone is wrong.
 
     Args:
-        completion: `None`: the last of `lines`.
-        lines, tones, rhyme_book, strict: as in `explain_poem`.
+        completion: what the model wrote, or the bare last line; `None`: the last of `lines`.
+        lines: the given lines, all but the last.
+        tones, rhyme_book, strict: as in `judge`.
+
+    Raises:
+        ValueError: as `judge` does, if there are not 3 or 7 given lines.
     """
-    given, text, line, places = verse(completion, lines)
-    verdict = judge([*given, line], tones=tones, rhyme_book=rhyme_book, strict=strict)
-    start = len(given) * len(verdict.pattern[0])
+    poem, places = verse(completion, lines)
+    verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
+    words = [
+        f"Last line read: {shown(poem[-1])}" if poem[-1] else "No last line was found in the completion.",
+        f"Form: {verdict.form}, the pattern that fits the whole poem best:",
+        *explain_pattern(poem, verdict, tones, strict),
+        *explain_tones(verdict, tones),
+        *explain_rhyme(poem, verdict, rhyme_book),
+    ]
+    start = (len(poem) - 1) * len(verdict.pattern[0])
     marks = tuple(
         (places[at], places[at] + 1, "fault", explain_fault(fault, tones))
         for fault in verdict.line_faults[-1]
         if (at := fault.position - start) < len(places)
     )
-    return Explanation(explain_poem(given, text, tones=tones, rhyme_book=rhyme_book, strict=strict), marks)
+    return Explanation("\n".join(words), marks)
 
 
 def explain_yun(
@@ -81,16 +60,16 @@ def explain_yun(
     strict: bool = False,
 ) -> Explanation:
     """`poem_yun`: the rhyme group, and a mark on the last character where it does not rhyme; arguments as `explain_format`."""
-    given, _, line, places = verse(completion, lines)
-    verdict = judge([*given, line], tones=tones, rhyme_book=rhyme_book, strict=strict)
-    words = "\n".join(line.strip() for line in explain_rhyme([*given, line], verdict, rhyme_book))
+    poem, places = verse(completion, lines)
+    verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
+    words = "\n".join(line.strip() for line in explain_rhyme(poem, verdict, rhyme_book))
     if verdict.rhyme_score or not places:
         return Explanation(words)
     return Explanation(words, ((places[-1], places[-1] + 1, "fault", "The last character does not rhyme."),))
 
 
-def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str], str, str, list[int]]:
-    """The given lines, the completion, its last line, and where that line's characters stand in it."""
+def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
+    """The poem's lines, and where the characters of the last one stand in the completion."""
     given = verse_lines(lines) if isinstance(lines, str) else [han(str(line)) for line in lines]
     if completion is None:
         *given, completion = given
@@ -98,7 +77,7 @@ def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str]
     start, stop = first_span(completion) or (0, len(completion))
     places = [i for i in range(start, stop) if not OTHER.match(completion[i])]
     at = "".join(completion[i] for i in places).rfind(line) if line else -1
-    return given, completion, line, places[at : at + len(line)] if at >= 0 else []
+    return [*given, line], places[at : at + len(line)] if at >= 0 else []
 
 
 def explain_pattern(poem: Sequence[str], verdict: Verdict, tones: Tones, strict: bool) -> list[str]:

@@ -2,9 +2,13 @@
 
 import pytest
 
-from grpo_ext.rewards.poem import explain_poem
+from grpo_ext.rewards.poem.explain_poem import explain_format
 
 GIVEN = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]
+
+
+def explain_poem(lines, completion, **options):
+    return explain_format(completion, lines=lines, **options).words
 
 
 def test_a_line_without_fault():
