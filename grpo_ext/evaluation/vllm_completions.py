@@ -61,12 +61,12 @@ class VllmCompletions:
     def _cpu_options(self, model_name: str, dtype: Any, tokens: int | None, **options: Any) -> dict[str, Any]:
         from transformers import AutoConfig
 
-        from grpo_ext.vllm.settings import TextModel, cpu_engine
+        from grpo_ext.vllm.settings import TextModel, cpu_settings
 
         known = {key: value for key, value in options.items() if key in ("revision", "trust_remote_code")}
         model = TextModel.of(AutoConfig.from_pretrained(model_name, **known))
         wanted = model.dtype if dtype in (None, "auto") else str(dtype).removeprefix("torch.")
-        return cpu_engine(model, wanted, SEQUENCES, tokens)
+        return cpu_settings(model, wanted, SEQUENCES, tokens)
 
     def __call__(self, prompts: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
         """Complete each prompt `decoding.num_samples` times; see `generate_completions`.

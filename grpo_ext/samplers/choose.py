@@ -10,16 +10,16 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
-from grpo_ext.samplers.vllm import EngineGeneration, VLLMSampler
+from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.vllm import generates_with
 
 
-def our_engine(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """A trainer that is made within samples with `EngineGeneration`, or its kin for `vllm_sync_adapter: adapter`."""
-    generation: type[EngineGeneration] = EngineGeneration
+def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
+    """A trainer that is made within samples with `OurVLLM`, or its kin for `vllm_sync_adapter: adapter`."""
+    generation: type[OurVLLM] = OurVLLM
     if args.vllm_sync_adapter == "adapter":
-        from grpo_ext.samplers.vllm_adapter import AdapterGeneration as generation  # needs what only a client needs
+        from grpo_ext.samplers.vllm_adapter import AdapterVLLM as generation  # needs what only a client needs
     return generates_with(partial(generation, args))
 
 
@@ -32,11 +32,11 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
         moves: whether the temperature moves.
     """
     args = trainer.args
-    engine = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
+    vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
-        return FunctionSampler(trainer.rollout_func, trainer, engine)
-    if engine is not None:
-        return engine
+        return FunctionSampler(trainer.rollout_func, trainer, vllm)
+    if vllm is not None:
+        return vllm
     return HFSampler(
         turn=lambda ids, number: seam.complete(trainer, ids, number),
         model=lambda: trainer.accelerator.unwrap_model(trainer.model_wrapped),

@@ -20,21 +20,21 @@ class FunctionSampler(Synchronous):
     Args:
         rollout_func: TRL's argument.
         trainer: what it is given.
-        engine: the sampler whose weights are kept up to date for it; `None`: it samples from the trainer's own model.
+        vllm: the sampler whose weights are kept up to date for it; `None`: it samples from the trainer's own model.
     """
 
     name, tokenizes = "rollout_func", True
 
-    def __init__(self, rollout_func: Callable[[list[Any], Any], dict[str, Any]], trainer: Any, engine: Sampler | None):
+    def __init__(self, rollout_func: Callable[[list[Any], Any], dict[str, Any]], trainer: Any, vllm: Sampler | None):
         super().__init__()
-        self.rollout_func, self.trainer, self.engine = rollout_func, trainer, engine
-        self.separate = engine is not None and engine.separate
-        self.order = "hf" if engine is None else engine.order
+        self.rollout_func, self.trainer, self.vllm = rollout_func, trainer, vllm
+        self.separate = vllm is not None and vllm.separate
+        self.order = "hf" if vllm is None else vllm.order
 
     def load_weights(self, step: int) -> None:
         """Keep vLLM, which the function may use, at the trainer's weights."""
-        if self.engine is not None:
-            self.engine.load_weights(step)
+        if self.vllm is not None:
+            self.vllm.load_weights(step)
 
     def sample(self, request: Request) -> Generation:
         """Ask the function.
@@ -59,7 +59,7 @@ class FunctionSampler(Synchronous):
 
 
 def logp_tensors(logprobs: list[list[float | None]] | None) -> list[torch.Tensor] | None:
-    """Log-probs as tensors; what an engine could not tell (`None`) becomes NaN."""
+    """Log-probs as tensors; what vLLM could not tell (`None`) becomes NaN."""
     if logprobs is None:
         return None
     return [torch.tensor([torch.nan if x is None else x for x in row]) for row in logprobs]

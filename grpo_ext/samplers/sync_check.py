@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from grpo_ext.samplers.vllm import EngineGeneration
+from grpo_ext.samplers.vllm import OurVLLM
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.vllm import EngineFailure
@@ -23,14 +23,14 @@ class SyncCheck:
     """Compares log-probs after the first weight sync and every so many syncs.
 
     Args:
-        engine: that samples.
+        vllm: that samples.
         every: syncs from one check to the next; 0 never checks.
         limit: mean absolute difference that ends the run; `None`: 0.001 in float32, else 0.2.
         truncated: whether sampling is truncated.
     """
 
-    def __init__(self, engine: EngineGeneration, every: int, limit: float | None, truncated: bool):
-        self.engine, self.every, self.limit, self.truncated = engine, every, limit, truncated
+    def __init__(self, vllm: OurVLLM, every: int, limit: float | None, truncated: bool):
+        self.vllm, self.every, self.limit, self.truncated = vllm, every, limit, truncated
         self._checked: int | None = None
 
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
@@ -44,15 +44,15 @@ class SyncCheck:
         Raises:
             EngineFailure: on all ranks, if it is above the limit.
         """
-        due = self._checked is None or self.engine.syncs - self._checked >= self.every
+        due = self._checked is None or self.vllm.syncs - self._checked >= self.every
         if not self.every or not due or table.sampling_per_token_logps is None:
             return None
         if self.limit is None:
-            self.limit = 1e-3 if self.engine.dtype() == "float32" else 0.2
+            self.limit = 1e-3 if self.vllm.dtype() == "float32" else 0.2
         total, tokens = ranks.total(torch.stack(self._apart(table, score))).tolist()
         if not tokens:  # all of them were cut off and are masked
             return None
-        self._checked, difference = self.engine.syncs, total / tokens
+        self._checked, difference = self.vllm.syncs, total / tokens
         if not difference <= self.limit:
             raise EngineFailure(
                 f"vLLM's log-probs are {difference:.3g} from the trainer's on average, and at most {self.limit:g} was "

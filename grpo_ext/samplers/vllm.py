@@ -1,6 +1,6 @@
 """vLLM as a sampler: started with the trainer's own number type, and asked again where its server fails.
 
-TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `EngineGeneration` takes its place. Only
+TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `OurVLLM` takes its place. Only
 the main process talks to a server. What it meets is told to all ranks before any goes on, so that they push weights, ask again
 and give up together.
 """
@@ -22,10 +22,10 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Request, Synchronous
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.function import logp_tensors
-from grpo_ext.seams.vllm import made_with, usual_engine
+from grpo_ext.seams.vllm import made_with, usual_vllm
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
-from grpo_ext.vllm.settings import TextModel, cpu_engine, engine_dtype
+from grpo_ext.vllm.settings import TextModel, cpu_settings, vllm_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -34,26 +34,26 @@ class VLLMSampler(Synchronous):
     """Samples with vLLM, which gets the trainer's weights when the step has changed.
 
     Args:
-        engine: within this process, or behind a server.
+        vllm: within this process, or behind a server.
     """
 
     separate, order = True, "vllm"
 
-    def __init__(self, engine: EngineGeneration):
+    def __init__(self, vllm: OurVLLM):
         super().__init__()
-        self.engine, self.name = engine, f"vLLM ({engine.mode})"
+        self.vllm, self.name = vllm, f"vLLM ({vllm.mode})"
         self._loaded: int | None = None  # the step whose weights it has
 
     def load_weights(self, step: int) -> None:
         """Sync the weights, unless it has those of this step."""
         if step != self._loaded:
-            self.engine.sync_weights()
+            self.vllm.sync_weights()
             self._loaded = step
 
     def sample(self, request: Request) -> Generation:
         """Complete the prompts."""
-        self.engine.temperature = request.temperature
-        _, ids, logprobs, _ = self.engine.generate(
+        self.vllm.temperature = request.temperature
+        _, ids, logprobs, _ = self.vllm.generate(
             prompts=request.prompt_ids, images=None, num_generations=request.num_generations
         )
         logps = logp_tensors([[token[0] for token in row] for row in logprobs])
@@ -61,7 +61,7 @@ class VLLMSampler(Synchronous):
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps)
 
 
-class EngineGeneration(VLLMGeneration):
+class OurVLLM(VLLMGeneration):
     """As TRL's, with `syncs`, the number of times that the engine was given the weights.
 
     Args:
@@ -78,7 +78,7 @@ class EngineGeneration(VLLMGeneration):
     def _init_vllm(self) -> None:
         made: dict[str, Any] = {}
         if self.mode == "colocate" and (settings := self._settings()):
-            made["LLM"] = partial(usual_engine(), **settings)
+            made["LLM"] = partial(usual_vllm(), **settings)
         elif self.mode == "server" and self.accelerator.is_main_process:
             made["VLLMClient"] = partial(self._client(), request_timeout=self.options.vllm_server_request_timeout)
         with made_with(**made):
@@ -97,8 +97,8 @@ class EngineGeneration(VLLMGeneration):
 
         register()  # also where the package's entry points are not installed
         weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
-        dtype = engine_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
-        return cpu_engine(TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length)
+        dtype = vllm_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
+        return cpu_settings(TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length)
 
     def dtype(self) -> str:
         """What the engine computes in, such as `"float32"`; asked by all ranks."""

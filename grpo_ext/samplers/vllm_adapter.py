@@ -21,9 +21,9 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from grpo_ext.recipe.vllm_options import OR_MERGED
-from grpo_ext.samplers.vllm import EngineGeneration
+from grpo_ext.samplers.vllm import OurVLLM
 from grpo_ext.samplers.vllm_client import PROBE_SECONDS, ServerClient
-from grpo_ext.vllm.settings import adapter_engine
+from grpo_ext.vllm.settings import adapter_settings
 
 MEMORY = Path("/dev/shm")
 # Fields of a LoraConfig that vLLM reads, and those that do not change what a trained adapter computes.
@@ -39,8 +39,8 @@ HARMLESS = (
 )
 
 
-class AdapterGeneration(EngineGeneration):
-    """As `EngineGeneration`, with an engine that is given the adapter instead of all weights.
+class AdapterVLLM(OurVLLM):
+    """As `OurVLLM`, with an engine that is given the adapter instead of all weights.
 
     Raises:
         ValueError: for a model whose adapter vLLM would compute otherwise than the trainer.
@@ -60,7 +60,7 @@ class AdapterGeneration(EngineGeneration):
             self.llm = WithAdapter(self.llm, lambda: self.request)
 
     def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), **adapter_engine(trained(self.model).r)}
+        return {**super()._settings(), **adapter_settings(trained(self.model).r)}
 
     def _client(self) -> Callable[..., ServerClient]:
         return partial(AdapterClient, rank=trained(self.model).r)
@@ -114,7 +114,7 @@ class AdapterClient(ServerClient):
         config = self.get_server_info()["lora_config"]
         path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")  # status 405 where one can post to it
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
-            rank = adapter_engine(self._rank)["max_lora_rank"]
+            rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
                 f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} as it runs. Start it with "
                 f"`grpo-ext serve`, or with --enable-lora --max-lora-rank {rank}, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in "
@@ -170,7 +170,7 @@ def check_adapter(model: Any) -> None:
     config = trained(model)
     if type(config) is not LoraConfig:
         raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
-    adapter_engine(config.r)
+    adapter_settings(config.r)
     plain = LoraConfig()
     changed = [
         field.name

@@ -1,7 +1,7 @@
 """The trainer's line to a vLLM server: it never waits for ever, and knows whether the server has the weights it was given.
 
 TRL's client does the talking. Where a request fails, `ServerClient` keeps the cause and answers with nothing instead of
-raising on the one rank that talks; `EngineGeneration` tells all ranks.
+raising on the one rank that talks; `OurVLLM` tells all ranks.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 
 # The same of what talks to vLLM.
-ENGINE_METHODS: dict[type, dict[str, tuple[str, ...]]] = {
+VLLM_METHODS: dict[type, dict[str, tuple[str, ...]]] = {
     VLLMGeneration: {
         "_init_vllm": ("self",),
         "sync_weights": ("self",),
@@ -130,7 +130,7 @@ def check_contract() -> None:
     moved = []
     if installed() not in FILES:
         moved.append(f"TRL is {trl.__version__}, and this package is written for {' and '.join(FILES)}")
-    for owner, methods in {trl.GRPOTrainer: METHODS, **ENGINE_METHODS}.items():
+    for owner, methods in {trl.GRPOTrainer: METHODS, **VLLM_METHODS}.items():
         for name, expected in methods.items():
             method = getattr(owner, name, None)
             found = tuple(inspect.signature(method).parameters)[: len(expected)] if method else None

@@ -21,6 +21,6 @@ def made_with(**classes: Any) -> AbstractContextManager[None]:
     return replaced(trl_vllm, **classes)
 
 
-def usual_engine() -> Any:
+def usual_vllm() -> Any:
     """The class of the engine within this process."""
     return trl_vllm.LLM

@@ -197,7 +197,7 @@ def make_sync_check(trainer: Any, sampler: Sampler, scorer: Scorer) -> SyncCheck
     same = args.logprob_policy == "sampling" or not truncated
     if not same or (args.logprob_policy == "model" and args.temperature != 1.0):
         return None
-    return SyncCheck(sampler.engine, args.vllm_sync_check_steps, args.vllm_sync_check_limit, scorer.params.truncated)
+    return SyncCheck(sampler.vllm, args.vllm_sync_check_steps, args.vllm_sync_check_limit, scorer.params.truncated)
 
 
 def describe(trainer: Any) -> tuple[str, str]:

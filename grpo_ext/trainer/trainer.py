@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.samplers.choose import our_engine
+from grpo_ext.samplers.choose import our_vllm
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import whole_table
@@ -64,7 +64,7 @@ class GRPOExtTrainer(GRPOTrainer):
         args = checked_arguments(args, model)
         self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
-        with our_engine(args):
+        with our_vllm(args):
             super().__init__(model, rewards_for(reward_funcs, args), args, *rest, **kwargs)
         self.parts = assemble(self, sampler)
         for callback in callbacks_of(self):

@@ -18,7 +18,7 @@ HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.31
 MOST_SEQUENCES = 256  # that a server of vLLM runs at a time
 
 
-def engine_dtype(weights: str, bf16: bool, fp16: bool) -> str:
+def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
     """The type that the trainer computes in, which its engine takes, too.
 
     Weights are float32, bfloat16 or float16; with `bf16` or `fp16` the trainer casts as it computes. vLLM left to itself runs a
@@ -59,7 +59,7 @@ class TextModel:
         return max(one, min(max(one * sequences, 64 * MIB), 4096 * MIB))
 
 
-def cpu_engine(model: TextModel, dtype: str, sequences: int, tokens: int | None) -> dict[str, Any]:
+def cpu_settings(model: TextModel, dtype: str, sequences: int, tokens: int | None) -> dict[str, Any]:
     """Arguments of `vllm.LLM` on a CPU; uncompiled it starts in seconds, and the size of its cache must be given.
 
     `ValueError` for attention heads of a size that vLLM has no CPU kernel for.
@@ -73,7 +73,7 @@ def cpu_engine(model: TextModel, dtype: str, sequences: int, tokens: int | None)
     return {"dtype": dtype, "enforce_eager": True, "kv_cache_memory_bytes": room}
 
 
-def adapter_engine(r: int) -> dict[str, Any]:
+def adapter_settings(r: int) -> dict[str, Any]:
     """More arguments of `vllm.LLM`, for one adapter of rank `r`; `ValueError` for a rank that vLLM has no room for."""
     rank = vllm_rank(r)
     if rank is None:
@@ -107,15 +107,15 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         "max-logprobs": -1,
     }
     if v["use_peft"] and v["vllm_sync_adapter"] == "adapter":
-        flags |= {name.replace("_", "-"): value for name, value in adapter_engine(v["lora_r"]).items()}
+        flags |= {name.replace("_", "-"): value for name, value in adapter_settings(v["lora_r"]).items()}
     else:
         flags["weight-transfer-config"] = json.dumps({"backend": "gloo" if model else "nccl"})
     loaded = str(v["dtype"] or "auto").removeprefix("torch.")
-    dtype = engine_dtype(model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"])
+    dtype = vllm_dtype(model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"])
     if model is None:
         flags["dtype"] = dtype
     else:
-        settings = cpu_engine(model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"])
+        settings = cpu_settings(model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"])
         flags |= {name.replace("_", "-"): value for name, value in settings.items()}
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in flags.items():

@@ -9,7 +9,7 @@ import torch
 from engine_parts import STEPS, differences, lora, make_trainer, without_sync
 
 from grpo_ext.recipe.vllm_options import LORA_RANKS
-from grpo_ext.samplers.vllm_adapter import AdapterGeneration, check_adapter
+from grpo_ext.samplers.vllm_adapter import AdapterVLLM, check_adapter
 from grpo_ext.vllm import EngineFailure
 
 pytestmark = pytest.mark.vllm
@@ -52,8 +52,8 @@ def test_control_without_sync(engine_folder, tmp_path):
 
 
 def test_an_engine_that_keeps_the_first_adapter_ends_the_run(engine_folder, tmp_path, monkeypatch):
-    load = AdapterGeneration._load
-    monkeypatch.setattr(AdapterGeneration, "_load", lambda self, folder: self.request or load(self, folder))
+    load = AdapterVLLM._load
+    monkeypatch.setattr(AdapterVLLM, "_load", lambda self, folder: self.request or load(self, folder))
     trainer = make_trainer(engine_folder, tmp_path, lora(), **ALONE)
     with pytest.raises(EngineFailure, match="does not compute with the weights that it was given"):
         trainer.train()

@@ -7,7 +7,7 @@ import pytest
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.vllm import of_recipe
-from grpo_ext.vllm.settings import MIB, TextModel, cpu_engine, engine_dtype, server_words
+from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_words, vllm_dtype
 
 SMALL = TextModel(num_hidden_layers=2, kv_heads=2, head_size=32, longest=512, dtype="float32")
 SERVER = {"model_name_or_path": "m", "use_vllm": True, "vllm_mode": "server", "max_completion_length": 16}
@@ -34,7 +34,7 @@ def flags(model, **options) -> dict[str, str]:
     ],
 )
 def test_the_engine_computes_in_what_the_trainer_does(weights, bf16, fp16, engine):
-    assert engine_dtype(weights, bf16, fp16) == engine
+    assert vllm_dtype(weights, bf16, fp16) == engine
 
 
 def test_cache_has_room_for_one_sequence_and_bounds():
@@ -49,7 +49,7 @@ def test_cache_has_room_for_one_sequence_and_bounds():
 
 def test_heads_that_vllm_has_no_kernel_for_are_refused():
     with pytest.raises(ValueError, match="this model's have 16: set use_vllm: false"):
-        cpu_engine(TextModel(2, 4, 16, 512, "float32"), "float32", 8, 256)
+        cpu_settings(TextModel(2, 4, 16, 512, "float32"), "float32", 8, 256)
 
 
 def test_server_on_a_cpu():
