@@ -7,7 +7,7 @@ import torch
 from engine_parts import STEPS, check_truncated, differences, fifth, lora, make_trainer, without_sync
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm as packed  # before any engine is made
 
-from grpo_ext.objective.presets import preset_values
+from grpo_ext.objective.presets import PRESETS
 from grpo_ext.vllm import EngineFailure, plugin
 
 pytestmark = pytest.mark.vllm
@@ -60,7 +60,7 @@ def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampli
 
 def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
     """TRL's own generation and loss: weights once a step, and log-probs of them."""
-    given = preset_values("trl")
+    given = {key: value for key, (value, _) in PRESETS["trl"].items()}
     trainer = make_trainer(engine_folder, tmp_path, **given)
     assert trainer.as_trl
     assert max(differences(trainer)) <= CLOSE

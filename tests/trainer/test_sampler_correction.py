@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.objective.presets import preset_values
+from grpo_ext.objective.presets import PRESETS
 from grpo_ext.samplers.base import Synchronous
 from grpo_ext.step.records import Generation
 
@@ -152,4 +152,4 @@ def test_another_engine_without_log_probs_is_told(tiny_folder, tmp_path):
 
 def test_a_sampler_that_would_not_be_asked_is_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="would not ask the sampler that is given"):
-        make(tiny_folder, tmp_path, 0.05, 8, **preset_values("trl"))
+        make(tiny_folder, tmp_path, 0.05, 8, **{key: value for key, (value, _) in PRESETS["trl"].items()})
