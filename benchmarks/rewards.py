@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
-from grpo_ext.rewards.modules import load_file
 from grpo_ext.rewards.pool import RewardPool
 
 HANGING = """

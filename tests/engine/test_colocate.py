@@ -60,7 +60,7 @@ def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampli
 
 def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
     """TRL's own generation and loss: weights once a step, and log-probs of them."""
-    given = {field: value for field, (value, _) in PRESETS["trl"].items()}
+    given = {key: value for key, (value, _) in PRESETS["trl"].items()}
     trainer = make_trainer(engine_folder, tmp_path, **given)
     assert trainer.as_trl
     assert max(differences(trainer)) <= CLOSE
