@@ -41,9 +41,9 @@ class Stat:
     """A figure of a micro-batch, to be brought together over micro-batches and ranks.
 
     Args:
-        value: a sum where `kind` is "mean", else a smallest or largest value.
-        weight: what the sum is divided by; 0 leaves the figure out.
-        kind: "mean", "min" or "max".
+        value: a part of a sum where `kind` is "mean" or "sum", else a smallest or largest value.
+        weight: what a mean's sum is divided by; 0 leaves the figure out.
+        kind: "mean", "sum", "min" or "max".
     """
 
     value: torch.Tensor | float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from grpo_ext.step.records import Generation
 
@@ -27,9 +27,10 @@ class Request:
     temperature: float
 
 
-@runtime_checkable
 class Sampler(Protocol):
     """Completes prompts. `submit` may begin the work and return at once; `collect` waits for it. All ranks call alike.
+
+    The trainer calls `load_weights`, `submit` and `collect` in this order for each generation.
 
     Attributes:
         name: as users know it.
@@ -76,7 +77,6 @@ class Synchronous:
         if self._request is None:
             raise RuntimeError("Nothing was asked for: call submit first.")
         request, self._request = self._request, None
-        self.load_weights(request.policy_step)
         return self.sample(request)
 
     def sample(self, request: Request) -> Generation:

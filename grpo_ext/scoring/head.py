@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from grpo_ext.objective.kept import KeptSet
@@ -14,26 +15,30 @@ from grpo_ext.objective.sampling import SamplingParams
 
 @dataclass
 class Head:
-    """The scoring head of one forward pass.
+    """The scoring head of one forward pass, which may come in several blocks of rows.
 
     Args:
         params: how the completions were sampled.
-        kept: the tokens that were kept at each scored position; `None` to find them from the logits. After the pass, those
-            that it used.
+        kept: the tokens that were kept at each scored position of the pass; `None` to find them from the logits.
         compact: compute logits at the scored positions alone; with `False` a CPU computes all of them, as TRL does.
     """
 
     params: SamplingParams
     kept: KeptSet | None = None
     compact: bool = True
+    used: list[KeptSet] = field(default_factory=list)  # those that each block used
+    _scored: int = 0  # positions of the blocks so far
 
     def __call__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, projection: Projection
     ) -> tuple[Tensor, Tensor]:
         """Log-probs (N,) and entropies (N,) of N positions; the arguments are those of `sampling_log_probs`."""
-        logps, entropies, self.kept = sampling_log_probs(
-            hidden, weight, bias, targets, self.params, self.kept, projection
-        )
+        kept, end = self.kept, self._scored + len(hidden)
+        if kept is not None and len(kept) != len(hidden):
+            kept = kept.select(torch.arange(self._scored, end))
+        logps, entropies, used = sampling_log_probs(hidden, weight, bias, targets, self.params, kept, projection)
+        self._scored = end
+        self.used += [used] if used is not None else []
         return logps, entropies
 
 

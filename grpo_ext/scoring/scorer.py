@@ -230,11 +230,12 @@ def _flat(kept: list[KeptSet] | None, lengths: list[int]) -> KeptSet | None:
 
 
 def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:
-    if not head.params.truncated or head.kept is None:
+    if not head.params.truncated or not head.used:
         return None
-    if len(head.kept) != sum(lengths):
+    kept = KeptSet.cat(head.used)
+    if len(kept) != sum(lengths):
         raise ValueError(
-            f"{len(head.kept)} positions came to be scored where the completions have {sum(lengths)}. Adapters that lengthen "
+            f"{len(kept)} positions came to be scored where the completions have {sum(lengths)}. Adapters that lengthen "
             "the prompt cannot be scored exactly; set logprob_policy: trl."
         )
-    return [head.kept.select(part) for part in torch.arange(len(head.kept)).split(lengths)]
+    return [kept.select(part) for part in torch.arange(len(kept)).split(lengths)]

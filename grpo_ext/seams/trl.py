@@ -256,8 +256,11 @@ def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
-    """TRL's own generation and rewards, for images, tools and environments; log-probs of vLLM's completions and of the
-    reference are left to us."""
+    """TRL's own generation and rewards, for images, tools and environments.
+
+    Log-probs of another engine's completions and of the reference are left to us. TRL still scores old log-probs where a
+    generation is trained on in several steps; ours replace them.
+    """
     with replaced(trainer, vllm_importance_sampling_correction=False, beta=0.0):
         return GRPOTrainer._generate_and_score_completions(trainer, rows)
 

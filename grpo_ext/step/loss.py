@@ -84,9 +84,9 @@ def step_loss(
         loss = loss + settings.beta * _share(kl, mask, batch.counts, settings)
         stats["kl"] = Stat((kl * mask).sum(), mask.sum())
     if entropy_coef is not None:
-        bonus = _entropy_bonus(scores, mask, entropy_mask, batch.counts, accumulation)
-        loss = loss - entropy_coef * settings.ranks * bonus
-        stats["policy_loss"] = Stat(policy)
+        bonus = _entropy_bonus(scores, mask, entropy_mask, batch.counts, accumulation, settings.ranks)
+        loss = loss - entropy_coef * bonus
+        stats["policy_loss"] = Stat(policy / settings.ranks, 1.0, "sum")
     if scores.aux_loss is not None:
         loss = loss + settings.router_aux_loss_coef * scores.aux_loss / accumulation
         stats["aux_loss"] = Stat(scores.aux_loss)
@@ -128,7 +128,7 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
 
 
 def _entropy_bonus(
-    scores: Scores, mask: Tensor, entropy_mask: Tensor | None, counts: StepCounts, accumulation: int
+    scores: Scores, mask: Tensor, entropy_mask: Tensor | None, counts: StepCounts, accumulation: int, ranks: int
 ) -> Tensor:
     """This micro-batch's share of the mean entropy of the step's tokens.
 
@@ -137,7 +137,7 @@ def _entropy_bonus(
     """
     assert scores.entropies is not None
     if entropy_mask is None:
-        return (scores.entropies * mask).sum() / max(counts.tokens, 1.0)
+        return ranks * (scores.entropies * mask).sum() / max(counts.tokens, 1.0)
     active = mask * entropy_mask
     return (scores.entropies * active).sum() / active.sum().clamp(min=1.0) / accumulation
 

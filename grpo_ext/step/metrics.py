@@ -55,7 +55,7 @@ def _brought_together(stats: list[Stat], device: torch.device, dtype: torch.dtyp
     values = torch.stack([torch.as_tensor(stat.value).detach().to(device, dtype) for stat in stats])
     weights = torch.stack([torch.as_tensor(stat.weight).detach().to(device, dtype) for stat in stats])
     heard = (weights > 0) & ~values.isnan()
-    if stats[0].kind == "mean":
+    if stats[0].kind in ("mean", "sum"):
         value = values.masked_fill(~heard, 0.0).sum()
     elif stats[0].kind == "min":
         value = values.masked_fill(~heard, torch.inf).amin()

@@ -235,6 +235,8 @@ def join(parts: Sequence[Scored]) -> Scored:
     def joined(name: str, values: list[Any]) -> Any:
         if all(value is None for value in values):
             return None
+        if any(value is None for value in values) and name not in MISSING:
+            raise ValueError(f"Completions cannot be joined: some have {name}, others have none.")
         if any(isinstance(value, list) for value in values):
             return [item for value in values for item in value]
         # one part alone may be as wide as a value that has one column a row

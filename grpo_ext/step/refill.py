@@ -101,8 +101,8 @@ def refill(
         dead = join_groups([dead, new.take((~kept).nonzero().flatten().tolist())])
         drawn += number
     used = min(count(live), wanted)
-    filler = silenced(dead.take(range(wanted - used))) if dead is not None and used < wanted else None  # type: ignore
-    groups = join_groups([live.take(range(used)) if live else None, filler])
+    rest = None if dead is None else dead.take(range(wanted - used))
+    groups = join_groups([live.take(range(used)) if live else None, None if rest is None else silenced(rest)])
     assert groups is not None and len(groups) == wanted
     left = live.take(range(used, len(live))) if live else None
     return Filled(groups, left, used, max(0, drawn - wanted + reused), expired, reused, wanted - used)

@@ -2,8 +2,9 @@
 
 transformers saves weights, optimizer, schedule and random states. What a GRPO run knows beside them is saved here, a file a
 rank: the generation that is being trained on and how far, the order of the prompts, groups carried over, pass rates, what is
-not logged yet, and a reference that moves. A manifest with the size and hash of every file is written last, so that a
-checkpoint that was cut off or damaged is told from a whole one. Older ones are deleted only then.
+not logged yet, the entropy coefficient, skipped steps, rollbacks, and a reference that moves. A manifest with the size and
+hash of every file is written last, so that a checkpoint that was cut off or damaged is told from a whole one. Older ones are
+deleted only then.
 """
 
 from __future__ import annotations

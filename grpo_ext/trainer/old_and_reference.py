@@ -46,7 +46,8 @@ class OldAndReference:
     def __call__(self, table: Scored) -> Scored:
         """The table with `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where needed."""
         with torch.no_grad(), seam.without_checkpointing(self.trainer):
-            if self.outlives or self.corrects:
+            outlives = self.outlives and self.trainer.model.training
+            if outlives or self.corrects or (self.finds_kept and self.trainer.beta):
                 table = self._old(table)
             if self.trainer.beta:
                 table = self._reference(table)
@@ -64,7 +65,10 @@ class OldAndReference:
 
         Call it before older completions are put beside them: those have log-probs of older weights.
         """
-        if self.sync_check is None or table.model_inputs:
+        if self.sync_check is None:
+            return
+        images = torch.tensor(float(bool(table.model_inputs)), device=self.ranks.device)
+        if self.ranks.total(images) > 0:  # of any rank: all of them compare, or none
             return
         difference = self.sync_check.difference(table, self.policy_logps, self.ranks)
         if difference is not None:

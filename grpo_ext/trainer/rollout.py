@@ -68,7 +68,7 @@ class Rollout:
         settings: how it generates and filters.
         sampler: completes prompts.
         judge: its rewards.
-        scores: old and reference log-probs.
+        old_and_reference: scores completions before they are trained on.
         order: of its prompts.
         samples: hands completions out.
         ranks: of the run.
@@ -80,13 +80,13 @@ class Rollout:
         settings: RolloutSettings,
         sampler: Sampler,
         judge: Judge,
-        scores: OldAndReference,
+        old_and_reference: OldAndReference,
         order: PromptOrder,
         samples: Samples,
         ranks: Ranks,
     ):
         self.trainer, self.settings, self.sampler, self.judge = trainer, settings, sampler, judge
-        self.scores, self.order, self.samples, self.ranks = scores, order, samples, ranks
+        self.old_and_reference, self.order, self.samples, self.ranks = old_and_reference, order, samples, ranks
         self.log = GroupLog(settings.group_filter)
         self.carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
         self._said_missing = False
@@ -111,11 +111,11 @@ class Rollout:
         """For `preset: trl`: count, observe and hand out what TRL has generated and judged, and leave it as it is."""
         self.judge.settle()
         judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
-        self.scores.check_sync(judged.table)
+        self.old_and_reference.check_sync(judged.table)
         self._hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
         if self.trainer.model.training:
             self.log.start()
-            self._judge_groups(self._whole_prompts(rows), judged.rewards)
+            self._judge_groups(self._seen_prompts(rows), judged.rewards)
             self._log_groups()
         return table
 
@@ -128,8 +128,8 @@ class Rollout:
                 found = seam.trl_generation(self.trainer, rows)
                 self.judge.settle()
                 judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
-            self.scores.check_sync(judged.table)
-            return replace(judged, table=self.scores(judged.table)) if scored else judged
+            self.old_and_reference.check_sync(judged.table)
+            return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
         generation = self._sample([row["prompt"] for row in rows])
         ids, prompts = generation.completion_ids, [row["prompt"] for row in rows]
         completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
@@ -141,13 +141,14 @@ class Rollout:
         truncated = self.settings.ends.truncated(generation.prompt_ids, ids)
         left_out = torch.tensor(truncated) & self.settings.mask_truncated
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
-        self.scores.check_sync(table)
-        table = self.scores(table) if scored else table
+        self.old_and_reference.check_sync(table)
+        table = self.old_and_reference(table) if scored else table
         rule = self._rule
         given = self.judge.rewards(rows, prompts, completions, ids)
         rewards = fill_unscored(given, rule.num_generations)
         advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
         table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
+        seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
         return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths)
@@ -159,6 +160,7 @@ class Rollout:
             seam.metrics_of(self.trainer)["sampling/temperature"].append(temperature)
         ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
         request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature)
+        self.sampler.load_weights(state.global_step)
         self.sampler.submit(request)
         return self.sampler.collect()
 
@@ -170,7 +172,7 @@ class Rollout:
 
     def _filtered(self, judged: Judged) -> Scored:
         """All groups, or those with signal alone."""
-        stats = self._judge_groups(self._whole_prompts(judged.rows), judged.rewards)
+        stats = self._judge_groups(self._seen_prompts(judged.rows), judged.rewards)
         if self.settings.group_filter != "drop":
             return judged.table
         self.log.used(int(stats.kept.sum()))
@@ -183,20 +185,21 @@ class Rollout:
         size, step, made = self._rule.num_generations, self.trainer.state.global_step, []
         supply, rule = self.order.further, self.settings.refill
         assert supply is not None
-        # what a sampler that does not tell it has kept is found by a pass, while the policy is the one that sampled
-        finds_kept = rule.may_carry and self.scores.finds_kept
+        # Where the sampler does not tell which tokens it kept, a pass finds them now, before the policy moves.
+        finds_kept = rule.max_staleness > 0 and self.old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
             copies = [dict(row) for row in prompts for _ in range(size)]
             judged = self.generate(copies[self.ranks.mine(len(copies))], scored=False)
-            if judged.table.model_inputs:
+            images = torch.tensor(float(bool(judged.table.model_inputs)), device=self.ranks.device)
+            if self.settings.by_trl and self.ranks.total(images) > 0:  # on all ranks, where any has one
                 raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
             made.append(judged)
-            kept = self._judge_groups(prompts, judged.rewards).kept
-            table = self.scores.with_kept(judged.table) if finds_kept else judged.table
+            live = self._judge_groups(prompts, judged.rewards).kept
+            table = self.old_and_reference.with_kept(judged.table) if finds_kept else judged.table
             if self.ranks.count > 1:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
-            return Groups(table, judged.rewards, (step,) * len(prompts)), kept
+            return Groups(table, judged.rewards, (step,) * len(prompts)), live
 
         supply.put(self._whole_prompts(rows))
         wanted = len(rows) * self.ranks.count // size
@@ -204,13 +207,13 @@ class Rollout:
         if made:
             self._record(made)
         self.carried = filled.carried
-        if self.carried is not None and rule.may_carry:
-            self.carried = replace(self.carried, table=self.scores.scored_everywhere(self.carried.table))
+        if self.carried is not None and rule.max_staleness > 0:
+            self.carried = replace(self.carried, table=self.old_and_reference.scored_everywhere(self.carried.table))
         self.log.refilled(filled)
         self._say_what_is_missing(filled, wanted)
         mine = self.ranks.mine(len(filled.groups.table))
         table = filled.groups.table.take(torch.arange(mine.start, mine.stop))
-        return self.scores(self._scaled(table, filled.groups.rewards))
+        return self.old_and_reference(self._scaled(table, filled.groups.rewards))
 
     def _scaled(self, table: Scored, rewards: Tensor) -> Scored:
         """With `scale_rewards: batch`, advantages divided by the std over the groups that are used alone.
@@ -225,11 +228,15 @@ class Rollout:
         return replace(table, advantages=self._rule.advantages(rewards)[mine].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], rewards: Tensor) -> GroupStats:
-        """What the groups of all ranks are worth, seen by the log and the curriculum."""
+        """What the groups of all ranks are worth, seen by the log and, with their prompts, by the curriculum."""
         stats = self.settings.groups.judge(rewards[:, self.settings.outcome])
         self.log.generated(stats)
         self.order.observe(prompts, stats)
         return stats
+
+    def _seen_prompts(self, rows: list[Row]) -> list[Row]:
+        """The prompts of all ranks, where the curriculum learns from them."""
+        return [] if self.order.curriculum.rates is None else self._whole_prompts(rows)
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
         """The prompts of all ranks, one row a group."""
@@ -265,8 +272,6 @@ class Rollout:
         metrics = seam.metrics_of(self.trainer)
         for name, value in figures.items():
             metrics[name].append(value)
-        for judged in made:
-            seam.keep_completions(self.trainer, judged.prompts, judged.completions, judged.rewards, judged.advantages)
 
     def _hand_out(self, judged: Judged) -> None:
         j = judged

@@ -148,7 +148,7 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As in TRL, with rows that rewards failed on, steps that were skipped, and pass rates, where there are any."""
+        """As in TRL, and also: rows on which rewards failed, skipped steps, pass rates."""
         logs.update(self.parts.figures(self.model.training))
         super().log(logs, start_time)
 

@@ -49,9 +49,11 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
         "temperature": torch.full((own,), trainer.temperature, device=ids.device),
         "policy_step": torch.full((own,), trainer.state.global_step, device=ids.device),
     }
-    lengths = [len(row) for row in tokens]
+    said = [row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)]  # an environment's own
+    written = mask & table["tool_mask"].bool() if "tool_mask" in table else mask
+    lengths = torch.where(counted, written.sum(1), (ids != seam.pad_token(trainer)).sum(1)).tolist()
     scored = as_scored({**table, **more}, own)
-    return Judged(rows, prompts[mine], completions[mine], truncated, scored, given, rewards, advantages, lengths)
+    return Judged(rows, said, completions[mine], truncated, scored, given, rewards, advantages, lengths)
 
 
 def as_scored(table: dict[str, Any], rows: int) -> Scored:
