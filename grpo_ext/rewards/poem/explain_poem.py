@@ -112,6 +112,8 @@ def explain_tones(verdict: Verdict, tones: Tones) -> list[str]:
 def explain_fault(fault: Fault, tones: Tones) -> str:
     if fault.character is None:
         return f"Position {fault.position}: the character is missing; wanted is {WANTED[fault.wanted]}."
+    if fault.wanted == NOTHING:
+        return f"Position {fault.position}: {fault.character} is too much."
     spoken = SPOKEN[tones_of(fault.character, tones)]
     return f"Position {fault.position}: {fault.character} is {spoken}; wanted is {WANTED[fault.wanted]}."
 
