@@ -9,7 +9,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import DEAD, GROUPS, oracle, train
+from scripted_groups import DEAD, GROUP, GROUPS, fixed_completion, oracle, prompt_of, train
 
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.refill import fresh
@@ -53,6 +53,20 @@ def test_refill_has_the_gradients_of_the_live_groups(tiny_folder, tmp_path, loss
     assert (first["groups/all_wrong"], first["groups/all_right"], first["groups/mixed"]) == (1 / 8, 2 / 8, 5 / 8)
     assert (first["groups/refilled"], first["groups/carried"], first["groups/missing"]) == (4, 1, 0)
     assert (second["groups/reused"], third["groups/reused"], third["groups/carried"]) == (1, 1, 0)
+
+
+def test_figures_of_a_step_are_of_all_that_was_generated_for_it(tiny_folder, tmp_path):
+    """Of both rounds together, those whose groups were not used, too."""
+    trainer, _ = train(tiny_folder, tmp_path, group_filter="refill")
+    words = trainer.processing_class
+    lengths = [
+        len(fixed_completion(words(prompt_of(number))["input_ids"], nth, len(words), words.eos_token_id))
+        for number in (*CALLS[0], *CALLS[1])
+        for nth in range(GROUP)
+    ]
+    first = trainer.state.log_history[0]
+    assert first["completions/mean_length"] == pytest.approx(sum(lengths) / len(lengths))
+    assert (first["completions/min_length"], first["completions/max_length"]) == (min(lengths), max(lengths))
 
 
 def test_without_staleness_nothing_is_generated_in_excess(tiny_folder, tmp_path):
