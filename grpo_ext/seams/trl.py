@@ -1,35 +1,28 @@
-"""The private side of TRL's `GRPOTrainer`: everything that this package asks of it beside its public attributes."""
+"""The private side of TRL's `GRPOTrainer`: its state, generation, batches and logs; scoring is in `scoring.py`."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-import trl.trainer.utils as trl_utils
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
-from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import (
     shuffle_sequence_dict,
     split_pixel_values_by_grid,
     split_tensor_dict,
     unsplit_pixel_values_by_grid,
-    use_adapter,
 )
 
-from grpo_ext.objective.logprob import Projection
-from grpo_ext.scoring.head import Head, PassOutput, RunModel
 from grpo_ext.seams.replace import replaced
 from grpo_ext.seams.version import CURRENT
-from grpo_ext.step.records import Scored, Scores
 
 Row = dict[str, Any]
 
@@ -39,94 +32,9 @@ def mode_of(trainer: Any) -> str:
     return "train" if trainer.model.training else "eval"
 
 
-def metrics_of(trainer: Any, mode: str | None = None) -> dict[str, list[float]]:
-    """The figures that TRL averages at its next log; of the mode of now where none is named."""
-    return trainer._metrics[mode or mode_of(trainer)]
-
-
-# ---- scoring
-
-
-class _StandIn:
-    """In place of TRL's `_ChunkedLogProbFunction`, with its signature."""
-
-    def __init__(self, head: Head, original: Any):
-        self.head, self.original = head, original
-
-    def apply(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        temperature: float,
-        chunk_size: int,
-        softcap: float | None = None,
-        scale: float = 1.0,
-        outputs: tuple[str, ...] = (),
-    ) -> Any:
-        params = self.head.params
-        if not params.restricted and (hidden.device.type != "cpu" or not self.head.compact) and self.original:
-            return self.original.apply(
-                hidden, weight, bias, targets, params.temperature, chunk_size, softcap, scale, outputs
-            )
-        logps, entropy = self.head(hidden, weight, bias, targets, Projection(scale, softcap))
-        return logps, entropy if "entropy" in outputs else None, None, None, None
-
-
-@contextmanager
-def scoring_with(head: Head) -> Iterator[None]:
-    """Let a model's fused head score with `head`."""
-    stand_in = _StandIn(head, trl_utils._ChunkedLogProbFunction)
-    compact = head.compact or head.params.restricted
-    with replaced(trl_utils, **CURRENT.head_globals(stand_in, compact, getattr(trl_utils, "_use_triton", None))):
-        yield
-
-
-def run_model(accelerator: Accelerator) -> RunModel:
-    """Calls a model that has TRL's fused head."""
-
-    def run(model: Any, head: Head, labels: Tensor, **inputs: Any) -> PassOutput:
-        with accelerator.autocast(), scoring_with(head):
-            return model(**inputs, labels=labels, fused_lm_head=True)
-
-    return run
-
-
-def score_images(trainer: Any) -> Callable[..., Scores]:
-    """Scores a table with images as TRL does, in rectangles, with our head."""
-
-    def score(model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool) -> Scores:
-        with scoring_with(head):
-            logps, entropies, aux = trainer._get_per_token_logps_and_entropies(
-                model,
-                table.input_ids,
-                table.attention_mask,
-                table.width,
-                block,
-                compute_entropy=True,
-                compute_aux_loss=aux_loss,
-                **table.model_inputs,
-            )
-        return Scores(logps, entropies, aux)
-
-    return score
-
-
-@contextmanager
-def reference_of(trainer: Any) -> Iterator[Any]:
-    """The model that the reference's log-probs are of: one of its own, or the policy without its adapter."""
-    if trainer.ref_model is not None:
-        yield trainer.ref_model
-        return
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
-        yield trainer.model
-
-
-def without_checkpointing(trainer: Any) -> AbstractContextManager[None]:
-    """No gradient checkpointing within, which a pass without gradient has no use for."""
-    return disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs)
+def metrics_of(trainer: Any) -> dict[str, list[float]]:
+    """The figures that TRL averages at its next log, in training or in evaluation."""
+    return trainer._metrics[mode_of(trainer)]
 
 
 # ---- generation

@@ -17,6 +17,7 @@ from grpo_ext.objective.correction import sampler_correction
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
+from grpo_ext.seams.scoring import reference_of, without_checkpointing
 from grpo_ext.step.metrics import StepStats
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
@@ -45,7 +46,7 @@ class OldAndReference:
 
     def __call__(self, table: Scored) -> Scored:
         """The table with `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where needed."""
-        with torch.no_grad(), seam.without_checkpointing(self.trainer):
+        with torch.no_grad(), without_checkpointing(self.trainer):
             outlives = self.outlives and self.trainer.model.training
             if outlives or self.corrects or (self.finds_kept and self.trainer.beta):
                 table = self._old(table)
@@ -57,7 +58,7 @@ class OldAndReference:
 
     def with_kept(self, table: Scored) -> Scored:
         """The table with `old_per_token_logps` and `kept`, which a pass finds before the policy moves on."""
-        with torch.no_grad(), seam.without_checkpointing(self.trainer):
+        with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)
 
     def check_sync(self, table: Scored) -> None:
@@ -97,7 +98,7 @@ class OldAndReference:
         share = -(-len(rows) // ranks.count)
         places = torch.arange(ranks.index * share, (ranks.index + 1) * share).clamp(max=len(rows) - 1)
         mine = table.take(rows[places], trim=False).on(ranks.device)  # all ranks score equally many
-        with torch.no_grad(), seam.without_checkpointing(self.trainer):
+        with torch.no_grad(), without_checkpointing(self.trainer):
             logps = self.scorer.score(self.trainer.model, mine, self._block).logps
         found = torch.cat(ranks.gather_objects([logps.cpu()]))[: len(rows)]
         old = torch.full((len(table), table.width), torch.nan) if old is None else old.cpu()
@@ -121,7 +122,7 @@ class OldAndReference:
             return table
         if self.scorer.params.truncated and table.kept is None:
             raise RuntimeError("The reference came to be scored before it is known which tokens the policy kept.")
-        with seam.reference_of(self.trainer) as model:
+        with reference_of(self.trainer) as model:
             logps = self.scorer.score(model, table, self._block).logps
         return replace(table, ref_per_token_logps=logps)
 

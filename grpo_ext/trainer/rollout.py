@@ -130,8 +130,9 @@ class Rollout:
                 judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
             self.old_and_reference.check_sync(judged.table)
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
-        generation = self._sample([row["prompt"] for row in rows])
-        ids, prompts = generation.completion_ids, [row["prompt"] for row in rows]
+        prompts = [row["prompt"] for row in rows]
+        generation = self._sample(prompts)
+        ids = generation.completion_ids
         completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
         rows = [
             {**row, **{name: v[i] if isinstance(v, list) else v for name, v in generation.extra_fields.items()}}

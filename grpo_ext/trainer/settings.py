@@ -22,6 +22,7 @@ from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, check_separate, refuse_pa
 from grpo_ext.scoring.prompts_once import keeps_all
 from grpo_ext.scoring.scorer import Layout, Scorer
 from grpo_ext.seams import trl as seam
+from grpo_ext.seams.scoring import run_model, score_images
 from grpo_ext.step.cut import CutRule
 from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.judge import AdvantageRule, EndRule
@@ -214,7 +215,7 @@ def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: boo
     Raises:
         ValueError: if rows are to be packed and the model lets them see each other.
     """
-    run, accelerator = seam.run_model(trainer.accelerator), trainer.accelerator
+    run, accelerator = run_model(trainer.accelerator), trainer.accelerator
 
     def separate(model: Any) -> None:
         check_packed(run, model, trainer)
@@ -225,7 +226,7 @@ def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: boo
             check = separate
         else:
             separate(accelerator.unwrap_model(trainer.model))
-    return Scorer(run, params, layout, moves, seam.score_images(trainer), check)
+    return Scorer(run, params, layout, moves, score_images(trainer), check)
 
 
 def check_packed(run: RunModel, model: Any, trainer: Any) -> None:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(REPO / "benchmarks"))
 from step_bench import Bench
 from step_work import Case
 
-from grpo_ext.seams.trl import run_model
+from grpo_ext.seams.scoring import run_model
 from grpo_ext.trainer.settings import check_packed
 
 # completions of 4 to 60 tokens after prompts of 10 to 40
