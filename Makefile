@@ -1,6 +1,7 @@
 # make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
 # make test   set up .venv if needed, run all tests
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
+# make wheel  build a wheel, install it into an environment of its own, import every module and run a short demo there
 # make lint   ruff, check and format
 # make types  mypy, over the package
 PYTHON ?= python3
@@ -10,7 +11,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm lint types format clean help
+.PHONY: demo test test-fast vllm wheel lint types format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -66,6 +67,32 @@ $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
 
 vllm: $(VLLM)/.ready
 	@start=$$(date +%s); OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s"
+
+# Outside of the checkout, so that nothing of it is found; torch in the build that the tests use.
+wheel: $(READY)
+	@start=$$(date +%s); set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(BIN)/python -m build -o $$work/dist . >$$work/log || { cat $$work/log; exit 1; }; \
+	$(PYTHON) -m venv $$work/venv; \
+	version=$$($(BIN)/python -c "import torch; print(torch.__version__)"); \
+	$$work/venv/bin/python -m pip install -q -c constraints.txt "torch==$$version" $$work/dist/*.whl; \
+	mkdir $$work/empty; cd $$work/empty; \
+	$$work/venv/bin/python -c "$$IMPORT_ALL"; \
+	$$work/venv/bin/grpo-ext demo --max_steps 3; \
+	test "$$(ls)" = runs; \
+	echo "== wheel: $$(( $$(date +%s) - start )) s"
+
+define IMPORT_ALL
+import importlib, pkgutil, grpo_ext
+names = [m.name for m in pkgutil.walk_packages(grpo_ext.__path__, "grpo_ext.") if not m.name.endswith("__main__")]
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "vllm":
+            raise
+print(len(names), "modules imported from", grpo_ext.__path__[0])
+endef
+export IMPORT_ALL
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
