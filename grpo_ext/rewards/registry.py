@@ -1,11 +1,13 @@
 """The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`.
 
-@register("brief", examples=[Example("ok", 1.0), Example("much too long", 0.0)])
-def brief(completions, *, limit: int = 5):
-    "1 where the completion has at most `limit` characters."
-    return [float(len(text) <= limit) for text in completions]
+For example::
 
-build("brief", limit=80)(completions=["..."])
+    @register("brief", examples=[Example("ok", 1.0), Example("much too long", 0.0)])
+    def brief(completions, *, limit: int = 5):
+        "1 where the completion has at most `limit` characters."
+        return [float(len(text) <= limit) for text in completions]
+
+    build("brief", limit=80)(completions=["..."])
 """
 
 import copyreg
