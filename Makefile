@@ -83,7 +83,7 @@ wheel: $(READY)
 	$$work/venv/bin/python -m pip install -q -c constraints.txt "torch==$$version" $$work/dist/*.whl; \
 	mkdir $$work/empty; cd $$work/empty; \
 	$$work/venv/bin/python -c "$$IMPORT_ALL"; \
-	$$work/venv/bin/grpo-ext demo --max_steps 3; \
+	OMP_NUM_THREADS=1 $$work/venv/bin/grpo-ext demo --max_steps 3; \
 	test "$$(ls)" = runs; \
 	echo "== wheel: $$(( $$(date +%s) - start )) s"
 
