@@ -4,8 +4,9 @@
     python tests/rewards/poem/build_rhyme_book.py
 
 Sources: `Qieyun/rhyme_book.csv` of the `qieyun` distribution (CC0), and the character tables of OpenCC (Apache-2.0).
-Written are, in `grpo_ext/rewards/poem`, `data/pingshui.txt`, the characters of each group as the 廣韻 writes them, `data/variants.txt`, which leads
-from other writings (simplified, modern, regional) to those, and `data/simplified.txt`, from traditional to simplified.
+Written are, in `grpo_ext/rewards/poem/data`: `pingshui.txt`, the characters of each group as the 廣韻 writes them;
+`variants.txt`, which leads from other writings (simplified, modern, regional) to those; `simplified.txt`, from traditional to
+simplified.
 All are sorted, so that a rebuild shows as a diff.
 """
 
