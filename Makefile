@@ -42,12 +42,15 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 demo: $(READY)
 	@start=$$(date +%s); $(BIN)/grpo-ext demo && echo "== demo: $$(( $$(date +%s) - start )) s"
 
+# A worker a core, at most four, of one thread each: two threads of a tiny model wait for each other longer than they work.
+WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
 test: $(READY)
-	@start=$$(date +%s); $(BIN)/python -m pytest && echo "== tests: $$(( $$(date +%s) - start )) s"
+	@start=$$(date +%s); $(WORKERS) && echo "== tests: $$(( $$(date +%s) - start )) s"
 
 # make test-fast   the core suite, without the tests that train or start processes
 test-fast: $(READY)
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(WORKERS) -m "not slow"
 
 # The CPU build of torch on every machine: these tests are of vLLM's CPU backend. vLLM has engines of its own beside pytest's
 # process, so that a core is left to each.

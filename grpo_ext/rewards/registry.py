@@ -117,7 +117,7 @@ def lookup(name: str) -> Registration:
 
 
 def explaining(name: str) -> Registration | None:
-    """The registration of `name`; `None` where it explains nothing, or is not to be had here."""
+    """The registration of `name`; `None` where it explains nothing, or a package that it needs is missing."""
     announce_entry_points()
     if name not in _registered and name not in _lazy:
         return None
