@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,10 +98,14 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return only_reward_of(name, options)
     if ":" in name and not Path(name).exists():
         return dotted(name, options)
-    if "/" in name or Path(name).is_dir():
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).is_dir():
         if options:
             raise ValueError(f"The reward model {name!r} takes no options, but has {', '.join(options)}.")
         return name
+    if "/" in name:
+        raise ValueError(
+            f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME."
+        )
     return build(name, **options)  # which says that there is none, and what is near
 
 
