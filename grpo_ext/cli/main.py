@@ -25,6 +25,7 @@ import warnings
 from importlib import import_module
 
 from grpo_ext import __version__
+from grpo_ext.common.devices import wait_calmly
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
@@ -47,6 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
+    wait_calmly()
     debug, words = split_debug(sys.argv[1:] if words is None else words)
     parser = make_parser()
     args, rest = parser.parse_known_args(words)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # what says how threads wait for each other
 
 
 def gpu_is_there() -> bool:
@@ -20,3 +24,23 @@ def accelerator_is_there() -> bool:
     import torch
 
     return torch.accelerator.is_available()
+
+
+def wait_calmly() -> None:
+    """Without a GPU, let threads sleep while they wait for each other, if the user has not chosen and torch is not loaded yet.
+
+    They spin otherwise, and beside another busy process a training step takes ten times as long. How many there are does not
+    depend on what else runs: sums would round otherwise, and a run that goes on would not be the same to the bit.
+    """
+    if not (any(name in os.environ for name in WAITING) or gpu_is_there() or "torch" in sys.modules):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+def how_threads_wait() -> str:
+    """So many threads, and what to do about them where they spin."""
+    import torch
+
+    count = torch.get_num_threads()
+    spin = count > 1 and not any(name in os.environ for name in WAITING)
+    words = ", which spin while they wait: beside other work, set OMP_WAIT_POLICY=PASSIVE before Python starts"
+    return f"{count} thread{'s' * (count > 1)}{words if spin else ''}"

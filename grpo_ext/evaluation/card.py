@@ -64,7 +64,10 @@ def add_to_card(
         gains: as `gained` gives them.
         recipe: the values of `recipe.yaml`.
     """
-    asked = [[r["name"], f"{r['weight']:g}", json.dumps(r.get("options", {}), default=str)] for r in rewards]
+    asked = [
+        [r["name"], f"{r['weight']:g}", json.dumps(r["options"], default=str) if r.get("options") else ""]
+        for r in rewards
+    ]
     lines = ["### Rewards", "", *table(["reward", "weight", "options"], asked), ""]
     if gains:
         lines += ["### Result", "", *table(["", "first", "last"], gains), ""]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.devices import wait_calmly
 from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -34,6 +35,7 @@ def run_training(
         The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
         where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
+    wait_calmly()
     code, recipe = _train(words, load, make_trainer)
     leave_ranks()  # here, where the trainer is out of scope
     if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":

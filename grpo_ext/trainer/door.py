@@ -11,7 +11,7 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
-from grpo_ext.common.devices import settings_here
+from grpo_ext.common.devices import how_threads_wait, settings_here
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.evaluation.card import add_to_card, draw_curves, gained
@@ -122,10 +122,11 @@ def first_lines(trainer: Any) -> str:
     backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
     where = "1 rank" if ranks == 1 else f"{ranks} ranks ({accelerator.distributed_type.value}{backend})"
     weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
+    threads = f" with {how_threads_wait()}" if accelerator.device.type == "cpu" else ""
     groups = args.generation_batch_size // args.num_generations
     generation, training = describe(trainer)
     return (
-        f"{where}, {sharding(trainer)}, on {accelerator.device.type}\n"
+        f"{where}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
         f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}\n"
         f"each generation: {groups} prompts x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
