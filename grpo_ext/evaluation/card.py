@@ -64,10 +64,8 @@ def add_to_card(
         gains: as `gained` gives them.
         recipe: the values of `recipe.yaml`.
     """
-    asked = [
-        [r["name"], f"{r['weight']:g}", json.dumps(r["options"], default=str) if r.get("options") else ""]
-        for r in rewards
-    ]
+    options = [json.dumps(reward.get("options", {}), default=str).strip("{}") for reward in rewards]
+    asked = [[r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)]
     lines = ["### Rewards", "", *table(["reward", "weight", "options"], asked), ""]
     if gains:
         lines += ["### Result", "", *table(["", "first", "last"], gains), ""]

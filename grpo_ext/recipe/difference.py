@@ -35,8 +35,9 @@ def save_recipe(recipe: Recipe, folder: Path) -> None:
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """The values of a recipe as its file, but for where the run goes on from."""
-    kept = {key: value for key, value in values.items() if key not in ("resume", "resume_from_checkpoint")}
+    """The values of a recipe as its file, but for where the run goes on from, and secrets."""
+    left_out = ("resume", "resume_from_checkpoint", "hub_token")
+    kept = {key: value for key, value in values.items() if key not in left_out}
     return yaml.safe_dump(_plain(kept), allow_unicode=True, sort_keys=False)
 
 

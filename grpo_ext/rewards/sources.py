@@ -98,7 +98,7 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return only_reward_of(name, options)
     if ":" in name and not Path(name).exists():
         return dotted(name, options)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) or Path(name).is_dir():
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or Path(name).is_dir():
         if options:
             raise ValueError(f"The reward model {name!r} takes no options, but has {', '.join(options)}.")
         return name

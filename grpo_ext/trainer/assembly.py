@@ -29,7 +29,7 @@ from grpo_ext.step.judge import outcome_index
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.door import Door, check_prompt, columns_of, rewards_of
 from grpo_ext.trainer.evaluation import outcome_of
-from grpo_ext.trainer.judging import Judge
+from grpo_ext.trainer.judging import Deferring, Judge
 from grpo_ext.trainer.leaving import Leaving
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.old_and_reference import OldAndReference
@@ -77,7 +77,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     """
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
     if columns := trainer.rollout_func is None and columns_of(trainer.train_dataset):
-        check_columns(trainer.reward_funcs, columns)
+        check_columns([r.guard.reward if isinstance(r, Deferring) else r for r in trainer.reward_funcs], columns)
     for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
         check_prompt(rows)
     schedule = settings.schedule_of(args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from grpo_ext.evaluation.card import add_to_card, draw_curves, gained
 from grpo_ext.recipe.arguments import argument_values
 from grpo_ext.recipe.difference import SAVED, as_yaml
 from grpo_ext.samplers.hf import HFSampler, how_it_generates
-from grpo_ext.trainer.judging import Deferring, describe_rewards
+from grpo_ext.trainer.judging import describe_rewards
 
 logger = logging.getLogger(__name__)
 # What TRL and transformers set by themselves.
@@ -26,6 +27,7 @@ DERIVED = (
     "accelerator_config", "activation_checkpointing", "dataloader_pin_memory", "debug", "disable_tqdm", "generation_batch_size",
     "pad_to_multiple_of",
 )  # fmt: skip
+TOLD = ("learning_rate", "per_device_train_batch_size", "num_generations")  # also where they are the defaults
 
 
 class Door(TrainerCallback):
@@ -54,9 +56,10 @@ class Door(TrainerCallback):
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
-            draw_curves(Path(args.output_dir))
+            with suppress(ImportError):  # no matplotlib
+                draw_curves(Path(args.output_dir))
             self.trainer.create_model_card()
-        except (OSError, ImportError) as error:
+        except OSError as error:
             logger.warning(f"The model's card could not be written: {error}")
         for name, first, last in gained(state.log_history, self.trainer.reward_func_names):
             print(f"{name}: {first} -> {last}")
@@ -90,29 +93,20 @@ def check_prompt(rows: Any) -> None:
 
 
 def as_given(trainer: Any) -> dict[str, Any]:
-    """Model, arguments and rewards of a trainer as the values of a recipe, without those that have their defaults."""
+    """Model, arguments and rewards of a trainer as the values of a recipe, without most that have their defaults."""
     args, known = trainer.args, rewards_of(trainer)
     name, usual = trainer.model.config.name_or_path, settings_here(None, None).items()
     found: dict[str, Any] = {"model_name_or_path": name} if name else {}
     found |= {"use_peft": True} if hasattr(trainer.model, "peft_config") else {}
-    found |= {"task": "prompts", "reward_funcs": list(map(as_spec, trainer.reward_funcs, known))}
-    found["reward_weights"] = [reward["weight"] for reward in known]
+    found |= {"task": "prompts", "reward_funcs": [], "reward_weights": [reward["weight"] for reward in known]}
+    for reward in known:  # a function that is not registered is known by its name alone
+        spec = {"name": reward.get("reward", reward["name"]), "label": reward["name"], **reward.get("options", {})}
+        found["reward_funcs"].append(spec if "reward" in reward else reward["name"])
     if args.steps_per_generation != args.gradient_accumulation_steps:
         found["steps_per_generation"] = args.steps_per_generation
+    found |= {key: getattr(args, key) for key in TOLD}
     values = argument_values(args, set()).items()
     return {**found, **{k: v for k, v in values if k not in DERIVED and v != [] and (k, v) not in usual}}
-
-
-def as_spec(reward: Any, known: dict[str, Any]) -> Any:
-    """A reward as a recipe names it."""
-    if "reward" in known:
-        label = {"label": known["name"]} if known["name"] != known["reward"] else {}
-        return {"name": known["reward"], **known["options"], **label} if known["options"] or label else known["reward"]
-    if hasattr(reward, "config"):
-        return reward.config.name_or_path
-    function = reward.guard.reward if isinstance(reward, Deferring) else reward
-    function = getattr(function, "func", function)
-    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def first_lines(trainer: Any) -> str:
