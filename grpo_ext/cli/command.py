@@ -37,3 +37,20 @@ def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, 
     parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file of `key: value` lines")
     parser.set_defaults(takes_overrides=True)
     return parser
+
+
+def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
+    """Reads a number of at least `least`, as argparse's `type`."""
+
+    def read(text: str) -> Any:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = least - 1
+        if not number >= least:
+            raise argparse.ArgumentTypeError(
+                f"{'a whole' if kind is int else 'a'} number of at least {least}, not {text!r}"
+            )
+        return number
+
+    return read

@@ -78,15 +78,10 @@ def print_evaluation(found: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from grpo_ext.evaluation.table import difference_rows, figure_rows
+    from grpo_ext.evaluation.table import difference_rows, print_figures
 
     console = Console()
-    table = Table("", "", title=f"{len(found['rows'])} held-out rows, mean ± standard error")
-    for name in found["summaries"]:
-        table.add_column(escape(name), justify="right", overflow="fold")
-    for row in figure_rows(list(found["summaries"].values())):
-        table.add_row(*row)
-    console.print(table)
+    print_figures(found["summaries"], len(found["rows"]))
     for comparison in found["comparisons"]:
         title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
         table = Table("", "", Column("difference", justify="right"), title=escape(title))

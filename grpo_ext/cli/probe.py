@@ -11,11 +11,10 @@ are written as one JSON object a prompt. Every key of a recipe can be set as --k
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.cli.command import add_recipe_command, at_least
 
 if TYPE_CHECKING:
     from grpo_ext.curriculum.group_sizes import Estimate, Expectation
@@ -29,17 +28,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add("--samples", type=at_least(2), default=16, metavar="K", help="completions a prompt (default 16)")
     add("--batch_size", type=at_least(1), default=64, metavar="B", help="completions decoded at once (default 64)")
     add("--output", metavar="FILE", help="for the pass rates (default: pass_rates.jsonl in the recipe's output_dir)")
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """Reads a whole number of at least `least`."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed, got {text!r}")
-        return int(text)
-
-    return read
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,8 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import get_last_checkpoint
-
 from grpo_ext.demo.before_and_after import print_report
 from grpo_ext.demo.known import Demo
 from grpo_ext.demo.stages import Stages
@@ -49,11 +47,9 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0) -> None:
         checked_launch("grpo_ext.sft", sft_path, sft_words, sft.run.accelerate_config)
 
     def train(begun: bool) -> None:
-        resume = get_last_checkpoint(str(trained)) if begun and trained.is_dir() else None
-        if resume is None:
+        if not begun:
             shutil.rmtree(trained, ignore_errors=True)
-        more = words(resume_from_checkpoint=resume) if resume else []
-        checked_launch("grpo_ext.train", recipe_path, [*train_words, *more], recipe.run.accelerate_config)
+        checked_launch("grpo_ext.train", recipe_path, train_words, recipe.run.accelerate_config)
 
     def evaluate(model: Path, name: str) -> None:
         found = evaluate_recipe(recipe, str(model), num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)

@@ -27,6 +27,19 @@ def figure_rows(summaries: list[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
+def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
+    """Print the figures of models, each a column, on so many held-out rows."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    columns = [Column(escape(name), justify="right", overflow="fold") for name in summaries]
+    found = Table("", "", *columns, title=f"{count} held-out rows, mean ± standard error")
+    for row in figure_rows(list(summaries.values())):
+        found.add_row(*row)
+    Console().print(found)
+
+
 def difference_rows(comparison: dict[str, Any]) -> list[list[str]]:
     """A row a difference: its part, its name, and its mean with the interval."""
     return [
