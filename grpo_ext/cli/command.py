@@ -43,14 +43,9 @@ def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
     """Reads a number of at least `least`, as argparse's `type`."""
 
     def read(text: str) -> Any:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = least - 1
-        if not number >= least:
-            raise argparse.ArgumentTypeError(
-                f"{'a whole' if kind is int else 'a'} number of at least {least}, not {text!r}"
-            )
+        if not (number := kind(text)) >= least:
+            raise ValueError(text)
         return number
 
+    read.__name__ = f"number of at least {least}"  # argparse: "invalid number of at least 2 value: '1'"
     return read

@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     most = "completions in the page, about; of more, a share of the prompts is taken (default 50000)"
     add("--max_completions", type=at_least(0), default=50_000, metavar="N", help=most)
     every = "look for new lines every so many seconds (default 10) and renew the page"
-    add("--watch", type=at_least(1, float), nargs="?", const=10.0, metavar="SECONDS", help=every)
+    add("--watch", type=at_least(0, float), nargs="?", const=10.0, metavar="SECONDS", help=every)
 
 
 def run(args: argparse.Namespace) -> int:
