@@ -29,18 +29,14 @@ def accelerator_is_there() -> bool:
 def wait_calmly() -> None:
     """Without a GPU, let threads sleep while they wait for each other, if the user has not chosen and torch is not loaded yet.
 
-    They spin otherwise, and beside another busy process a training step takes ten times as long. How many there are does not
-    depend on what else runs: sums would round otherwise, and a run that goes on would not be the same to the bit.
+    They spin otherwise, and beside another busy process a training step takes ten times as long.
     """
     if not (any(name in os.environ for name in WAITING) or gpu_is_there() or "torch" in sys.modules):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
-def how_threads_wait() -> str:
+def how_threads_wait(count: int) -> str:
     """So many threads, and what to do about them where they spin."""
-    import torch
-
-    count = torch.get_num_threads()
-    spin = count > 1 and not any(name in os.environ for name in WAITING)
-    words = ", which spin while they wait: beside other work, set OMP_WAIT_POLICY=PASSIVE before Python starts"
-    return f"{count} thread{'s' * (count > 1)}{words if spin else ''}"
+    if count == 1 or any(name in os.environ for name in WAITING):
+        return f"{count} thread{'s' * (count > 1)}"
+    return f"{count} threads, which spin while they wait: beside other work, set OMP_WAIT_POLICY=PASSIVE before Python starts"

@@ -25,12 +25,7 @@ NUM_SAMPLES = 8
 def run_demo(demo: Demo, folder: Path, seed: int = 0) -> None:
     """Run all stages that are not done yet, and print the report.
 
-    Args:
-        folder: of everything that the demo writes.
-        seed: of the model, the demonstrations and both trainings.
-
-    Raises:
-        RuntimeError: if a training command fails.
+    `seed` is that of the model, the demonstrations and both trainings. `RuntimeError` if a training command fails.
     """
     recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
     warm, trained = folder / "warm_start", folder / "grpo"

@@ -23,9 +23,7 @@ class Stages:
     A stage's fingerprint covers its own inputs and the fingerprints of all stages before it, so a changed recipe redoes
     what depends on it and nothing else.
 
-    Args:
-        folder: of the job.
-        total: number of stages, for the headings.
+    `total` is the number of stages, for the headings.
     """
 
     folder: Path
@@ -37,10 +35,8 @@ class Stages:
     def run(self, name: str, inputs: Any, work: Callable[[bool], None]) -> None:
         """Run `work` unless this stage is done.
 
-        Args:
-            name: of the stage.
-            inputs: what it is made from, as JSON values.
-            work: does it; told whether it was begun before with the same inputs, and may go on from there.
+        `inputs` are what it is made from, as JSON values. `work` is told whether it was begun before with the same inputs, and
+        may go on from there.
         """
         self._chain = hashlib.sha256(json.dumps([self._chain, name, inputs], sort_keys=True).encode()).hexdigest()
         try:

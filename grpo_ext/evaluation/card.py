@@ -22,19 +22,12 @@ FEWEST = 10  # logs of training that make a curve
 
 
 def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """What a run began and ended with: name, first, last.
+    """What a run began and ended with, by its log: name, first, last.
 
-    Args:
-        history: what the trainer logged.
-        names: of the rewards.
-
-    Returns:
-        Rewards in training as means of the first and the last tenth of the logs, and the figures of held-out rows at the
-        first and the last evaluation, with their standard errors.
+    Rewards in training, each of `names` where there are several, are means of the first and the last tenth of the logs.
     """
     rows = []
-    means = [f"rewards/{name}/mean" for name in names]
-    for key in ("reward", *(means if len(means) > 1 else ())):
+    for key in ("reward", *(f"rewards/{name}/mean" for name in names if len(names) > 1)):
         values = [row[key] for row in history if isinstance(row.get(key), float | int)]
         some = len(values) // 10 or 1
         if len(values) > 1:
@@ -56,23 +49,14 @@ def draw_curves(folder: Path) -> None:
 def add_to_card(
     folder: Path, rewards: list[dict[str, Any]], gains: list[list[str]], recipe: Mapping[str, Any]
 ) -> None:
-    """Put the run's part into the card that TRL has written, before its versions.
-
-    Args:
-        folder: of the run.
-        rewards: name and weight of each, and its options.
-        gains: as `gained` gives them.
-        recipe: the values of `recipe.yaml`.
-    """
+    """Put rewards, what `gained` says, curves and the values of `recipe.yaml` into the card that TRL has written."""
     options = [json.dumps(reward.get("options", {}), default=str).strip("{}") for reward in rewards]
     asked = [[r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)]
-    lines = ["### Rewards", "", *table(["reward", "weight", "options"], asked), ""]
-    if gains:
-        lines += ["### Result", "", *table(["", "first", "last"], gains), ""]
-    if (folder / CURVES).exists():
-        lines += [f"![Curves of the run]({CURVES})", ""]
-    lines += ["### Recipe", "", "Trained with grpo_ext; every value that is not its default:", ""]
-    part = "\n".join(lines) + "\n" + indent(as_yaml(recipe), "    ") + "\n"
-    text = (folder / CARD).read_text(encoding="utf-8")
-    before, mark, after = text.partition("### Framework versions")
-    write_atomically(folder / CARD, before + part + mark + after if mark else f"{text}\n\n{part}")
+    curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""
+    lines = [
+        "### Rewards", "", *table(["reward", "weight", "options"], asked), "",
+        "### Result", "", *table(["", "first", "last"], gains), "", curves, "",
+        "### Recipe", "", "Trained with grpo_ext; every value that is not its default:", "", indent(as_yaml(recipe), "    "),
+    ]  # fmt: skip
+    before, mark, after = (folder / CARD).read_text(encoding="utf-8").partition("### Framework versions")
+    write_atomically(folder / CARD, before + "\n".join(lines) + f"\n{mark}{after}")

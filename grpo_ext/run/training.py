@@ -20,9 +20,7 @@ from grpo_ext.vllm import EngineFailure
 
 
 def run_training(
-    words: list[str] | None,
-    load: Callable[[str | None, list[str]], Any],
-    make_trainer: Callable[[Any], Any],
+    words: list[str] | None, load: Callable[[str | None, list[str]], Any], make_trainer: Callable[[Any], Any]
 ) -> int:
     """Train as a recipe says, and save.
 

@@ -76,7 +76,8 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
         ValueError: for arguments that do not go with the model, the data set, the sampler or the ranks.
     """
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
-    if columns := trainer.rollout_func is None and columns_of(trainer.train_dataset):
+    columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # which TRL drops
+    if columns and trainer.rollout_func is None:
         check_columns([r.guard.reward if isinstance(r, Deferring) else r for r in trainer.reward_funcs], columns)
     for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
         check_prompt(rows)
@@ -145,22 +146,9 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     leaving = Leaving(trainer, finite, checkpoints, monitor, log)
     checkpoints.parts["leaving"] = leaving
     return Parts(
-        sampler,
-        scorer,
-        order,
-        judge,
-        samples,
-        rollout,
-        feed,
-        cutting,
-        update,
-        finite,
-        checkpoints,
-        leaving,
-        log,
-        Door(trainer, recipe),
-        monitor,
-    )
+        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, leaving, log,
+        Door(trainer, recipe), monitor,
+    )  # fmt: skip
 
 
 def callbacks_of(trainer: Any) -> list[TrainerCallback]:

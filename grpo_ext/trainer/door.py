@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.trainer_callback import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
@@ -27,7 +27,12 @@ DERIVED = (
     "accelerator_config", "activation_checkpointing", "dataloader_pin_memory", "debug", "disable_tqdm", "generation_batch_size",
     "pad_to_multiple_of",
 )  # fmt: skip
-TOLD = ("learning_rate", "per_device_train_batch_size", "num_generations")  # also where they are the defaults
+TOLD = (
+    "learning_rate",
+    "per_device_train_batch_size",
+    "steps_per_generation",
+    "num_generations",
+)  # also where they are the defaults
 
 
 class Door(TrainerCallback):
@@ -56,8 +61,7 @@ class Door(TrainerCallback):
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
-            with suppress(ImportError):  # no matplotlib
-                draw_curves(Path(args.output_dir))
+            draw_curves(Path(args.output_dir))
             self.trainer.create_model_card()
         except OSError as error:
             logger.warning(f"The model's card could not be written: {error}")
@@ -66,7 +70,7 @@ class Door(TrainerCallback):
         print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
     def add_to_card(self) -> None:
-        """Put the run's part into the card that TRL has written."""
+        """Put what the run knows into the card that TRL has written."""
         gains = gained(self.trainer.state.log_history, self.trainer.reward_func_names)
         add_to_card(Path(self.trainer.args.output_dir), rewards_of(self.trainer), gains, self.recipe)
 
@@ -102,8 +106,6 @@ def as_given(trainer: Any) -> dict[str, Any]:
     for reward in known:  # a function that is not registered is known by its name alone
         spec = {"name": reward.get("reward", reward["name"]), "label": reward["name"], **reward.get("options", {})}
         found["reward_funcs"].append(spec if "reward" in reward else reward["name"])
-    if args.steps_per_generation != args.gradient_accumulation_steps:
-        found["steps_per_generation"] = args.steps_per_generation
     found |= {key: getattr(args, key) for key in TOLD}
     values = argument_values(args, set()).items()
     return {**found, **{k: v for k, v in values if k not in DERIVED and v != [] and (k, v) not in usual}}
@@ -116,7 +118,7 @@ def first_lines(trainer: Any) -> str:
     backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
     where = "1 rank" if ranks == 1 else f"{ranks} ranks ({accelerator.distributed_type.value}{backend})"
     weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
-    threads = f" with {how_threads_wait()}" if accelerator.device.type == "cpu" else ""
+    threads = f" with {how_threads_wait(torch.get_num_threads())}" if accelerator.device.type == "cpu" else ""
     groups = args.generation_batch_size // args.num_generations
     generation, training = describe(trainer)
     return (
