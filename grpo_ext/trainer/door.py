@@ -61,8 +61,9 @@ class Door(TrainerCallback):
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
-            draw_curves(Path(args.output_dir))
-            self.trainer.create_model_card()
+            folder = Path(args.output_dir)
+            draw_curves(folder)
+            self.trainer.create_model_card(model_name=(args.hub_model_id or folder.name).split("/")[-1])
         except OSError as error:
             logger.warning(f"The model's card could not be written: {error}")
         for name, first, last in gained(state.log_history, self.trainer.reward_func_names):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -194,11 +193,9 @@ class GRPOExtTrainer(GRPOTrainer):
         """Save a checkpoint now."""
         self._save_checkpoint(self.model, trial=None)
 
-    def create_model_card(
-        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
-    ) -> None:
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """As in TRL, and also: rewards, what was gained, curves, the recipe."""
-        super().create_model_card(model_name or Path(self.args.output_dir).name, dataset_name, tags)
+        super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             self.parts.door.add_to_card()
 

@@ -171,7 +171,7 @@ def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done):
     assert "    learning_rate: 0.0002\n" in card and "| eval\\_short |" in card
     assert card.count("### Rewards") == 1 and "### Framework versions" in card
     assert all(SECRET not in (out / name).read_text() for name in ("README.md", "recipe.yaml", "run.json"))
-    trainer.create_model_card()  # as pushing does
+    trainer.create_model_card(model_name=out.name)  # as pushing does
     assert (out / "README.md").read_text() == card
 
 
