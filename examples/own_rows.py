@@ -11,7 +11,7 @@ from pathlib import Path
 from tiny_model import tiny_model
 
 from grpo_ext import load_recipe
-from grpo_ext.train import announce, make_trainer
+from grpo_ext.train import make_trainer
 
 folder = Path("runs/examples/own_rows")
 folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,6 @@ report_to: none
 
 recipe = load_recipe(folder / "recipe.yaml")
 trainer = make_trainer(recipe)
-announce(trainer)
 trainer.train()
 print("first prompt:", trainer.train_dataset[0]["prompt"])
 print("rewards:", ", ".join(trainer.reward_func_names))

@@ -39,3 +39,15 @@ def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, 
     )
     parser.set_defaults(takes_overrides=True)
     return parser
+
+
+def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
+    """Reads a number of at least `least`, as argparse's `type`."""
+
+    def read(text: str) -> Any:
+        if not (number := kind(text)) >= least:
+            raise ValueError(text)
+        return number
+
+    read.__name__ = f"number of at least {least}"  # argparse: "invalid number of at least 2 value: '1'"
+    return read

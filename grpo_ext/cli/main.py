@@ -29,6 +29,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from grpo_ext import __version__
+from grpo_ext.common.devices import wait_calmly
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
@@ -68,6 +69,7 @@ class Versions(argparse.Action):
 
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
+    wait_calmly()
     debug, words = split_debug(sys.argv[1:] if words is None else words)
     parser = make_parser()
     args, rest = parser.parse_known_args(words)

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.load import load_recipe, load_sft_recipe
     from grpo_ext.recipe.read import read_yaml
     from grpo_ext.run.launch import launch, read_accelerate_config
-    from grpo_ext.run.parts import check_before_launch
+    from grpo_ext.run.parts import check_model_folder, named_rewards_and_weights
 
     config_name = args.accelerate_config or read_yaml(args.config).get("accelerate_config", (None, None))[0]
     _, config = read_accelerate_config(config_name)
@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
     processes = args.num_processes or config.get("num_processes")
     recipe = load(args.config, args.overrides, processes)
-    check_before_launch(recipe)
+    if "task" in recipe.schema:
+        named_rewards_and_weights(recipe)
+    check_model_folder(recipe)
     check_same_run(recipe)
     job = partial(launch, args.module, ["--config", args.config, *args.overrides], config_name, args.num_processes)
     return serve_and(job, recipe, processes or 1) if args.serve else job()

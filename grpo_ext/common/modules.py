@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -32,6 +33,15 @@ def load_file(path: str | Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def load_place(place: str) -> ModuleType:
+    """What stands before the colon of `package.module:name` or `file.py:name`, found from the working directory, too."""
+    if place.endswith(".py"):
+        return load_file(place)
+    if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script not
+        sys.path.append(os.getcwd())
+    return importlib.import_module(place)
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
