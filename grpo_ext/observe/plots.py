@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    found = [panels(run) for run in runs]
+    found = [[panel for panel in panels(run) if panel.in_words is None] for run in runs]
     titles = list(dict.fromkeys(panel.title for some in found for panel in some))[:most]
     height = -(-len(titles) // 3) or 1
     figure, axes = plt.subplots(height, 3, figsize=(13, 3.25 * height), layout="constrained", squeeze=False)
@@ -64,7 +65,9 @@ def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, da
         values, spread = smooth(values, smoothing), spread and smooth(spread, smoothing)
         axis.plot(steps, values, label=label, **LINE, **look)
     if spread:
-        low, high = ([v + sign * s for v, s in zip(values, spread, strict=True)] for sign in (-1, 1))
+        least, most = series.bounds or (-math.inf, math.inf)
+        low = [max(value - s, least) for value, s in zip(values, spread, strict=True)]
+        high = [min(value + s, most) for value, s in zip(values, spread, strict=True)]
         axis.fill_between(steps, low, high, color=look["color"], **BAND)
 
 

@@ -23,6 +23,10 @@ from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
+SAMPLE = {  # the fields of a line of samples.jsonl and their types; beside them `step` and `columns`
+    "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
+    "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,
+}  # fmt: skip
 PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
 
@@ -59,12 +63,15 @@ class RunLog(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         part = state.global_step < state.max_steps or self._summed_up  # the run will go on, or was done before
         if logs and not ("train_runtime" in logs and part):
-            self.note(state.global_step, logs)
+            whole = state.log_history[-1] if state.log_history else {}  # other callbacks take figures out of `logs`
+            self.note(state.global_step, {**{key: value for key, value in whole.items() if key != "step"}, **logs})
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
-        """Add a line to `metrics.jsonl`."""
+        """Add a line to `metrics.jsonl`; a figure that a reward logged under a name of the line's own becomes `logged/NAME`."""
+        own = {"step": step, "time": round(time.time(), 3)}
+        figures = {f"logged/{key}" if key in (*own, "not_finite") else key: value for key, value in figures.items()}
         if self.metrics is not None:
-            self.metrics.append([{"step": step, "time": round(time.time(), 3), **figures}])
+            self.metrics.append([{**own, **figures}])
 
     def wants(self, step: int, group: int) -> bool:
         """Whether the completions of a group are written."""

@@ -170,7 +170,7 @@ def callbacks_of(trainer: Any) -> list[TrainerCallback]:
 def about(trainer: Any) -> dict[str, Any]:
     """What the run log says of the rewards."""
     rewards = describe_rewards(trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights.tolist())
-    return {"rewards": rewards, "outcome": outcome_of(trainer)}
+    return {"rewards": rewards, "outcome": outcome_of(trainer), "pass_threshold": trainer.args.pass_threshold}
 
 
 def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:

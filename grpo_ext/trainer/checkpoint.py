@@ -18,10 +18,18 @@ from typing import Any, Protocol
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import SafetensorError
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.manifest import MANIFEST, STATE, made_here, newest_whole, what_is_wrong, write_manifest
+from grpo_ext.trainer.manifest import (
+    MANIFEST,
+    STATE,
+    delete_older,
+    made_here,
+    newest_whole,
+    what_is_wrong,
+    write_manifest,
+)
 
 VERSION = 2  # of what a rank's file holds
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors and the system raise on a full disk
@@ -121,8 +129,7 @@ class Checkpoints:
         if not error and trainer.args.should_save:
             try:
                 write_manifest(folder)
-                best, most = trainer.state.best_model_checkpoint, trainer.args.save_total_limit
-                rotate_checkpoints(str(self.run), most, best_model_checkpoint=best, use_mtime=True)
+                delete_older(folder, trainer.args.save_total_limit, trainer.state.best_model_checkpoint)
             except OSError as failure:
                 error = str(failure)
         self.error = broadcast_object_list([error])[0] or None

@@ -18,11 +18,11 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers.trainer_callback import TrainerCallback
 
-from grpo_ext.common.files import write_atomically
+from grpo_ext.common.files import checkpoints, step_of, write_atomically
 from grpo_ext.observe.run_log import METRICS, ROLLBACKS
 from grpo_ext.recipe.safety_options import steps_back
 from grpo_ext.trainer.checkpoint import Checkpoints
-from grpo_ext.trainer.manifest import checkpoints, newest_whole, step_of
+from grpo_ext.trainer.manifest import newest_whole
 from grpo_ext.trainer.nonfinite import FiniteSteps, NonFiniteSteps
 from grpo_ext.trainer.signals import Interrupted, StopSignals
 

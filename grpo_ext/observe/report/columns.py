@@ -58,13 +58,13 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
     marks: list[Mark] = []
     columns = row.get("columns") or {}
     for reward in rewards:
-        entry = explaining(reward.get("reward", reward["name"]))
-        if entry is None or entry.explain is None:
-            continue
         try:
+            entry = explaining(reward.get("reward", reward["name"]))
+            if entry is None or entry.explain is None:
+                continue
             read = {name: columns[name] for name in entry.signature.columns}
             words, more = entry.explain(row["text"], **read, **(reward.get("options") or {}))
-        except (KeyError, TypeError, ValueError):  # columns of another shape than the reward reads
+        except Exception:  # columns of another shape than the reward reads, and `explain` may be anybody's
             continue
         said[reward["name"]] = words
         marks += [mark for mark in more if mark not in marks]

@@ -46,6 +46,7 @@ function drawOverview(runs, made) {
   const note = `From the first step to the last; of curves with more than 25 values the mean of the first and last tenth. Made ${new Date(made * 1000).toLocaleString()}.`;
   document.getElementById("summary").append(el("div", { class: "wide" }, table), el("p", { class: "quiet" }, note));
   const place = document.getElementById("alarms");
+  for (const fault of runs.flatMap((run) => run.faults)) place.before(el("p", { class: "alarm" }, el("b", {}, "Not read: "), fault));
   for (const run of runs) for (const alarm of run.alarms) {
     const name = runs.length > 1 ? `${run.name}, ` : "";
     place.append(el("p", { class: "alarm" }, el("b", {}, `${name}step ${alarm.step}: ${alarm.alarm}. `), alarm.message ?? ""));
