@@ -15,8 +15,8 @@ MOST_POINTS = 2000  # of a curve; neighbours of longer ones are averaged
 class Series:
     """One curve: values by step, with standard errors or with the spread of the groups where there are any.
 
-    `smoothed` is false where every value means something by itself, as in a schedule. A band of the spread ends at `bounds`, the
-    lowest and highest value that there was.
+    `smoothed` is false where every value means something by itself, as in a schedule. A band of the spread ends at `bounds`,
+    the lowest and highest value that there was.
     """
 
     label: str
@@ -50,7 +50,7 @@ class Panel:
 # title, note, and the curves as label and metric; the first of several metrics that was logged is taken
 PANELS: tuple[tuple[str, str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
     ("Groups, by whether their rewards differ",
-     "Shares. Only a group whose rewards differ teaches. The first three go by the outcome reward, the last by the weighted sum.",
+     "Only a group whose rewards differ teaches. Three shares are by the outcome reward, the last is by the weighted sum.",
      (("differ", ("groups/mixed",)), ("all equal, right", ("groups/all_right",)), ("all equal, wrong", ("groups/all_wrong",)),
       ("sum all equal", ("frac_reward_zero_std",)))),
     ("Completion length, tokens", "A steady climb to the limit means that the model learns to be cut off.",

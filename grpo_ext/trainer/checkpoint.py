@@ -30,6 +30,7 @@ from grpo_ext.trainer.manifest import (
     what_is_wrong,
     write_manifest,
 )
+from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
 VERSION = 2  # of what a rank's file holds
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors and the system raise on a full disk
@@ -45,10 +46,6 @@ def _numbered_cpu(storage: Any, location: str) -> Any:
 
 
 torch.serialization.register_package(1000, lambda storage: None, _numbered_cpu)
-
-
-class CheckpointMismatch(ValueError):
-    """A checkpoint that this run cannot go on from exactly."""
 
 
 class Part(Protocol):
@@ -185,7 +182,7 @@ class Checkpoints:
                 f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew."
             )
             return
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = load_plain(path)
         if state.get("version") != VERSION:
             raise CheckpointMismatch(
                 f"{checkpoint} was saved by another version of this package: go on with that one."
@@ -200,7 +197,7 @@ class Checkpoints:
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         if trainer.ref_model is not None and trainer.args.sync_ref_model:
-            first = torch.load(checkpoint / STATE.format(0), map_location="cpu", weights_only=True)
+            first = load_plain(checkpoint / STATE.format(0))
             accelerator.unwrap_model(trainer.ref_model).load_state_dict(first["reference"])
 
     def restore_loss(self) -> None:

@@ -161,11 +161,18 @@ class Leaving(TrainerCallback):
 
 
 def read_rollbacks(run: Path) -> list[dict[str, Any]]:
-    """The rollbacks of a run, oldest first."""
+    """The rollbacks of a run, oldest first; `ValueError` if they cannot be read, since the learning rate hangs on them."""
+    path = run / ROLLBACKS
     try:
-        return json.loads((run / ROLLBACKS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return []
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        if not isinstance(found, list) or not all(isinstance(entry["factor"], int | float) for entry in found):
+            raise ValueError("it is no list of factors")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): it lists by what the learning rate was lowered. Mend it, or delete it to go on at "
+            "the recipe's rate."
+        ) from error
+    return found
 
 
 def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.state import dump_inputs, load_inputs
+from grpo_ext.trainer.state import dump_inputs, load_inputs, load_plain
 
 KEPT = 2  # steps of a run that are kept as dumps; each is as large as the weights that are trained
 logger = logging.getLogger(__name__)
@@ -141,8 +141,8 @@ def replay(trainer: Any, folder: str | Path) -> Replay:
         folder: `not_finite-STEP` in the run's `output_dir`.
     """
     folder, rank = Path(folder), trainer.accelerator.process_index
-    dump = torch.load(folder / f"rank_{rank}.pt", map_location="cpu", weights_only=True)
-    weights = dump["weights"] if rank == 0 else torch.load(folder / "rank_0.pt", weights_only=True)["weights"]
+    dump = load_plain(folder / f"rank_{rank}.pt")
+    weights = dump["weights"] if rank == 0 else load_plain(folder / "rank_0.pt")["weights"]
     if weights is not None:
         trainer.accelerator.unwrap_model(trainer.model).load_state_dict(weights, strict=False)
     model = seam.wrapped_model(trainer)
