@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ class PassCount:
         prompt_id: as `prompt_id` makes it.
         right: completions that solved it; fractions where counts decay.
         samples: completions that were scored.
+        alike: for each reward that was given, how many have it; `None`: there is one for right and one for wrong.
     """
 
     prompt_id: str
     right: float
     samples: float
+    alike: tuple[int, ...] | None = None
 
 
 def prompt_id(prompt: Any) -> str:
@@ -40,7 +42,11 @@ def prompt_id(prompt: Any) -> str:
 
 def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
     """One JSON object a line, with `pass_rate` beside the counts; whole or not there."""
-    rows = [{**asdict(count), "pass_rate": count.right / count.samples} for count in counts if count.samples]
+    rows = [
+        {"prompt_id": c.prompt_id, "right": c.right, "samples": c.samples, "pass_rate": c.right / c.samples}
+        for c in counts
+        if c.samples
+    ]
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -127,6 +127,7 @@ def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
     settings.align_reference(trainer)
     parts: dict[str, Part] = {
         "rollout": rollout,
+        "judge": judge,
         "feed": FeedState(feed, ranks.device),
         "entropy": entropy,
         "finite": finite,

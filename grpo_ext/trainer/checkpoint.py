@@ -32,7 +32,7 @@ from grpo_ext.trainer.manifest import (
 )
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 2  # of what a rank's file holds
+VERSION = 3  # of what a rank's file holds
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors and the system raise on a full disk
 logger = logging.getLogger(__name__)
 
@@ -205,3 +205,20 @@ class Checkpoints:
         if self._unlogged is not None:
             seam.restore_loss(self.trainer, self._unlogged)
             self._unlogged = None
+
+
+def save_result(trainer: Any) -> str | None:
+    """Save the trained model and the trainer's state in `output_dir`; why that failed, or `None`. No half file is left."""
+    folder, error = Path(trainer.args.output_dir), ""
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*") if path.is_file()}
+    try:
+        trainer.save_model()
+        trainer.save_state()
+    except UNWRITABLE as failure:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
+            raise
+        error = str(failure) or type(failure).__name__
+        for path in folder.glob("*"):
+            if path.is_file() and before.get(path) != path.stat().st_mtime_ns:
+                path.unlink()
+    return next(filter(None, gather_object([error])), None)

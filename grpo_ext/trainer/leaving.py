@@ -75,7 +75,7 @@ class Leaving(TrainerCallback):
             self.stopped_by = self.monitor.stopped_by
         if self._leave is not None:
             raise self._leave
-        return output
+        return output._replace(training_loss=output.metrics["train_loss"])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the lower learning rate of rollbacks, and give back the sum of losses that was not logged yet."""

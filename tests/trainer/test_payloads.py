@@ -13,6 +13,7 @@ from test_nonfinite import fragile  # noqa: F401  a fixture
 from test_resume import STEPS, make
 
 from grpo_ext.recipe.difference import differences
+from grpo_ext.trainer.leaving import read_rollbacks
 from grpo_ext.trainer.manifest import write_manifest
 
 FILES = (
@@ -58,11 +59,12 @@ def test_a_payload_runs_where_it_is_loaded_as_a_pickle(tmp_path):
         assert (tmp_path / f"marker-{number}").exists()
 
 
-@pytest.mark.parametrize("way", ["pickle", "zip", "old"])
+@pytest.mark.parametrize("way", ["pickle", "zip", pytest.param("old", marks=pytest.mark.slow)])
 def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
     marker, folder = tmp_path / "marker", tmp_path / "run" / "checkpoint-1"
     trainer = make(tiny_folder, tmp_path / "run", max_steps=2)
-    for name in (*FILES, *MORE):
+    torchs = [name for name in (*FILES, *MORE) if name.endswith((".pt", ".pth", ".bin"))]
+    for name in torchs if way == "zip" else (*FILES, *MORE) if way == "old" else {*FILES, *MORE} - {*torchs}:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(run / "checkpoint-1", folder)
         if name in ("pytorch_model.bin", "adapter_model.bin"):
@@ -82,12 +84,12 @@ def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
             assert isinstance(failed, ValueError) and "cannot be loaded" in str(failed) and str(folder) in str(failed)
 
 
-@pytest.mark.parametrize("way", ["pickle", "zip", "old"])
+@pytest.mark.parametrize("way", ["pickle", "zip"])
 def test_no_kept_step_runs_anything(tiny_folder, tmp_path, fragile, way):  # noqa: F811
     make(tiny_folder, tmp_path, loss_type="fragile", max_skipped_steps=STEPS, max_steps=4).train()
     folder = sorted(tmp_path.glob("not_finite-*"))[0]
     poison(folder / "rank_0.pt", tmp_path / "marker", way)
-    with pytest.raises(ValueError, match="rank_0.pt cannot be loaded"):
+    with pytest.raises(ValueError, match=r"rank_0\.pt cannot be loaded"):
         make(tiny_folder, tmp_path / "again", loss_type="fragile").replay(folder)
     assert not (tmp_path / "marker").exists()
 
@@ -123,8 +125,11 @@ def test_no_recipe_runs_anything(tmp_path):
 def test_rollbacks_that_cannot_be_read_stop_the_run_with_their_place(tiny_folder, tmp_path, run):
     """To go on without them would be to train at another learning rate."""
     for number, text in enumerate(("{", "[]]", "{}", "[1]", json.dumps([{"factor": "0.5"}]), "[{}]", "\x80")):
-        folder = tmp_path / str(number)
-        shutil.copytree(run, folder)
-        (folder / "rollbacks.json").write_text(text)
-        with pytest.raises(ValueError, match="rollbacks.json is damaged"):
-            make(tiny_folder, folder, max_steps=2).train(str(folder / "checkpoint-1"))
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "rollbacks.json").write_text(text)
+        with pytest.raises(ValueError, match=r"rollbacks\.json is damaged"):
+            read_rollbacks(tmp_path / str(number))
+    shutil.copytree(run, tmp_path / "run")
+    shutil.copy(tmp_path / "0" / "rollbacks.json", tmp_path / "run")
+    with pytest.raises(ValueError, match=r"rollbacks\.json is damaged"):
+        make(tiny_folder, tmp_path / "run", max_steps=2).train(True)
