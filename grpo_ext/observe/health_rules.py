@@ -78,10 +78,8 @@ def reward_collapse(history: History) -> float | None:
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
     """How many times the usual value, the median of what was before, the last ones are; below `floor` nothing is a rise."""
-    if len(values) < WINDOW + window:
-        return None
-    usual = median(values[-50 - window : -window])
-    return median(values[-window:]) / max(usual, floor)
+    enough = len(values) >= WINDOW + window
+    return median(values[-window:]) / max(median(values[-50 - window : -window]), floor) if enough else None
 
 
 def growth(values: list[float]) -> float | None:
@@ -205,18 +203,16 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     """
     if action == "none":
         return []
-    rules = []
-    for name in (settings or {}).keys() - RULES.keys():
+    rules: list[Rule] = []
+    settings = settings or {}
+    for name in settings.keys() - RULES.keys():
         raise ValueError(f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: {', '.join(RULES)}.")
     for name, rule in RULES.items():
-        wanted = (settings or {}).get(name, {})
-        if wanted is False:
+        if (wanted := settings.get(name, {})) is False:
             continue
-        wanted = {"threshold": wanted} if not isinstance(wanted, dict) else wanted
+        wanted = wanted if isinstance(wanted, dict) else {"threshold": wanted}
         found = {"threshold": rule.threshold, "action": action, **wanted}
-        threshold = found["threshold"]
-        number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-        if set(found) != {"threshold", "action"} or not number:
+        if set(found) != {"threshold", "action"} or type(found["threshold"]) not in (int, float):
             raise ValueError(f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: ACTION}}.")
         if (chosen := found["action"]) not in ACTIONS:
             raise ValueError(f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got {chosen!r}.")

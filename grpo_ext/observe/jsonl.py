@@ -201,8 +201,8 @@ def row_of(line: bytes | str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def number_of(text: str) -> float | None:
-    """A number of a log, whole where it is written so."""
+    """A number of a log, whole where it is written so and every program can hold it."""
     value = float(text)
     if not abs(value) <= 1e100:
         return None
-    return int(text) if text.lstrip("-").isdigit() else value
+    return int(text) if text.lstrip("-").isdigit() and abs(value) < 2**53 else value

@@ -110,12 +110,7 @@ def versions() -> dict[str, str]:
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
-    """Move the logs of an earlier run to `folder/earlier-N`, so that a new one that begins at step 0 loses none.
-
-    Args:
-        folder: the run's.
-        more: patterns of what else belongs to that run.
-    """
+    """Move an earlier run's logs, and what fits the patterns `more`, to `folder/earlier-N`, so that a new run loses none."""
     old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size]
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:

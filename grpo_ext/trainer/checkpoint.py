@@ -37,15 +37,10 @@ UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors
 logger = logging.getLogger(__name__)
 
 
-def _numbered_cpu(storage: Any, location: str) -> Any:
-    """Lets `torch.load` read to `cpu:0`, which is what ranks on a CPU are on by accelerate.
-
-    transformers 5.17 reads the optimizer's state there, and torch by itself knows `cpu` alone.
-    """
-    return storage if location.startswith("cpu:") else None
-
-
-torch.serialization.register_package(1000, lambda storage: None, _numbered_cpu)
+# accelerate puts ranks on `cpu:0`, where transformers 5.17 reads the optimizer's state to; torch by itself knows `cpu` alone
+torch.serialization.register_package(
+    1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None
+)
 
 
 class Part(Protocol):
@@ -60,7 +55,6 @@ class Checkpoints:
     """Writes, checks and restores the checkpoints of a trainer.
 
     Args:
-        trainer: of the run.
         parts: what keeps state beside transformers, by name.
     """
 
@@ -75,14 +69,17 @@ class Checkpoints:
         self._unlogged: dict[str, Any] | None = None  # of the checkpoint that the run goes on from
 
     @property
-    def run(self) -> Path:
-        """The folder that checkpoints lie in."""
-        return Path(seam.output_folder(self.trainer))
+    def folder(self) -> Path:
+        """Of the checkpoint of this step."""
+        return Path(seam.output_folder(self.trainer)) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
 
-    def newest(self) -> str | None:
-        """The newest whole checkpoint of `output_dir`, read by one rank for all."""
-        main, run = self.trainer.accelerator.is_main_process, Path(self.trainer.args.output_dir)
-        return broadcast_object_list([newest_whole(run) if main else None])[0]
+    def by_main(self, find: Callable[[], Any]) -> Any:
+        """What the main process finds, on all ranks."""
+        return broadcast_object_list([find() if self.trainer.accelerator.is_main_process else None])[0]
+
+    def newest(self, before: float = float("inf")) -> str | None:
+        """The newest whole checkpoint of `output_dir`, of step `before` at most."""
+        return self.by_main(lambda: newest_whole(Path(self.trainer.args.output_dir), before))
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """The checkpoint that a run goes on from, whose state is restored; `None` where it begins.
@@ -93,36 +90,21 @@ class Checkpoints:
         found = self.newest() if resume_from_checkpoint is True else resume_from_checkpoint or None
         if not found:
             return None
+        folder = Path(found)
         if resume_from_checkpoint is not True:
-            self._check_whole(Path(found))
-        self._restore(Path(found))
+            wrong = self.by_main(lambda: what_is_wrong(folder) if made_here(folder) else None)
+            if wrong:
+                raise CheckpointMismatch(
+                    f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest that is whole."
+                )
+        self._restore(folder)
         self.trainer.args.eval_on_start = False
         return str(found)
 
-    def _check_whole(self, checkpoint: Path) -> None:
-        main = self.trainer.accelerator.is_main_process
-        wrong = what_is_wrong(checkpoint) if main and made_here(checkpoint) else None
-        wrong = broadcast_object_list([wrong])[0]
-        if wrong:
-            raise CheckpointMismatch(
-                f"{checkpoint} cannot be used: {wrong}. `resume: auto` takes the newest that is whole."
-            )
-
     def save(self, write: Callable[[], None]) -> None:
-        """Write a checkpoint, with what a GRPO run knows, and a manifest. Where that fails, the run goes on without.
-
-        Args:
-            write: TRL's own part.
-        """
-        trainer, error = self.trainer, ""
-        folder = self.run / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
-        try:
-            self.write(folder, write)
-        except UNWRITABLE as failure:
-            if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
-                raise
-            error = str(failure) or type(failure).__name__
-        error = next(filter(None, gather_object([error])), "")
+        """Write a checkpoint, TRL's part by `write`, and a manifest. Where that fails, the run goes on without."""
+        trainer, folder = self.trainer, self.folder
+        error = failure_of(trainer, lambda: self.write(folder, write))
         if not error and trainer.args.should_save:
             try:
                 write_manifest(folder)
@@ -132,12 +114,10 @@ class Checkpoints:
         self.error = broadcast_object_list([error])[0] or None
         if self.error and trainer.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)  # half a checkpoint is of no use, and its room is needed
-            last = newest_whole(self.run)
-            logger.warning(
-                f"{folder} could not be written ({self.error}). "
-                f"{f'{last} is kept' if last else 'There is none before it'}, and the run goes on; the next one is tried as "
-                "usual. Make room on that disk, or lower save_total_limit."
-            )
+            last = newest_whole(folder.parent)
+            kept = f"{last} is kept" if last else "There is none before it"
+            what_to_do = "the next one is tried as usual. Make room on that disk, or lower save_total_limit."
+            logger.warning(f"{folder} could not be written ({self.error}). {kept}, and the run goes on; {what_to_do}")
         trainer.accelerator.wait_for_everyone()
 
     def write(self, folder: Path, write: Callable[[], None]) -> None:
@@ -153,9 +133,7 @@ class Checkpoints:
 
     def save_failure(self) -> None:
         """Save a checkpoint in the middle of a step, unless that of the step before it is whole: it is the better one."""
-        folder = self.run / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
-        whole = self.trainer.accelerator.is_main_process and what_is_wrong(folder) is None
-        if not broadcast_object_list([whole])[0]:
+        if self.by_main(lambda: what_is_wrong(self.folder)) is not None:
             self.trainer.save_checkpoint()
 
     def _state(self) -> dict[str, Any]:
@@ -172,11 +150,11 @@ class Checkpoints:
 
     def _restore(self, checkpoint: Path) -> None:
         trainer, accelerator = self.trainer, self.trainer.accelerator
-        path = checkpoint / STATE.format(accelerator.process_index)
+        path, ranks = checkpoint / STATE.format(accelerator.process_index), accelerator.num_processes
         if not path.exists():
             if any(checkpoint.glob(STATE.format("*"))):
                 raise CheckpointMismatch(
-                    f"{checkpoint} was saved by fewer ranks than the {accelerator.num_processes} of now: start as many."
+                    f"{checkpoint} was saved by fewer ranks than the {ranks} of now: start as many."
                 )
             logger.warning(
                 f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew."
@@ -187,11 +165,9 @@ class Checkpoints:
             raise CheckpointMismatch(
                 f"{checkpoint} was saved by another version of this package: go on with that one."
             )
-        if state["ranks"] != accelerator.num_processes:
-            raise CheckpointMismatch(
-                f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {accelerator.num_processes}: start "
-                "as many as then."
-            )
+        if state["ranks"] != ranks:
+            then = f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {ranks}"
+            raise CheckpointMismatch(f"{then}: start as many as then.")
         seam.load_state(trainer, state["trl"])
         self._unlogged = state["trl"]
         for name, part in self.parts.items():
@@ -207,18 +183,24 @@ class Checkpoints:
             self._unlogged = None
 
 
-def save_result(trainer: Any) -> str | None:
-    """Save the trained model and the trainer's state in `output_dir`; why that failed, or `None`. No half file is left."""
-    folder, error = Path(trainer.args.output_dir), ""
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*") if path.is_file()}
+def failure_of(trainer: Any, write: Callable[[], Any]) -> str:
+    """Why `write` failed on any rank; empty where it did not."""
+    error = ""
     try:
-        trainer.save_model()
-        trainer.save_state()
+        write()
     except UNWRITABLE as failure:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
             raise
         error = str(failure) or type(failure).__name__
-        for path in folder.glob("*"):
-            if path.is_file() and before.get(path) != path.stat().st_mtime_ns:
-                path.unlink()
-    return next(filter(None, gather_object([error])), None)
+    return next(filter(None, gather_object([error])), "")
+
+
+def save_result(trainer: Any) -> str:
+    """Save the trained model and the trainer's state in `output_dir`; why that failed, or nothing. No half file is left."""
+    files = [path for path in Path(trainer.args.output_dir).glob("*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    error = failure_of(trainer, lambda: (trainer.save_model(), trainer.save_state()))
+    for path in Path(trainer.args.output_dir).glob("*") if error else ():
+        if path.is_file() and before.get(path) != path.stat().st_mtime_ns:
+            path.unlink(missing_ok=True)
+    return error

@@ -94,7 +94,7 @@ class Judge:
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.failed: dict[str, int] = {}  # rows that a reward failed on since the start of the run, on all ranks
-        self._before: dict[str, int] = {}  # of these, what this process's guards have not counted
+        self._counted: dict[str, int] = {}  # of them by this process's guards, at the last look
 
     def begin(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> None:
         """Let rewards in worker processes begin, while the completions are scored under the old policy and the reference."""
@@ -115,21 +115,16 @@ class Judge:
 
     def settle(self) -> None:
         """Raise on every rank where a reward failed too often on any, and count the rows that failed."""
-        self.failed = self._with_before(settle_failures(self.trainer.reward_funcs, gather_object))
-
-    def _with_before(self, counted: dict[str, int]) -> dict[str, int]:
-        total = {name: counted.get(name, 0) + self._before.get(name, 0) for name in counted | self._before}
-        return {name: count for name, count in total.items() if count}
+        counted = settle_failures(self.trainer.reward_funcs, gather_object)
+        for name, count in counted.items():
+            self.failed[name] = self.failed.get(name, 0) + count - self._counted.get(name, 0)
+        self._counted = counted
 
     def state_dict(self) -> dict[str, Any]:
-        return {"failed": self.failed}
+        return {"failed": dict(self.failed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        counted = settle_failures(
-            self.trainer.reward_funcs, gather_object
-        )  # of a part of the run that is gone back from
-        self.failed = state["failed"]
-        self._before = {name: self.failed.get(name, 0) - counted.get(name, 0) for name in self.failed | counted}
+        self.failed = dict(state["failed"])
 
 
 class Deferring:

@@ -27,25 +27,15 @@ class NonFiniteSteps(RuntimeError):
 
 @dataclass(frozen=True)
 class Replay:
-    """What a step gave when it was gone through again.
+    """What a step gave when it was gone through again."""
 
-    Attributes:
-        losses: of its micro-batches on this rank.
-        grad_norm: of their gradient.
-        parameters: names of those whose gradient is not finite.
-    """
-
-    losses: list[float]
-    grad_norm: float
-    parameters: list[str]
+    losses: list[float]  # of its micro-batches on this rank
+    grad_norm: float  # of their gradient
+    parameters: list[str]  # names of those whose gradient is not finite
 
 
 class FiniteSteps:
-    """Looks at each step's gradient; the trainer tells it each micro-batch and asks it what to do with the norm.
-
-    Args:
-        trainer: whose steps these are.
-    """
+    """Looks at each step's gradient; the trainer tells it each micro-batch and asks it what to do with the norm."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
@@ -163,8 +153,7 @@ def replay(trainer: Any, folder: str | Path) -> Replay:
 
 def random_state() -> tuple[torch.Tensor, ...]:
     """Torch's state of random numbers on the CPU and, where there is one, on the GPU in use."""
-    states = [torch.get_rng_state()]
-    return (*states, torch.cuda.get_rng_state()) if torch.cuda.is_available() else tuple(states)
+    return torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
 
 
 def set_random_state(states: tuple[torch.Tensor, ...]) -> None:

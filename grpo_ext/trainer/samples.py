@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """Hands out what a trainer's completions came to.
-
-    Args:
-        trainer: with the callbacks that ask.
-    """
+    """Hands out what a trainer's completions came to."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
@@ -56,45 +52,44 @@ class Samples:
             return
         train = trainer.model.training
         step = trainer.state.global_step + train  # the step that they train, or the weights that are evaluated
-        name = "train" if train else self.eval_name
+        mode, name = ("train", "train") if train else ("eval", self.eval_name)
         group_size = trainer.num_generations if train else trainer.num_generations_eval
         accelerator, own = trainer.accelerator, len(prompts)
         first = accelerator.process_index * own
         first_group = self._count_groups((step, name), own * accelerator.num_processes // group_size)
         scores = rewards[first : first + own].tolist()  # (B, R)
         worth = advantages[first : first + own].tolist()
-        weights, columns = trainer.reward_weights.tolist(), columns_read(trainer.reward_funcs)
         mine = []
         for i in range(own):
             group = first_group + (first + i) // group_size
-            if not any(callback.wants(step, group) for callback in callbacks):
-                continue
-            named = dict(zip(trainer.reward_func_names, map(none_if_nan, scores[i]), strict=True))
-            mine.append({
-                "step": step, "mode": "train" if train else "eval", "dataset": name, "prompt_id": prompt_id(prompts[i]),
-                "group": group, "prompt": prompts[i], "text": text_of(completions[i]), "rewards": named,
-                "reward": weighted(named, weights), "advantage": worth[i],
-                "finish_reason": "length" if truncated[i] else "stop", "length": lengths[i],
-                "columns": {key: rows[i][key] for key in columns if key in rows[i]},
-            })  # fmt: skip
+            if any(callback.wants(step, group) for callback in callbacks):
+                mine.append(self._whole(rows[i], {
+                    "step": step, "mode": mode, "dataset": name, "group": group, "prompt": prompts[i],
+                    "text": text_of(completions[i]), "advantage": worth[i], "length": lengths[i],
+                    "finish_reason": "length" if truncated[i] else "stop",
+                    "rewards": dict(zip(trainer.reward_func_names, map(none_if_nan, scores[i]), strict=True)),
+                }))  # fmt: skip
         self._give(gather_object(mine))
 
     def hand_out_evaluation(self, samples: list[Sample], rows: list[dict[str, Any]], name: str) -> None:
         """The samples of one evaluation, the same on every rank; `name` is the data set's."""
-        trainer = self.trainer
-        callbacks, step = self._callbacks(), trainer.state.global_step
-        weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-        columns = columns_read(trainer.reward_funcs)
+        callbacks, step = self._callbacks(), self.trainer.state.global_step
         self._give([
-            {
-                "step": step, "mode": "eval", "dataset": name, "prompt_id": prompt_id(rows[s.row]["prompt"]),
-                "group": s.row, "prompt": rows[s.row]["prompt"], "text": s.text, "rewards": s.rewards,
-                "reward": weighted(s.rewards, [weights[key] for key in s.rewards]), "advantage": None,
-                "finish_reason": s.finish_reason, "length": s.length,
-                "columns": {key: rows[s.row][key] for key in columns if key in rows[s.row]},
-            }
+            self._whole(rows[s.row], {
+                "step": step, "mode": "eval", "dataset": name, "group": s.row, "prompt": rows[s.row]["prompt"], "text": s.text,
+                "advantage": None, "length": s.length, "finish_reason": s.finish_reason, "rewards": s.rewards,
+            })
             for s in samples if any(callback.wants(step, s.row) for callback in callbacks)
         ])  # fmt: skip
+
+    def _whole(self, row: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
+        """A sample with its prompt's id, the weighted sum of what scored it, and the columns of its row that rewards read."""
+        trainer = self.trainer
+        weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
+        parts = [weights[key] * reward for key, reward in sample["rewards"].items() if reward is not None]
+        columns = sorted({column for reward in trainer.reward_funcs for column in getattr(reward, "columns", ())})
+        found = {"prompt_id": prompt_id(sample["prompt"]), "reward": sum(parts) if parts else None}
+        return {**sample, **found, "columns": {key: row[key] for key in columns if key in row}}
 
     def _give(self, rows: list[dict[str, Any]]) -> None:
         if self.trainer.accelerator.is_main_process:
@@ -106,11 +101,6 @@ class Samples:
         before = self._groups_seen[1] if self._groups_seen[0] == key else 0
         self._groups_seen = (key, before + groups)
         return before
-
-
-def columns_read(reward_funcs: list[Any]) -> list[str]:
-    """The data set's columns that the rewards say they read."""
-    return sorted({column for reward in reward_funcs for column in getattr(reward, "columns", ())})
 
 
 def text_of(completion: Any) -> str:
@@ -125,9 +115,3 @@ def text_of(completion: Any) -> str:
 
 def none_if_nan(value: float) -> float | None:
     return None if value != value else value
-
-
-def weighted(rewards: dict[str, float | None], weights: list[float]) -> float | None:
-    """The sum of the rewards that scored it, each times its weight; `None` where none did."""
-    parts = [w * r for w, r in zip(weights, rewards.values(), strict=True) if r is not None]
-    return sum(parts) if parts else None

@@ -82,5 +82,5 @@ def test_a_result_that_cannot_be_saved_is_told_and_leaves_no_half_file(tiny_fold
         error = save_result(trainer)
     assert error and "large" in error.lower()
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
-    assert save_result(trainer) is None
+    assert not save_result(trainer)
     assert (tmp_path / "model.safetensors").stat().st_size > 100_000 and (tmp_path / "trainer_state.json").exists()

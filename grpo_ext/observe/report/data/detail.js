@@ -44,7 +44,7 @@ function rewardTable(samples, i, said) {
     const value = index.rewards[name]?.[i];
     const words = value === null || value === undefined ? "not scored" : said[name] ?? "";
     return el("tr", {}, el("td", {}, name), el("td", { class: "n" }, figure(value)),
-      el("td", { class: "n quiet" }, weight === undefined ? "" : `× ${figure(weight)}`), el("td", { class: "said" }, words));
+      el("td", { class: "n quiet" }, typeof weight === "number" ? `× ${figure(weight)}` : ""), el("td", { class: "said" }, words));
   });
   const total = el("tr", {}, el("td", {}, el("b", {}, "together")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
     el("td"), el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${figure(index.advantage[i])}`));

@@ -70,7 +70,7 @@ function fromTo(series, coloured) {
 
 // What each run was started with; lines in which runs differ are marked.
 function drawRecipe(runs) {
-  const flat = runs.map((run) => ({ ...run.recipe, ...prefixed("version of ", run.about.versions ?? {}), ...started(run) }));
+  const flat = runs.map((run) => ({ ...run.recipe, ...prefixed("version of ", Object(run.about.versions)), ...started(run) }));
   const keys = [...new Set(flat.flatMap((values) => Object.keys(values)))];
   const text = (value) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
   const rows = keys.map((key) => {
@@ -89,7 +89,7 @@ function prefixed(prefix, values) {
 }
 
 function started(run) {
-  const starts = run.about.starts ?? [];
+  const starts = Array.isArray(run.about.starts) ? run.about.starts.filter(Boolean) : [];
   const one = (start) => `step ${start.step}, ${new Date(start.time * 1000).toLocaleString()}, ${start.processes} × ${start.device}`;
   return starts.length ? { started: starts.map(one).join("; "), folder: run.folder } : { folder: run.folder };
 }
