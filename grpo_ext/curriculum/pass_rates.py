@@ -42,12 +42,9 @@ def prompt_id(prompt: Any) -> str:
 
 def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
     """One JSON object a line, with `pass_rate` beside the counts; whole or not there."""
-    rows = [
-        {"prompt_id": c.prompt_id, "right": c.right, "samples": c.samples, "pass_rate": c.right / c.samples}
-        for c in counts
-        if c.samples
-    ]
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+    rows = ({"prompt_id": c.prompt_id, "right": c.right, "samples": c.samples} for c in counts if c.samples)
+    lines = (json.dumps({**row, "pass_rate": row["right"] / row["samples"]}) + "\n" for row in rows)
+    write_atomically(path, "".join(lines))
 
 
 def read_pass_rates(path: Path) -> dict[str, PassCount]:

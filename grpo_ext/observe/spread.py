@@ -40,13 +40,12 @@ class StepFigures:
             return
         groups = list(self._groups.values())
         for name in {**self.mean, **groups[0][0]}:
-            scored = [[row[name] for row in group if row.get(name) is not None] for group in groups]
-            scored = [values for values in scored if values]
+            found = [[value for row in group if (value := row.get(name)) is not None] for group in groups]
+            scored = [values for values in found if values]
             for column, figure in ((self.mean, fmean), (self.spread, pstdev)):
-                values = column.setdefault(name, [None] * len(self.steps))
-                values.append(fmean(map(figure, scored)) if scored else None)
-            found = [value for values in scored for value in values] + list(self.bounds.get(name, ()))
-            if found:
-                self.bounds[name] = min(found), max(found)
+                means = column.setdefault(name, [None] * len(self.steps))
+                means.append(fmean(figure(values) for values in scored) if scored else None)
+            if ends := [value for values in scored for value in values] + list(self.bounds.get(name, ())):
+                self.bounds[name] = min(ends), max(ends)
         self.steps.append(self._step)
         self._groups = {}

@@ -82,10 +82,8 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Scored], list[bool]]:
-    """This rank's share of the rows that matter, and which pieces hold but a row that stands in.
-
-    Where no row of the step matters, those that run are whole and stand in for nothing: entropy and the like are still logged.
-    """
+    """This rank's share of the rows that matter, and which pieces hold but a row that stands in: none where no row matters, so
+    that entropy is still logged."""
     table = join(slices)
     if ranks.count > 1:
         table = join(ranks.gather_objects([table.on("cpu")]))

@@ -125,35 +125,16 @@ def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
     entropy = settings.entropy_control(args)
     update = PolicyUpdate(trainer, scorer, loss, entropy, ranks, compares=args.logprob_policy != "trl")
     settings.align_reference(trainer)
-    parts: dict[str, Part] = {
-        "rollout": rollout,
-        "judge": judge,
-        "feed": FeedState(feed, ranks.device),
-        "entropy": entropy,
-        "finite": finite,
-    }
-    checkpoints = Checkpoints(trainer, parts)
+    kept: dict[str, Part] = {"rollout": rollout, "judge": judge, "entropy": entropy, "finite": finite}
+    checkpoints = Checkpoints(trainer, {**kept, "feed": FeedState(feed, ranks.device)})
     log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
     rules = chosen_rules(args.health_rules, args.health_action)
     monitor = HealthMonitor(rules, log) if rules else None
     leaving = Leaving(trainer, finite, checkpoints, monitor, log)
     checkpoints.parts["leaving"] = leaving
     return Parts(
-        sampler,
-        scorer,
-        order,
-        judge,
-        samples,
-        rollout,
-        feed,
-        cutting,
-        update,
-        finite,
-        checkpoints,
-        leaving,
-        log,
-        monitor,
-    )
+        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, leaving, log, monitor,
+    )  # fmt: skip
 
 
 def callbacks_of(trainer: Any) -> list[TrainerCallback]:

@@ -149,10 +149,8 @@ def read_rollbacks(run: Path) -> list[dict[str, Any]]:
         if not isinstance(found, list) or not all(isinstance(entry["factor"], int | float) for entry in found):
             raise ValueError("it is no list of factors")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is damaged ({error}): it lists by what the learning rate was lowered. Mend it, or delete it to go on at "
-            "the recipe's rate."
-        ) from error
+        what = f"{path} is damaged ({error}): it lists by what the learning rate was lowered"
+        raise ValueError(f"{what}. Mend it, or delete it to go on at the recipe's rate.") from error
     return found
 
 

@@ -91,9 +91,7 @@ class FiniteSteps:
             kept = f" It is kept in {folder}." if self._keep(folder) else ""
         losses = ", ".join(f"{float(loss):.4g}" for loss in self._losses)
         if self.trainer.accelerator.is_main_process:
-            logger.warning(
-                f"Step {step} is skipped: its gradient is {norm} (losses of its micro-batches: {losses}).{kept}"
-            )
+            logger.warning(f"Step {step} is skipped: its gradient is {norm} (losses: {losses}).{kept}")
 
     def _keep(self, folder: Path) -> bool:
         """Write this rank's part of the step: its micro-batches, and the weights where they lie on one rank whole."""

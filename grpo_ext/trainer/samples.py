@@ -10,13 +10,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
-from torch import Tensor
 
 from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.rewards.reward import plain_text
 
 if TYPE_CHECKING:
     from grpo_ext.evaluation.score import Sample
+    from grpo_ext.trainer.judging import Judged
 
 
 class Samples:
@@ -30,23 +30,8 @@ class Samples:
     def _callbacks(self) -> list[Any]:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
 
-    def hand_out(
-        self,
-        rows: list[dict[str, Any]],
-        prompts: list[Any],
-        completions: list[Any],
-        lengths: list[int],
-        truncated: list[bool],
-        rewards: Tensor,
-        advantages: Tensor,
-    ) -> None:
-        """The samples of one generation; those of all ranks in the order of the groups.
-
-        Args:
-            rows: B rows of the data set, of this rank, as are the other lists.
-            rewards: (B of all ranks, R).
-            advantages: (B of all ranks,).
-        """
+    def hand_out(self, judged: Judged) -> None:
+        """The samples of one generation; those of all ranks in the order of the groups."""
         callbacks, trainer = self._callbacks(), self.trainer
         if not callbacks:
             return
@@ -54,20 +39,21 @@ class Samples:
         step = trainer.state.global_step + train  # the step that they train, or the weights that are evaluated
         mode, name = ("train", "train") if train else ("eval", self.eval_name)
         group_size = trainer.num_generations if train else trainer.num_generations_eval
-        accelerator, own = trainer.accelerator, len(prompts)
+        accelerator, own = trainer.accelerator, len(judged.prompts)
         first = accelerator.process_index * own
         first_group = self._count_groups((step, name), own * accelerator.num_processes // group_size)
-        scores = rewards[first : first + own].tolist()  # (B, R)
-        worth = advantages[first : first + own].tolist()
+        given = judged.given[first : first + own].tolist()  # (B, R)
+        scores = [[None if score != score else score for score in row] for row in given]
+        worth = judged.advantages[first : first + own].tolist()
         mine = []
         for i in range(own):
             group = first_group + (first + i) // group_size
             if any(callback.wants(step, group) for callback in callbacks):
-                mine.append(self._whole(rows[i], {
-                    "step": step, "mode": mode, "dataset": name, "group": group, "prompt": prompts[i],
-                    "text": text_of(completions[i]), "advantage": worth[i], "length": lengths[i],
-                    "finish_reason": "length" if truncated[i] else "stop",
-                    "rewards": dict(zip(trainer.reward_func_names, map(none_if_nan, scores[i]), strict=True)),
+                mine.append(self._whole(judged.rows[i], {
+                    "step": step, "mode": mode, "dataset": name, "group": group, "prompt": judged.prompts[i],
+                    "text": text_of(judged.completions[i]), "advantage": worth[i], "length": judged.lengths[i],
+                    "finish_reason": "length" if judged.truncated[i] else "stop",
+                    "rewards": dict(zip(trainer.reward_func_names, scores[i], strict=True)),
                 }))  # fmt: skip
         self._give(gather_object(mine))
 
@@ -111,7 +97,3 @@ def text_of(completion: Any) -> str:
         return plain_text(completion)
     except TypeError:
         return str(completion)
-
-
-def none_if_nan(value: float) -> float | None:
-    return None if value != value else value
