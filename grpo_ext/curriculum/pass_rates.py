@@ -42,9 +42,9 @@ def prompt_id(prompt: Any) -> str:
 
 def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
     """One JSON object a line, with `pass_rate` beside the counts; whole or not there."""
-    rows = ({"prompt_id": c.prompt_id, "right": c.right, "samples": c.samples} for c in counts if c.samples)
-    lines = (json.dumps({**row, "pass_rate": row["right"] / row["samples"]}) + "\n" for row in rows)
-    write_atomically(path, "".join(lines))
+    names = ("prompt_id", "right", "samples")
+    rows = ({**{n: getattr(c, n) for n in names}, "pass_rate": c.right / c.samples} for c in counts if c.samples)
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_pass_rates(path: Path) -> dict[str, PassCount]:
@@ -98,7 +98,7 @@ class PassRates:
         return ((self.right + 1) / (self.samples + 2))[self.of_row]
 
     def chance_of_signal(self, num_generations: int) -> np.ndarray:
-        """(rows,), the mean of 1 - p^G - (1-p)^G over p as likely by the counts: Beta(right + 1, wrong + 1)."""
+        """(rows,), that some of a group pass and some do not: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1)."""
         a, b = self.right + 1, self.samples - self.right + 1
         all_right, all_wrong = np.ones_like(a), np.ones_like(a)
         for i in range(num_generations):  # E[p^G] = product of (a + i) / (a + b + i)
