@@ -21,10 +21,6 @@ class HealthMonitor(TrainerCallback):
 
     `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. `rollback` ends
     it and leaves in `rollback` what the trainer goes back for. Only the main process judges; all processes act together.
-
-    Args:
-        rules: from `chosen_rules`.
-        log: where alarms are written down.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):

@@ -179,15 +179,15 @@ def read(
         logger.warning("%s", told) if faults is None else faults.append(told)
 
 
-def row_of(line: bytes | str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A line as a row; `ValueError` for one that has not these fields, or is nested deeper than any that we write."""
+def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+    """JSON as a mapping, or with `fields` as a row; `ValueError` where a field is missing, or what is nested is too deep."""
     row = json.loads(line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None)
     if not isinstance(row, dict):
         raise ValueError("it is no mapping")
-    for name, kind in fields.items():
+    for name, kind in (fields or {}).items():
         if name not in row or not isinstance(row[name], kind):
             raise ValueError(f"its {name!r} is missing or of another type")
-    for name, kind in (("not_finite", object), ("rewards", int | float | None)):
+    for name, kind in (("not_finite", object), ("rewards", int | float | None)) if fields else ():
         inner = row.get(name, {})
         if not isinstance(inner, dict) or not all(isinstance(value, kind) for value in inner.values()):
             raise ValueError(f"its {name!r} is no mapping, or has values of another type")

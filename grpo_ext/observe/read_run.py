@@ -141,10 +141,10 @@ def read_mapping(path: Path, faults: list[str]) -> Row:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            return row_of(text, {})
+            return row_of(text)
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("it has aliases, with which a few lines make a file without end")
-        return row_of(json.dumps(yaml.safe_load(text), default=str), {})
+        return row_of(json.dumps(yaml.safe_load(text), default=str))
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         faults.append(f"{path} cannot be read ({str(error).splitlines()[0]}).")
         return {}

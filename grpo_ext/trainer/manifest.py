@@ -69,14 +69,9 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 
 def delete_older(newest: Path, most: int | None, best: str | None) -> None:
-    """Delete checkpoints until there are `most`; never the one just written, nor the best.
+    """Delete checkpoints until there are `most` (`None` or 0: all stay); never the one just written, nor the best.
 
     Those of later steps go first: a run that has just written step S has left them behind. Files' times are not looked at.
-
-    Args:
-        newest: the one just written.
-        most: how many to keep; `None` or 0: all.
-        best: path of the best.
     """
     kept = {newest.resolve(), *([Path(best).resolve()] if best else [])}
     found = sorted(checkpoints(newest.parent), key=lambda path: (step_of(path) <= step_of(newest), step_of(path)))

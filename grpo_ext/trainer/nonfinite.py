@@ -122,11 +122,9 @@ class FiniteSteps:
 
 
 def replay(trainer: Any, folder: str | Path) -> Replay:
-    """Go through a kept step again, on as many ranks as then: forward and backward, no optimizer step.
+    """Go through a step kept in `folder` again, on as many ranks as then: forward and backward, no optimizer step.
 
-    Args:
-        trainer: made as it was for the run; trained weights are set to those of the step.
-        folder: `not_finite-STEP` in the run's `output_dir`.
+    The trainer is made as it was for the run; its trained weights are set to those of the step.
     """
     folder, rank = Path(folder), trainer.accelerator.process_index
     dump = load_plain(folder / f"rank_{rank}.pt")

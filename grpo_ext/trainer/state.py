@@ -71,12 +71,7 @@ def load_inputs(state: dict[str, Any], device: torch.device | str) -> Any:
 
 
 class FeedState:
-    """The generation that is being trained on, and how far, as a part of a checkpoint.
-
-    Args:
-        feed: hands out micro-batches.
-        device: of the run.
-    """
+    """The generation that is being trained on, and how far, as a part of a checkpoint."""
 
     def __init__(self, feed: Feed, device: torch.device):
         self.feed, self.device = feed, device

@@ -39,7 +39,7 @@ def test_a_bad_line_is_skipped_counted_and_told(tmp_path, capsys, line):
     folder = write_run(tmp_path, [sample(1, "good")])
     with (folder / "samples.jsonl").open("a") as file:
         file.write(line + "\n" + json.dumps(sample(3, "good, too")) + "\n")
-    assert main(["report", str(folder), "--parquet", "--png", str(tmp_path / "c.png")]) == 0
+    assert main(["report", str(folder), "--parquet"]) == 0
     told = capsys.readouterr()
     assert "2 completions" in told.out
     assert "Not read: 1 line was skipped, the first is line 2 of" in told.err and "samples.jsonl" in told.err
@@ -101,6 +101,20 @@ def test_a_recipe_or_about_that_cannot_be_read_is_left_out_and_told(tmp_path, na
     assert name in fault and "cannot be read" in fault and "\n" not in fault
     assert run.recipe == {} and not (tmp_path / "marker").exists()
     build_page([run])
+
+
+def test_what_a_run_says_of_itself_is_read(tmp_path):
+    folder = write_run(tmp_path, [sample(1, "x", rewards={"a": 1.0, "b": 0.5})])
+    rewards = [{"name": "a", "weight": 1.0}, {"name": "b", "weight": 0.5, "reward": "brief", "options": {"n": 2}}]
+    (folder / "run.json").write_text(json.dumps({"rewards": rewards, "outcome": "b", "pass_threshold": 0.5}))
+    run = read_run(folder)
+    assert run.faults == [] and run.rewards == rewards and run.outcome == "b" and run.pass_threshold == 0.5
+    page = Page(build_page([run])).block("runs")["runs"][0]
+    assert page["rewards"] == rewards and page["outcome"] == "b" and page["passThreshold"] == 0.5
+    (folder / "recipe.yaml").write_text("pass_threshold: 0.75")
+    assert read_run(folder).pass_threshold == 0.75
+    (folder / "run.json").write_text(json.dumps({"rewards": [*rewards, 3, {}], "outcome": "c"}))
+    assert read_run(folder).rewards == rewards and read_run(folder).outcome == "a"
 
 
 def test_folders_that_only_look_like_checkpoints_are_no_part_of_a_run(tmp_path):

@@ -90,4 +90,4 @@ def in_utf16(text: str, marks: list[Mark]) -> list[Mark]:
 
 
 def rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
+    return value if value is None else float(f"{value:.4g}")
