@@ -38,13 +38,13 @@ class Panel:
 
     @property
     def in_words(self) -> str | None:
-        """What there is to say where a curve shows nothing: one value each, or 0 throughout."""
+        """What there is to say where a curve shows nothing: at most one value each, or, but for rewards, 0 throughout."""
         known = [(s, [(t, v) for t, v in zip(s.steps, s.values, strict=True) if v is not None]) for s in self.series]
-        if not any(value for _, points in known for _, value in points):
-            return "0 throughout"
         if all(len(points) <= 1 for _, points in known):
-            return ", ".join(f"{s.label} {value:.4g} at step {step}" for s, points in known for step, value in points)
-        return None
+            said = (f"{s.label} {value:.4g} at step {step}" for s, points in known for step, value in points)
+            return ", ".join(said) or "no finite value"
+        silent = "reward" not in self.title.lower() and not any(value for _, points in known for _, value in points)
+        return "0 throughout" if silent else None
 
 
 # title, note, and the curves as label and metric; the first of several metrics that was logged is taken

@@ -88,10 +88,10 @@ def _train(
         return stopped(trainer, why, int(signal.code or 1)), recipe
     if getattr(trainer, "stopped_by", None):
         return stopped(trainer, trainer.stopped_by, 1), recipe
-    if error := save_result(trainer):
+    if wrong := save_result(trainer):
         how = "Make room on that disk; the same command goes on from the last checkpoint, if there is one, and saves the model."
         trainer.accelerator.print(
-            f"The trained model could not be saved in {trainer.args.output_dir} ({error}). {how}"
+            f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}"
         )
         return 1, recipe
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
