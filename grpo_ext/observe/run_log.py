@@ -12,6 +12,7 @@ import platform
 import time
 from collections import deque
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from transformers.trainer_callback import TrainerCallback
 import grpo_ext
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.share import in_share
-from grpo_ext.observe.jsonl import JsonLines, parts, read
+from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
 SAMPLE = {  # the fields of a line of samples.jsonl and their types; beside them `step` and `columns`
@@ -83,15 +84,14 @@ class RunLog(TrainerCallback):
             self.samples.append([row for row in rows if self.wants(row["step"], row["group"])])
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for log in (self.metrics, self.samples):
-            if log is not None:
-                log.sync()
+        for log in filter(None, (self.metrics, self.samples)):
+            log.sync()
 
     def _write_about(self, folder: Path, step: int, args: Any) -> None:
         """`run.json`: what runs with which versions, and each time that it was started."""
         try:
-            starts = json.loads((folder / RUN).read_text(encoding="utf-8"))["starts"] if step else []
-        except (OSError, ValueError, KeyError):
+            starts = list(row_of((folder / RUN).read_text(encoding="utf-8"))["starts"]) if step else []
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             starts = []
         start = {"step": step, "time": round(time.time(), 3), "processes": args.world_size, "device": args.device.type}
         about = {**self.about, "versions": versions(), "starts": [*starts, start]}
@@ -115,8 +115,7 @@ def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:
         return
-    number = 1 + max((int(p.name.rpartition("-")[2]) for p in folder.glob("earlier-*[0-9]")), default=0)
-    aside = folder / f"earlier-{number}"
+    aside = next(path for i in count(1) if not (path := folder / f"earlier-{i}").exists())
     aside.mkdir()
     for path in [*old, folder / RUN, folder / ROLLBACKS, *folder.glob("rolled_back-*")]:
         if path.exists():

@@ -151,6 +151,19 @@ def test_a_figure_that_another_callback_took_out_of_a_log_is_written(tmp_path):
     assert row["total_flos"] == 5.0 and "logged/step" not in row
 
 
+@pytest.mark.parametrize("text", ["[]", "{", '{"starts": 3}', '{"starts": null}', DEEP, "7"])
+def test_nor_does_a_bad_run_json_or_a_folder_of_anybodys(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    for name in ("earlier-mine3", "earlier-1", "earlier-²"):
+        (tmp_path / name).mkdir()
+    log, args = RunLog(), TrainingArguments(str(tmp_path), use_cpu=True)
+    log.on_train_begin(args, TrainerState(global_step=3, max_steps=9), TrainerControl())
+    assert [start["step"] for start in json.loads((tmp_path / "run.json").read_text())["starts"]] == [3]
+    log.note(3, {"loss": 1.0})
+    RunLog().on_train_begin(args, TrainerState(global_step=0, max_steps=9), TrainerControl())
+    assert len(list(read(tmp_path / "earlier-2" / "metrics.jsonl"))) == 1
+
+
 def test_a_bad_line_in_its_own_log_does_not_keep_a_run_from_going_on(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2,}\n{"step": 3}\n')
