@@ -23,6 +23,7 @@ from grpo_ext.recipe.safety_options import steps_back
 from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.nonfinite import FiniteSteps, NonFiniteSteps
 from grpo_ext.trainer.signals import Interrupted, StopSignals
+from grpo_ext.trainer.state import CheckpointMismatch
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +101,12 @@ class Leaving(TrainerCallback):
         run = Path(self.trainer.args.output_dir)
         main, healthy = self.trainer.accelerator.is_main_process, self.checkpoints.newest(before)
         if self._rollbacks_done >= most or healthy is None:
-            why = f"that was rollback {most} of {most}"
-            why = why if healthy else f"there is no checkpoint of step {before} or before"
             self.checkpoints.save_failure()
+            why = (
+                f"that was rollback {most} of {most}"
+                if healthy
+                else f"there is no checkpoint of step {before} or older"
+            )
             self.stopped_by = f"{alarm['message']} The run cannot go back: {why}. It ends with a checkpoint."
             return None
         factor, to = self.trainer.args.rollback_factor, step_of(Path(healthy))
@@ -142,7 +146,7 @@ class Leaving(TrainerCallback):
 
 
 def read_rollbacks(run: Path) -> list[dict[str, Any]]:
-    """The rollbacks of a run, oldest first; `ValueError` if they cannot be read, since the learning rate hangs on them."""
+    """The rollbacks of a run, oldest first; `CheckpointMismatch` if they cannot be read, as the learning rate hangs on them."""
     path = run / ROLLBACKS
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -150,7 +154,7 @@ def read_rollbacks(run: Path) -> list[dict[str, Any]]:
             raise ValueError("it is no list of factors")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         what = f"{path} is damaged ({error}): it lists by what the learning rate was lowered"
-        raise ValueError(f"{what}. Mend it, or delete it to go on at the recipe's rate.") from error
+        raise CheckpointMismatch(f"{what}. Mend it, or delete it to go on at the recipe's rate.") from error
     return found
 
 
