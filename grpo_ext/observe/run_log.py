@@ -64,8 +64,9 @@ class RunLog(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         part = state.global_step < state.max_steps or self._summed_up  # the run will go on, or was done before
         if logs and not ("train_runtime" in logs and part):
-            whole = state.log_history[-1] if state.log_history else {}  # other callbacks take figures out of `logs`
-            self.note(state.global_step, {**{key: value for key, value in whole.items() if key != "step"}, **logs})
+            kept = state.log_history[-1] if state.log_history else {}  # other callbacks take figures out of `logs`
+            more = {key: kept[key] for key in kept if key != "step" and kept.keys() >= logs.keys()}
+            self.note(state.global_step, {**more, **logs})
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
         """Add a line to `metrics.jsonl`; a figure that a reward logged under a name of the line's own becomes `logged/NAME`."""

@@ -102,11 +102,8 @@ class Leaving(TrainerCallback):
         main, healthy = self.trainer.accelerator.is_main_process, self.checkpoints.newest(before)
         if self._rollbacks_done >= most or healthy is None:
             self.checkpoints.save_failure()
-            why = (
-                f"that was rollback {most} of {most}"
-                if healthy
-                else f"there is no checkpoint of step {before} or older"
-            )
+            missing = f"there is no checkpoint of step {before} or before"
+            why = f"that was rollback {most} of {most}" if healthy else missing
             self.stopped_by = f"{alarm['message']} The run cannot go back: {why}. It ends with a checkpoint."
             return None
         factor, to = self.trainer.args.rollback_factor, step_of(Path(healthy))
