@@ -19,6 +19,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.common.files import in_bytes
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.findings import Findings
@@ -55,7 +56,7 @@ def print_findings(findings: Findings, name: str) -> None:
     if "server" in figures:
         print(f"server   {figures['server']}")
     if "disk" in figures:
-        print(f"disk     {figures['disk']['free'] / 2**30:.0f} GiB free for output_dir")
+        print(f"disk     {in_bytes(figures['disk']['free'])} free for output_dir")
     for title, found in (("note", findings.notes), ("PROBLEM", findings.problems)):
         for problem in found:
             print(f"{title:8} {problem}")

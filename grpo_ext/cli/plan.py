@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.common.files import in_bytes
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
@@ -120,12 +121,3 @@ def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
     yield "memory (estimate)", f"{in_bytes(memory['total'])} on each device: {parts}"
     if vllm:
         yield "", "and vLLM's own"
-
-
-def in_bytes(count: float) -> str:
-    """Bytes as a person reads them."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:,.3g} GiB" if count < 1000 else f"{count:,.0f} GiB"

@@ -14,6 +14,7 @@ completions and what each reward said of them, before and after, recipe, alarms.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from grpo_ext.cli.command import add_command, at_least
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
         runs = write_report(args.runs, page, args.png, args.max_completions, args.watch)
         shown, total = sum(len(run.samples) for run in runs), sum(run.total_samples for run in runs)
         of = f" of {total}" if shown < total else ""
+        for fault in [fault for run in runs for fault in run.faults]:
+            print(f"Not read: {fault}", file=sys.stderr)
         print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, {shown}{of} completions", flush=True)
 
     if args.watch:

@@ -1,9 +1,12 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and the folders of checkpoints."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -18,3 +21,21 @@ def write_atomically(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The folders `checkpoint-STEP` of a run, whole or not, by step; no other folder is one of them."""
+    return sorted((path for path in run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def in_bytes(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:,.3g} GiB" if count < 1000 else f"{count:,.0f} GiB"

@@ -1,13 +1,15 @@
 """What a few samples of each prompt say about groups of other sizes.
 
-A group of G completions of a prompt with pass rate p has signal with chance 1 - p^G - (1-p)^G. Of n samples of which k are
-right,
+A group of G completions has signal where their rewards differ. Of n samples of a prompt of which k_1, k_2, ... have the same
+reward,
 
-    1 - [C(k, G) + C(n - k, G)] / C(n, G)
+    1 - [C(k_1, G) + C(k_2, G) + ...] / C(n, G)
 
-is an unbiased estimate of it for every G up to n: the share of G samples drawn from the n that are not all alike (as pass@k
-is estimated, Chen et al. 2021, arXiv 2107.03374, equation 1). For larger G there is no unbiased estimate. Pass rates are then
-taken to follow a Beta distribution, fitted to the counts by maximum likelihood, and the result is marked as extrapolated.
+is an unbiased estimate of the chance of it for every G up to n: the share of G samples drawn from the n that are not all alike
+(as pass@k is estimated, Chen et al. 2021, arXiv 2107.03374, equation 1). For larger G there is no unbiased estimate. The share
+of the completions that are right, or with partial credit of those that have a prompt's commonest reward, is then taken to
+follow a Beta distribution, fitted to the counts by maximum likelihood, and the result is marked as extrapolated: with p, the
+chance is 1 - p^G - (1-p)^G, which with partial credit is the least that it can be.
 """
 
 from __future__ import annotations
@@ -57,21 +59,19 @@ class Expectation:
         return self.num_generations / self.with_signal.value if self.with_signal.value > 0 else math.inf
 
 
-def chance_of_signal(right: int, samples: int, num_generations: int) -> float:
-    """Unbiased estimate that a group is mixed, from one prompt's samples.
+def chance_rewards_differ(alike: Sequence[int], num_generations: int) -> float:
+    """Unbiased estimate that the rewards of a group differ, from one prompt's samples.
 
     Args:
-        right: k.
-        samples: n, at least `num_generations`.
-        num_generations: G.
+        alike: k_1, k_2, ..., how many of the n samples have the same reward.
+        num_generations: G, at most n.
 
     Raises:
         ValueError: if there are fewer samples than a group holds.
     """
-    if num_generations > samples:
+    if num_generations > (samples := sum(alike)):
         raise ValueError(f"{samples} samples say nothing unbiased of groups of {num_generations}.")
-    alike = math.comb(right, num_generations) + math.comb(samples - right, num_generations)
-    return 1 - alike / math.comb(samples, num_generations)
+    return 1 - sum(math.comb(k, num_generations) for k in alike) / math.comb(samples, num_generations)
 
 
 def wilson(right: float, samples: float) -> Estimate:
@@ -105,10 +105,15 @@ def expect(counts: Sequence[PassCount], num_generations: int, seed: int = 0) -> 
         values = _fitted_shares(counts, np.vstack([np.ones_like(drawn[:1]), drawn]), num_generations)
         value, resampled = values[0], values[1:]
     else:
-        each = np.array([chance_of_signal(int(c.right), int(c.samples), num_generations) for c in counts])
+        each = np.array([chance_rewards_differ(kinds_of(c), num_generations) for c in counts])
         value, resampled = each.mean(), drawn @ each / len(counts)
     low, high = np.quantile(resampled, [0.025, 0.975])
     return Expectation(num_generations, Estimate(float(value), float(low), float(high)), extrapolated)
+
+
+def kinds_of(count: PassCount) -> tuple[int, ...]:
+    """How many of a prompt's samples have the same reward, for each reward."""
+    return count.alike or (int(count.right), int(count.samples - count.right))
 
 
 def _fitted_shares(counts: Sequence[PassCount], weights: np.ndarray, num_generations: int) -> np.ndarray:
@@ -117,12 +122,16 @@ def _fitted_shares(counts: Sequence[PassCount], weights: np.ndarray, num_generat
     sums = torch.logspace(-2, 3, 61, dtype=torch.float64)
     a = (means.unsqueeze(1) * sums).flatten().unsqueeze(1)  # (grid, 1)
     b = ((1 - means).unsqueeze(1) * sums).flatten().unsqueeze(1)
-    kinds = sorted({(count.right, count.samples) for count in counts})
+    partial = any(
+        not set(kinds_of(c)) <= {c.right, c.samples - c.right} for c in counts
+    )  # rewards beside right and wrong
+    of = [(max(kinds_of(c)) if partial else c.right, c.samples) for c in counts]
+    kinds = sorted(set(of))
     right, samples = (torch.tensor(column, dtype=torch.float64) for column in zip(*kinds, strict=True))  # (kinds,)
     likelihood = _log_beta(a + right, b + samples - right) - _log_beta(a, b)  # (grid, kinds)
     of_kind = torch.zeros(len(counts), len(kinds), dtype=torch.float64)
-    for i, count in enumerate(counts):
-        of_kind[i, kinds.index((count.right, count.samples))] = 1
+    for i, kind in enumerate(of):
+        of_kind[i, kinds.index(kind)] = 1
     best = (likelihood @ (torch.from_numpy(weights).double() @ of_kind).T).argmax(0)  # (R,)
     a, b = a[best, 0], b[best, 0]
     alike = (_log_beta(a + num_generations, b) - _log_beta(a, b)).exp()
@@ -149,7 +158,7 @@ def suggest(expectations: Sequence[Expectation]) -> tuple[int, str]:
             )
     last = expectations[-1]
     if last.with_signal.value == 0:
-        return last.num_generations, "no prompt was solved sometimes: easier prompts, or a better start, come first"
+        return last.num_generations, "no prompt had rewards that differ: easier prompts, or a better start, come first"
     return last.num_generations, (
         f"even groups of {last.num_generations} find more signal than smaller ones: {last.with_signal.value:.0%}; "
         "easier prompts would do more"

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from grpo_ext.observe.jsonl import JsonLines
+from grpo_ext.observe.jsonl import JsonLines, read
 
 _ONE_FILE = 2.0**30  # MiB: a data set is not cut into parts
 
@@ -45,10 +45,8 @@ class Harvest(TrainerCallback):
             path.rename(next(name for name in free if not name.exists()))
         self.lines, self.kept, self.seen = JsonLines(path, _ONE_FILE), Counter(), set()
         self.lines.cut(state.global_step)
-        if path.exists():
-            with path.open(encoding="utf-8") as file:
-                for row in map(json.loads, file):
-                    self._is_new(row["prompt_id"], json.dumps(row["completion"]))
+        for row in read(path, {"prompt_id": str, "completion": object}):
+            self._is_new(row["prompt_id"], json.dumps(row["completion"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.lines is not None:

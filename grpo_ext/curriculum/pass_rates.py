@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,13 @@ class PassCount:
         prompt_id: as `prompt_id` makes it.
         right: completions that solved it; fractions where counts decay.
         samples: completions that were scored.
+        alike: for each reward that was given, how many have it; `None`: there is one for right and one for wrong.
     """
 
     prompt_id: str
     right: float
     samples: float
+    alike: tuple[int, ...] | None = None
 
 
 def prompt_id(prompt: Any) -> str:
@@ -40,7 +42,8 @@ def prompt_id(prompt: Any) -> str:
 
 def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
     """One JSON object a line, with `pass_rate` beside the counts; whole or not there."""
-    rows = [{**asdict(count), "pass_rate": count.right / count.samples} for count in counts if count.samples]
+    names = ("prompt_id", "right", "samples")
+    rows = ({**{n: getattr(c, n) for n in names}, "pass_rate": c.right / c.samples} for c in counts if c.samples)
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -95,7 +98,7 @@ class PassRates:
         return ((self.right + 1) / (self.samples + 2))[self.of_row]
 
     def chance_of_signal(self, num_generations: int) -> np.ndarray:
-        """(rows,), the mean of 1 - p^G - (1-p)^G over p as likely by the counts: Beta(right + 1, wrong + 1)."""
+        """(rows,), that some of a group pass and some do not: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1)."""
         a, b = self.right + 1, self.samples - self.right + 1
         all_right, all_wrong = np.ones_like(a), np.ones_like(a)
         for i in range(num_generations):  # E[p^G] = product of (a + i) / (a + b + i)

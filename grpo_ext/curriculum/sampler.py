@@ -2,7 +2,7 @@
 
     none          each epoch a new permutation: TRL's own, also after a resume in a later epoch
     easy_to_hard  each epoch from prompts that are often solved to those that are not
-    adaptive      by the chance that a group is mixed, so that it has signal
+    adaptive      by the chance that some of a group pass and some do not
     easy_pool     at random, but what is always solved seldom (MiMo, arXiv 2505.07608)
 
 The last two draw each generation anew by what is known at that time, without passes over the data. Every draw has a random

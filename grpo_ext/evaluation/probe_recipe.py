@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
+
+import numpy as np
 
 from grpo_ext.curriculum.pass_rates import PassCount, prompt_id
 from grpo_ext.evaluation.completions import Decoding, generate_completions
@@ -63,8 +66,13 @@ def count_right(rows: list[Row], samples: list[Sample], name: str, threshold: fl
         name: of the outcome reward.
         threshold: the reward from which a completion counts as right.
     """
-    found: dict[str, list[bool]] = {}
+    found: dict[str, list[float]] = {}
     for sample in samples:
         if (score := sample.rewards[name]) is not None:
-            found.setdefault(prompt_id(rows[sample.row]["prompt"]), []).append(score >= threshold)
-    return [PassCount(key, sum(scores), len(scores)) for key, scores in found.items()]
+            found.setdefault(prompt_id(rows[sample.row]["prompt"]), []).append(score)
+    return [
+        PassCount(
+            key, sum(s >= threshold for s in scores), len(scores), tuple(Counter(map(np.float32, scores)).values())
+        )
+        for key, scores in found.items()
+    ]

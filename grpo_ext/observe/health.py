@@ -21,10 +21,6 @@ class HealthMonitor(TrainerCallback):
 
     `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. `rollback` ends
     it and leaves in `rollback` what the trainer goes back for. Only the main process judges; all processes act together.
-
-    Args:
-        rules: from `chosen_rules`.
-        log: where alarms are written down.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):
@@ -71,18 +67,15 @@ class HealthMonitor(TrainerCallback):
     def tell(self, alarm: Alarm, step: int) -> dict[str, Any]:
         """Say it and write it down; returns what was written."""
         logger.warning("step %d: %s", step, alarm.message)
-        note = {"alarm": alarm.rule.name, "value": alarm.value, "threshold": alarm.rule.threshold}
-        note |= {"action": alarm.rule.action, "message": alarm.message}
-        self.log.note(step, note)
+        rule = alarm.rule
+        note = {"alarm": rule.name, "value": alarm.value, "threshold": rule.threshold, "action": rule.action}
+        self.log.note(step, note := {**note, "message": alarm.message})
         return note
 
     def _repetition(self) -> dict[str, float]:
         """The share of the completions since the last log that repeat themselves."""
-        if not self._repeating:
-            return {}
-        share = sum(self._repeating) / len(self._repeating)
-        self._repeating = []
-        return {REPETITION: share}
+        found, self._repeating = self._repeating, []
+        return {REPETITION: sum(found) / len(found)} if found else {}
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:

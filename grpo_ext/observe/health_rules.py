@@ -78,10 +78,8 @@ def reward_collapse(history: History) -> float | None:
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
     """How many times the usual value, the median of what was before, the last ones are; below `floor` nothing is a rise."""
-    if len(values) < WINDOW + window:
-        return None
-    usual = median(values[-50 - window : -window])
-    return median(values[-window:]) / max(usual, floor)
+    enough = len(values) >= WINDOW + window
+    return median(values[-window:]) / max(median(values[-50 - window : -window]), floor) if enough else None
 
 
 def growth(values: list[float]) -> float | None:
@@ -106,54 +104,32 @@ LOGP_DIFFERENCE = ("sampling/logp_difference/mean", "sampling/sampling_logp_diff
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
-        Rule(
-            "not_finite", 0.5, "loss, gradient, reward, KL or entropy is not a finite number",
-            "go back to the last checkpoint; lower learning_rate, look at the rewards, train in bf16 or fp32", not_finite,
-        ),
-        Rule(
-            "reward_collapse", 6.0, "the mean reward has fallen by this many standard errors from its best",
-            "go back to a checkpoint before the fall; lower learning_rate, raise beta, lower num_iterations", reward_collapse,
-        ),
-        Rule(
-            "kl", 10.0, "the KL to the reference is this many times what it was",
-            "lower learning_rate or raise beta", lambda h: rise(h.of("kl"), 0.05),
-        ),
-        Rule(
-            "entropy", 20.0, "the entropy is this many times smaller than at the start: the model no longer explores",
-            "lower learning_rate, raise epsilon_high or temperature, set entropy_coef",
-            lambda h: fall_from_start(h.of("entropy")),
-        ),
-        Rule(
-            "truncated", 0.5, "this share of the completions runs into max_completion_length",
-            "raise max_completion_length, or punish length (soft_overlong)", lambda h: h.recent("completions/clipped_ratio"),
-        ),
-        Rule(
-            "length", 2.5, "completions are this many times as long as 20 logs ago",
-            "look at the samples for repetition; punish length", lambda h: growth(h.of("completions/mean_length")),
-        ),
-        Rule(
-            "repetition", 0.3, "this share of the completions repeats itself",
-            "look at the samples; lower learning_rate, set repetition_penalty", lambda h: h.recent(REPETITION, window=3),
-        ),
-        Rule(
-            "no_signal", 0.9, "in this share of the groups all rewards are equal: they teach nothing",
-            "take easier or harder prompts, raise num_generations or temperature, drop such groups",
-            lambda h: h.recent("frac_reward_zero_std"),
-        ),
-        Rule(
-            "clipped", 0.4, "this share of the tokens is clipped: steps are too large for what was sampled",
-            "lower learning_rate, num_iterations or steps_per_generation",
-            lambda h: h.recent("clip_ratio/region_mean", window=3),
-        ),
-        Rule(
-            "logp_difference", 0.1, "the sampler and the trainer differ by this much in a token's log-prob, on average",
-            "look for a difference in precision, weights or sampling settings between sampler and trainer",
-            lambda h: h.recent(*LOGP_DIFFERENCE, window=3),
-        ),
-        Rule(
-            "grad_norm", 10.0, "the gradient norm is this many times the usual",
-            "lower learning_rate or max_grad_norm", lambda h: rise(h.of("grad_norm"), 1e-3),
-        ),
+        Rule("not_finite", 0.5, "loss, gradient, reward, KL or entropy is not a finite number",
+             "go back to the last checkpoint; lower learning_rate, look at the rewards, train in bf16 or fp32", not_finite),
+        Rule("reward_collapse", 6.0, "the mean reward has fallen by this many standard errors from its best",
+             "go back to a checkpoint before the fall; lower learning_rate, raise beta, lower num_iterations", reward_collapse),
+        Rule("kl", 10.0, "the KL to the reference is this many times what it was",
+             "lower learning_rate or raise beta", lambda h: rise(h.of("kl"), 0.05)),
+        Rule("entropy", 20.0, "the entropy is this many times smaller than at the start: the model no longer explores",
+             "lower learning_rate, raise epsilon_high or temperature, set entropy_coef",
+             lambda h: fall_from_start(h.of("entropy"))),
+        Rule("truncated", 0.5, "this share of the completions runs into max_completion_length",
+             "raise max_completion_length, or punish length (soft_overlong)", lambda h: h.recent("completions/clipped_ratio")),
+        Rule("length", 2.5, "completions are this many times as long as 20 logs ago",
+             "look at the samples for repetition; punish length", lambda h: growth(h.of("completions/mean_length"))),
+        Rule("repetition", 0.3, "this share of the completions repeats itself",
+             "look at the samples; lower learning_rate, set repetition_penalty", lambda h: h.recent(REPETITION, window=3)),
+        Rule("no_signal", 0.9, "in this share of the groups all rewards are equal: they teach nothing",
+             "take easier or harder prompts, raise num_generations or temperature, drop such groups",
+             lambda h: h.recent("frac_reward_zero_std")),
+        Rule("clipped", 0.4, "this share of the tokens is clipped: steps are too large for what was sampled",
+             "lower learning_rate, num_iterations or steps_per_generation",
+             lambda h: h.recent("clip_ratio/region_mean", window=3)),
+        Rule("logp_difference", 0.1, "the sampler and the trainer differ by this much in a token's log-prob, on average",
+             "look for a difference in precision, weights or sampling settings between sampler and trainer",
+             lambda h: h.recent(*LOGP_DIFFERENCE, window=3)),
+        Rule("grad_norm", 10.0, "the gradient norm is this many times the usual",
+             "lower learning_rate or max_grad_norm", lambda h: rise(h.of("grad_norm"), 1e-3)),
     )
 }  # fmt: skip
 
@@ -205,18 +181,16 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     """
     if action == "none":
         return []
-    rules = []
-    for name in (settings or {}).keys() - RULES.keys():
+    rules: list[Rule] = []
+    settings = settings or {}
+    for name in settings.keys() - RULES.keys():
         raise ValueError(f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: {', '.join(RULES)}.")
     for name, rule in RULES.items():
-        wanted = (settings or {}).get(name, {})
-        if wanted is False:
+        if (wanted := settings.get(name, {})) is False:
             continue
-        wanted = {"threshold": wanted} if not isinstance(wanted, dict) else wanted
+        wanted = wanted if isinstance(wanted, dict) else {"threshold": wanted}
         found = {"threshold": rule.threshold, "action": action, **wanted}
-        threshold = found["threshold"]
-        number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-        if set(found) != {"threshold", "action"} or not number:
+        if set(found) != {"threshold", "action"} or type(found["threshold"]) not in (int, float):
             raise ValueError(f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: ACTION}}.")
         if (chosen := found["action"]) not in ACTIONS:
             raise ValueError(f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got {chosen!r}.")

@@ -20,6 +20,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d+)[,}]')
+DEEPEST = 16  # levels of a line's nesting
 KEPT_BACK = 64 * 2**20  # bytes held in memory while the disk takes nothing; beyond them the oldest lines go
 
 
@@ -55,10 +56,14 @@ class JsonLines:
             logger.warning("%s cannot be written (%s). %s", self.path, error, how)
 
     def sync(self) -> None:
-        """Have the disk hold all that was appended, so that a checkpoint never outlives its log."""
-        if self.path.exists():
+        """Have the disk hold all that was appended, so that a checkpoint never outlives its log; a disk that fails is told."""
+        try:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("%s may not have reached the disk (%s). The run goes on.", self.path, error)
 
     def cut(self, step: int) -> int:
         """Drop every line after `step`, and what is not a whole line; returns how many bytes that were."""
@@ -141,12 +146,19 @@ def end_of(part: Path, step: int) -> int:
     return position
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(
+    path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
     """The rows of a log, oldest first, also while it is being written: a last line that is not whole yet is left out.
 
-    Raises:
-        ValueError: naming the file and the line that is no JSON.
+    A log is untrusted: a line that is no row is skipped, and a sentence says how many were and where the first one is. A number
+    that is not finite, or beyond 1e100, is `None`.
+
+    Args:
+        fields: types of the fields that a row has, beside `step`.
+        faults: takes the sentence; `None`: the process's log does.
     """
+    bad, first = 0, ""
     for part in parts(path):
         try:
             file = part.open("rb")
@@ -157,6 +169,40 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"{part}, line {number} is no JSON: {error}") from error
+                    row = row_of(line, {"step": int, **(fields or {})})
+                except (ValueError, RecursionError) as error:
+                    bad, first = bad + 1, first or f"line {number} of {part} ({error})"
+                    continue
+                yield row
+    if bad:
+        told = f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
+        logger.warning("%s", told) if faults is None else faults.append(told)
+
+
+def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+    """JSON as a mapping, or with `fields` as a row; `ValueError` where a field is missing, or what is nested is too deep."""
+    row = json.loads(line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None)
+    if not isinstance(row, dict):
+        raise ValueError("it is no mapping")
+    for name, kind in (fields or {}).items():
+        if name not in row or not isinstance(row[name], kind):
+            raise ValueError(f"its {name!r} is missing or of another type")
+    for name, kind in (("not_finite", object), ("rewards", int | float | None)) if fields else ():
+        inner = row.get(name, {})
+        if not isinstance(inner, dict) or not all(isinstance(value, kind) for value in inner.values()):
+            raise ValueError(f"its {name!r} is no mapping, or has values of another type")
+    level: list[Any] = [row]
+    for _ in range(DEEPEST):
+        parts_of = [x.values() if isinstance(x, dict) else x for x in level]
+        level = [part for some in parts_of for part in some if isinstance(part, dict | list)]
+    if level:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return row
+
+
+def number_of(text: str) -> float | None:
+    """A number of a log, whole where it is written so and every program can hold it."""
+    value = float(text)
+    if not abs(value) <= 1e100:
+        return None
+    return int(text) if text.lstrip("-").isdigit() and abs(value) < 2**53 else value

@@ -15,7 +15,8 @@ MOST_POINTS = 2000  # of a curve; neighbours of longer ones are averaged
 class Series:
     """One curve: values by step, with standard errors or with the spread of the groups where there are any.
 
-    `smoothed` is false where every value means something by itself, as in a schedule.
+    `smoothed` is false where every value means something by itself, as in a schedule. A band of the spread ends at `bounds`,
+    the lowest and highest value that there was.
     """
 
     label: str
@@ -23,6 +24,7 @@ class Series:
     values: list[float | None]
     errors: list[float | None] | None = None
     spread: list[float | None] | None = None
+    bounds: tuple[float, float] | None = None
     smoothed: bool = True
 
 
@@ -34,9 +36,23 @@ class Panel:
     note: str
     series: list[Series] = field(default_factory=list)
 
+    @property
+    def in_words(self) -> str | None:
+        """What there is to say where a curve shows nothing: at most one value each, or, but for rewards, 0 throughout."""
+        known = [(s, [(t, v) for t, v in zip(s.steps, s.values, strict=True) if v is not None]) for s in self.series]
+        if all(len(points) <= 1 for _, points in known):
+            said = (f"{s.label} {value:.4g} at step {step}" for s, points in known for step, value in points)
+            return ", ".join(said) or "no finite value"
+        silent = "reward" not in self.title.lower() and not any(value for _, points in known for _, value in points)
+        return "0 throughout" if silent else None
+
 
 # title, note, and the curves as label and metric; the first of several metrics that was logged is taken
 PANELS: tuple[tuple[str, str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+    ("Groups, by whether their rewards differ",
+     "Only a group whose rewards differ teaches. Three shares are by the outcome reward, the last is by the weighted sum.",
+     (("differ", ("groups/mixed",)), ("all equal, right", ("groups/all_right",)), ("all equal, wrong", ("groups/all_wrong",)),
+      ("sum all equal", ("frac_reward_zero_std",)))),
     ("Completion length, tokens", "A steady climb to the limit means that the model learns to be cut off.",
      (("mean", ("completions/mean_length",)), ("longest", ("completions/max_length",)))),
     ("Share cut off at the limit", "Completions that ran into max_completion_length.",
@@ -62,7 +78,7 @@ NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std")
 def panels(run: RunData) -> list[Panel]:
     """The panels of a run that have a curve, those that matter most first, and everything else that was logged last."""
     columns = by_metric(run.metrics)
-    found = [total_reward(run, columns), reward_parts(run, columns), held_out(columns), groups(run, columns)]
+    found = [*rewards(run, columns), held_out(columns)]
     for title, note, lines in PANELS:
         chosen = [(label, next((key for key in keys if key in columns), None)) for label, keys in lines]
         found.append(Panel(title, note, [series(label, columns[key]) for label, key in chosen if key]))
@@ -73,7 +89,7 @@ def more_panels(run: RunData) -> list[Panel]:
     """A panel for each metric that is in none of `panels`."""
     columns = by_metric(run.metrics)
     shown = {key for _, _, lines in PANELS for _, keys in lines for key in keys}
-    shown |= {"reward", "reward_std", "frac_reward_zero_std", "step_time", *NOT_DRAWN}
+    shown |= {"reward", "reward_std", "step_time", *NOT_DRAWN}
     elsewhere = (*SECONDS, "eval_", "train_", "rewards/")
     rest = [key for key in columns.keys() - shown if not key.startswith(elsewhere)]
     return [Panel(key, "", [series(key, columns[key])]) for key in sorted(rest) if not key.endswith(NOT_DRAWN_ENDINGS)]
@@ -97,7 +113,11 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
 
 
 def series(
-    label: str, column: Column, errors: Column | None = None, spread: list[float | None] | None = None
+    label: str,
+    column: Column,
+    errors: Column | None = None,
+    spread: list[float | None] | None = None,
+    bounds: tuple[float, float] | None = None,
 ) -> Series:
     steps, values = column
     by_step = dict(zip(*errors, strict=True)) if errors else {}
@@ -106,7 +126,7 @@ def series(
     if size > 1:
         steps = steps[size - 1 :: size] + ([steps[-1]] if len(steps) % size else [])
         values, bars, spread = thinned(values, size), bars and thinned(bars, size), spread and thinned(spread, size)
-    return Series(label, list(steps), list(values), bars, spread, smoothed=label != "learning rate")
+    return Series(label, list(steps), list(values), bars, spread, bounds, smoothed=label != "learning rate")
 
 
 def thinned(values: list[float | None], size: int) -> list[float | None]:
@@ -115,26 +135,27 @@ def thinned(values: list[float | None], size: int) -> list[float | None]:
     return [sum(part) / len(part) if part else None for part in cut]
 
 
-def total_reward(run: RunData, columns: dict[str, Column]) -> Panel:
-    note = "Weighted sum. The band is the mean spread (one standard deviation) within a group: without it nothing is learnt."
-    figures = run.figures
-    if figures and figures.steps:
-        curve = series("reward", (figures.steps, figures.mean["reward"]), spread=figures.spread["reward"])
-        return Panel("Reward", note, [curve])
-    found = [series("reward", columns["reward"])] if "reward" in columns else []
-    return Panel("Reward", "Weighted sum, mean of each step.", found)
-
-
-def reward_parts(run: RunData, columns: dict[str, Column]) -> Panel:
-    note = "Each reward before its weight; bands as above."
-    figures = run.figures
-    if figures and figures.steps:
-        names = [name for name in figures.mean if name != "reward"]
-        parts = [series(n, (figures.steps, figures.mean[n]), spread=figures.spread[n]) for n in names]
-        return Panel("Reward by function", note, parts)
-    keys = [key for key in columns if key.startswith("rewards/") and key.endswith("/mean")]
-    parts = [series(key.split("/")[1], columns[key]) for key in keys]
-    return Panel("Reward by function", "Each reward before its weight.", parts)
+def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
+    """The weighted sum, and each reward, unless there is but one and it is the sum."""
+    figures, note = run.figures, ""
+    if figures.steps:
+        note = " The band is the mean spread (one standard deviation) within a group: without it nothing is learnt."
+        curves = [
+            series(name, (figures.steps, values), None, figures.spread[name], figures.bounds.get(name))
+            for name, values in figures.mean.items()
+        ]
+    else:
+        names = {key.split("/")[1]: key for key in columns if key.startswith("rewards/") and key.endswith("/mean")}
+        names |= {"reward": "reward"} if "reward" in columns else {}
+        curves = [series(name, columns[key]) for name, key in names.items()]
+    total = [curve for curve in curves if curve.label == "reward"]
+    parts = [curve for curve in curves if curve.label != "reward"]
+    if [curve.values for curve in parts] == [curve.values for curve in total]:
+        parts = []
+    return [
+        Panel("Reward", f"Weighted sum, mean of each step.{note}", total),
+        Panel("Reward by function", f"Each reward before its weight.{note}", parts),
+    ]
 
 
 def held_out(columns: dict[str, Column]) -> Panel:
@@ -143,16 +164,6 @@ def held_out(columns: dict[str, Column]) -> Panel:
     keys = [key for key in keys if "completions/" not in key and "clip_ratio" not in key]
     curves = [series(key.removeprefix("eval_"), columns[key], columns.get(f"{key}_se")) for key in keys]
     return Panel("Held-out rewards", "Mean over all held-out prompts; bars are one standard error.", curves)
-
-
-def groups(run: RunData, columns: dict[str, Column]) -> Panel:
-    curves = []
-    if run.figures and run.figures.steps:
-        curves = [series(kind, (run.figures.steps, list(shares))) for kind, shares in run.figures.share.items()]
-    if "frac_reward_zero_std" in columns:
-        curves.append(series("no signal", columns["frac_reward_zero_std"]))
-    note = "Share of the groups. Only groups whose rewards differ teach; “no signal” is the share whose rewards are all equal."
-    return Panel("Groups all right, mixed, all wrong", note, curves)
 
 
 def seconds(columns: dict[str, Column]) -> Panel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ FEW = 25  # values that are drawn as dots, with error bars where there are any
 
 
 def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int | None = None) -> None:
-    """Draw the runs' panels, overlaid.
+    """Draw the runs' panels, overlaid, into `out`, whose ending says the format (png, pdf, svg).
 
     Args:
-        out: the file to write; its ending says the format (png, pdf, svg).
         smoothing: weight of the past in the smoothed lines; the raw ones stay behind them.
         most: draw only so many panels, those that matter most; `None`: all.
     """
@@ -26,7 +26,7 @@ def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    found = [panels(run) for run in runs]
+    found = [[panel for panel in panels(run) if panel.in_words is None] for run in runs]
     titles = list(dict.fromkeys(panel.title for some in found for panel in some))[:most]
     height = -(-len(titles) // 3) or 1
     figure, axes = plt.subplots(height, 3, figsize=(13, 3.25 * height), layout="constrained", squeeze=False)
@@ -34,10 +34,9 @@ def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int 
         for number, (run, some) in enumerate(zip(runs, found, strict=True)):
             panel = next((panel for panel in some if panel.title == title), Panel(title, ""))
             for at, series in enumerate(panel.series):
-                several = len(runs) > 1
-                label = f"{run.name}, {series.label}" if several and len(panel.series) > 1 else series.label
-                color, dash = (number, at) if several else (at, 0)
-                draw(axis, series, run.name if label == series.label and several else label, smoothing, color, dash)
+                color, dash, label = (number, at, run.name) if len(runs) > 1 else (at, 0, series.label)
+                label += f", {series.label}" if len(runs) > 1 and len(panel.series) > 1 else ""
+                draw(axis, series, label, smoothing, color, dash)
         axis.set_title(title, fontsize=11)
         axis.set_xlabel("step")
         axis.grid(alpha=0.25)
@@ -64,7 +63,9 @@ def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, da
         values, spread = smooth(values, smoothing), spread and smooth(spread, smoothing)
         axis.plot(steps, values, label=label, **LINE, **look)
     if spread:
-        low, high = ([v + sign * s for v, s in zip(values, spread, strict=True)] for sign in (-1, 1))
+        least, most = series.bounds or (-math.inf, math.inf)
+        low = [max(value - s, least) for value, s in zip(values, spread, strict=True)]
+        high = [min(value + s, most) for value, s in zip(values, spread, strict=True)]
         axis.fill_between(steps, low, high, color=look["color"], **BAND)
 
 

@@ -11,14 +11,9 @@ from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 
 SHORT = {
-    "loss": "loss",
-    "reward": "reward",
-    "completions/mean_length": "length",
-    "entropy": "entropy",
-    "frac_reward_zero_std": "no signal",
-    "kl": "kl",
-    "mean_token_accuracy": "token accuracy",
-}
+    "loss": "loss", "reward": "reward", "completions/mean_length": "length", "entropy": "entropy",
+    "frac_reward_zero_std": "no signal", "kl": "kl", "mean_token_accuracy": "token accuracy",
+}  # fmt: skip
 
 
 class RunProgress(ProgressCallback):

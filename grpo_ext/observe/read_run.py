@@ -1,18 +1,21 @@
-"""A run as its folder tells it: metrics, completions, recipe, versions, alarms. Also of a run that still goes on."""
+"""A run as its folder tells it: metrics, completions, recipe, versions, alarms. Also of a run that still goes on.
+
+Nothing of it is trusted: what is no row, no recipe or no `run.json` is left out and named in `faults`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from grpo_ext.common.files import checkpoints
 from grpo_ext.common.share import in_share
-from grpo_ext.observe.jsonl import parts, read
-from grpo_ext.observe.run_log import METRICS, RUN, SAMPLES
+from grpo_ext.observe.jsonl import parts, read, row_of
+from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 from grpo_ext.observe.spread import StepFigures
 
 Row = dict[str, Any]
@@ -30,6 +33,7 @@ class RunData:
         total_samples: how many there are in the logs.
         figures: by step, what only the completions tell.
         recipe, about: `recipe.yaml` and `run.json`; empty where they are missing.
+        faults: sentences on what could not be read.
     """
 
     name: str
@@ -37,25 +41,32 @@ class RunData:
     metrics: list[Row]
     samples: list[Row] = field(default_factory=list)
     total_samples: int = 0
-    figures: StepFigures | None = None
+    figures: StepFigures = field(default_factory=StepFigures)
     recipe: Row = field(default_factory=dict)
     about: Row = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
 
     @property
     def alarms(self) -> list[Row]:
-        return [row for row in self.metrics if "alarm" in row]
+        return [row for row in self.metrics if isinstance(row.get("alarm"), str)]
 
     @property
     def rewards(self) -> list[Row]:
         """Name, weight and options of each reward."""
-        if found := self.about.get("rewards"):
-            return found
-        return [{"name": name} for name in (self.samples[0]["rewards"] if self.samples else ())]
+        found = [row for row in mappings(self.about.get("rewards")) if isinstance(row.get("name"), str)]
+        return found or [{"name": name} for name in (self.samples[0]["rewards"] if self.samples else ())]
 
     @property
     def outcome(self) -> str | None:
-        """The reward that says whether a problem is solved."""
-        return outcome_reward(self.recipe, [reward["name"] for reward in self.rewards], self.about)
+        """The reward that says whether a problem is solved: the one that the run took, else its first."""
+        names = [reward["name"] for reward in self.rewards]
+        return self.about.get("outcome") if self.about.get("outcome") in names else next(iter(names), None)
+
+    @property
+    def pass_threshold(self) -> float:
+        """The outcome from which a completion counts as right, as in training."""
+        found = self.recipe.get("pass_threshold", self.about.get("pass_threshold"))
+        return found if isinstance(found, int | float) else 1.0
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
@@ -69,17 +80,14 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
         FileNotFoundError: if there is no run.
     """
     folder = find_folder(Path(path).expanduser())
-    recipe, about = read_mapping(folder / "recipe.yaml"), read_mapping(folder / RUN)
+    run = RunData(name or short_name(folder), folder, [])
+    run.recipe, run.about = (read_mapping(folder / file, run.faults) for file in ("recipe.yaml", RUN))
     if parts(folder / METRICS):
-        metrics = list(read(folder / METRICS))
+        run.metrics = list(read(folder / METRICS, faults=run.faults))
     else:
-        metrics = json.loads(list(state_files(folder))[-1].read_text(encoding="utf-8"))["log_history"]
-    run = RunData(name or short_name(folder), folder, metrics, recipe=recipe, about=about)
-    outcome = run.outcome
+        run.metrics = log_history(folder, run.faults)
     share = 1.0
-    for row in read(folder / SAMPLES):
-        if run.figures is None:
-            run.figures = StepFigures(outcome or outcome_reward(recipe, list(row["rewards"])))
+    for row in read(folder / SAMPLES, SAMPLE, run.faults):
         run.figures.add(row)
         run.total_samples += 1
         if in_share(row["prompt_id"], share):
@@ -87,31 +95,13 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
         while len(run.samples) > max_samples:
             share *= 0.9
             run.samples = [row for row in run.samples if in_share(row["prompt_id"], share)]
-    if run.figures is not None:
-        run.figures.end()
+    run.figures.end()
     return run
-
-
-def outcome_reward(recipe: Row, names: list[str], about: Row | None = None) -> str | None:
-    """The reward that the recipe names, else the task's if the run has it, else what the run took, else its first."""
-    if recipe.get("eval_outcome_reward") in names:
-        return recipe["eval_outcome_reward"]
-    if task := recipe.get("task"):
-        from grpo_ext.tasks import get_task_class
-
-        try:
-            wanted = get_task_class(task).outcome_reward
-        except ValueError:
-            wanted = None
-        if wanted in names:
-            return wanted
-    taken = (about or {}).get("outcome")
-    return taken if taken in names else names[0] if names else None
 
 
 def find_folder(path: Path) -> Path:
     for folder in (path, path / "grpo"):
-        if parts(folder / METRICS) or list(state_files(folder)):
+        if parts(folder / METRICS) or state_files(folder):
             return folder
     raise FileNotFoundError(
         f"{path} holds no run: there is no {METRICS} in it, which `grpo-ext train` writes into its output_dir."
@@ -127,17 +117,34 @@ def distinct(names: list[str]) -> list[str]:
     return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
-def state_files(folder: Path) -> Iterator[Path]:
+def state_files(folder: Path) -> list[Path]:
     """Every `trainer_state.json` of a run, the one of the most steps last."""
-    found = folder.glob("checkpoint-*/trainer_state.json")
-    yield from sorted(found, key=lambda path: int(path.parent.name.rpartition("-")[2]))
-    yield from folder.glob("trainer_state.json")
+    found = [path / "trainer_state.json" for path in [*checkpoints(folder), folder]]
+    return [path for path in found if path.is_file()]
 
 
-def read_mapping(path: Path) -> Row:
-    """A YAML or JSON file as a mapping, empty if there is none."""
+def log_history(folder: Path, faults: list[str]) -> list[Row]:
+    """The rows that the newest `trainer_state.json` holds."""
+    rows = mappings(read_mapping(state_files(folder)[-1], faults).get("log_history"))
+    return [row for row in rows if isinstance(row.get("step"), int)]
+
+
+def mappings(value: Any) -> list[Row]:
+    """Those parts of a list that are mappings."""
+    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+
+
+def read_mapping(path: Path, faults: list[str]) -> Row:
+    """A YAML or JSON file as a mapping; empty if there is none, or none that can be read, which `faults` is told."""
     if not path.is_file():
         return {}
-    text = path.read_text(encoding="utf-8")
-    found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    return found if isinstance(found, dict) else {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            return row_of(text)
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("it has aliases, with which a few lines make a file without end")
+        return row_of(json.dumps(yaml.safe_load(text), default=str))
+    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        faults.append(f"{path} cannot be read ({str(error).splitlines()[0]}).")
+        return {}

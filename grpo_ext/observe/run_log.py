@@ -12,6 +12,7 @@ import platform
 import time
 from collections import deque
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from transformers.trainer_callback import TrainerCallback
 import grpo_ext
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.share import in_share
-from grpo_ext.observe.jsonl import JsonLines, parts, read
+from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
+SAMPLE = {  # the fields of a line of samples.jsonl and their types; beside them `step` and `columns`
+    "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
+    "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,
+}  # fmt: skip
 PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
 
@@ -59,12 +64,16 @@ class RunLog(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         part = state.global_step < state.max_steps or self._summed_up  # the run will go on, or was done before
         if logs and not ("train_runtime" in logs and part):
-            self.note(state.global_step, logs)
+            kept = state.log_history[-1] if state.log_history else {}  # other callbacks take figures out of `logs`
+            more = {key: kept[key] for key in kept if key != "step" and kept.keys() >= logs.keys()}
+            self.note(state.global_step, {**more, **logs})
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
-        """Add a line to `metrics.jsonl`."""
+        """Add a line to `metrics.jsonl`; a figure that a reward logged under a name of the line's own becomes `logged/NAME`."""
+        own = {"step": step, "time": round(time.time(), 3)}
+        figures = {f"logged/{key}" if key in (*own, "not_finite") else key: value for key, value in figures.items()}
         if self.metrics is not None:
-            self.metrics.append([{"step": step, "time": round(time.time(), 3), **figures}])
+            self.metrics.append([{**own, **figures}])
 
     def wants(self, step: int, group: int) -> bool:
         """Whether the completions of a group are written."""
@@ -76,15 +85,14 @@ class RunLog(TrainerCallback):
             self.samples.append([row for row in rows if self.wants(row["step"], row["group"])])
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for log in (self.metrics, self.samples):
-            if log is not None:
-                log.sync()
+        for log in filter(None, (self.metrics, self.samples)):
+            log.sync()
 
     def _write_about(self, folder: Path, step: int, args: Any) -> None:
         """`run.json`: what runs with which versions, and each time that it was started."""
         try:
-            starts = json.loads((folder / RUN).read_text(encoding="utf-8"))["starts"] if step else []
-        except (OSError, ValueError, KeyError):
+            starts = list(row_of((folder / RUN).read_text(encoding="utf-8"))["starts"]) if step else []
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             starts = []
         start = {"step": step, "time": round(time.time(), 3), "processes": args.world_size, "device": args.device.type}
         about = {**self.about, "versions": versions(), "starts": [*starts, start]}
@@ -103,18 +111,12 @@ def versions() -> dict[str, str]:
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
-    """Move the logs of an earlier run to `folder/earlier-N`, so that a new one that begins at step 0 loses none.
-
-    Args:
-        folder: the run's.
-        more: patterns of what else belongs to that run.
-    """
+    """Move an earlier run's logs, and what fits the patterns `more`, to `folder/earlier-N`, so that a new run loses none."""
     old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size]
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:
         return
-    number = 1 + max((int(p.name.rpartition("-")[2]) for p in folder.glob("earlier-*[0-9]")), default=0)
-    aside = folder / f"earlier-{number}"
+    aside = next(path for i in count(1) if not (path := folder / f"earlier-{i}").exists())
     aside.mkdir()
     for path in [*old, folder / RUN, folder / ROLLBACKS, *folder.glob("rolled_back-*")]:
         if path.exists():

@@ -1,4 +1,4 @@
-"""What only the completions tell of a step: how rewards spread within groups, how many groups were all right or all wrong."""
+"""What only the completions tell of a step: how far rewards spread within the groups."""
 
 from __future__ import annotations
 
@@ -11,58 +11,41 @@ from typing import Any
 class StepFigures:
     """Means over the training groups of each step, from rows in the order in which they were written.
 
-    Args:
-        outcome: the reward that says whether a completion is right: where it is 1 or more.
-
     Attributes:
         steps: those that have groups.
         mean, spread: by reward (and `reward`, the weighted sum), for each step the mean of its groups' means and of their
             standard deviations (population).
-        share: by `"all right"`, `"mixed"` and `"all wrong"`, the share of each step's groups.
+        bounds: by reward the lowest and the highest that a completion got.
     """
 
-    outcome: str | None
     steps: list[int] = field(default_factory=list)
     mean: dict[str, list[float | None]] = field(default_factory=dict)
     spread: dict[str, list[float | None]] = field(default_factory=dict)
-    share: dict[str, list[float]] = field(default_factory=lambda: {"all right": [], "mixed": [], "all wrong": []})
-    _key: Any = None
-    _group: list[dict[str, Any]] = field(default_factory=list)
-    _groups: list[list[dict[str, Any]]] = field(default_factory=list)
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _step: int | None = None
+    _groups: dict[int, list[dict[str, float | None]]] = field(default_factory=dict)  # of the step that is read
 
     def add(self, row: dict[str, Any]) -> None:
         """Take the next row."""
         if row["mode"] != "train":
             return
-        key = (row["step"], row["group"])
-        if key != self._key:
-            self._close_group()
-            if self._key is not None and row["step"] != self._key[0]:
-                self._close_step()
-            self._key = key
-        self._group.append({"reward": row["reward"], **row["rewards"]})
+        if row["step"] != self._step:
+            self.end()
+            self._step = row["step"]
+        self._groups.setdefault(row["group"], []).append({"reward": row["reward"], **row["rewards"]})
 
     def end(self) -> None:
         """Close the last step."""
-        self._close_group()
-        self._close_step()
-
-    def _close_group(self) -> None:
-        if self._group:
-            self._groups.append(self._group)
-            self._group = []
-
-    def _close_step(self) -> None:
-        if not self._groups:
+        if not self._groups or self._step is None:
             return
-        for name in self._groups[0][0]:
-            scored = [[row[name] for row in group if row[name] is not None] for group in self._groups]
-            scored = [values for values in scored if values]
-            self.mean.setdefault(name, []).append(fmean(map(fmean, scored)) if scored else None)
-            self.spread.setdefault(name, []).append(fmean(map(pstdev, scored)) if scored else None)
-        right = [[(row.get(self.outcome or "") or 0) >= 1 for row in group] for group in self._groups]
-        kinds = ["all right" if all(group) else "mixed" if any(group) else "all wrong" for group in right]
-        for kind, shares in self.share.items():
-            shares.append(kinds.count(kind) / len(kinds))
-        self.steps.append(self._key[0])
-        self._groups = []
+        groups = list(self._groups.values())
+        for name in {**self.mean, **groups[0][0]}:
+            found = [[value for row in group if (value := row.get(name)) is not None] for group in groups]
+            scored = [values for values in found if values]
+            for column, figure in ((self.mean, fmean), (self.spread, pstdev)):
+                means = column.setdefault(name, [None] * len(self.steps))
+                means.append(fmean(figure(values) for values in scored) if scored else None)
+            if ends := [value for values in scored for value in values] + list(self.bounds.get(name, ())):
+                self.bounds[name] = min(ends), max(ends)
+        self.steps.append(self._step)
+        self._groups = {}

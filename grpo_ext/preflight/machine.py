@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from grpo_ext.common.devices import gpu_is_there
+from grpo_ext.common.files import in_bytes
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_settings
@@ -17,7 +18,6 @@ from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
-GIB = 2**30
 
 
 def check_machine(v: Values, findings: Findings) -> None:
@@ -101,7 +101,7 @@ def check_disk(v: Values, findings: Findings) -> None:
     findings.figures["disk"] = {"free": free, "needed": needed}
     if needed is not None and needed > free:
         findings.problem(
-            f"output_dir {folder} has {free / GIB:.1f} GiB free, and the run will keep at least {needed / GIB:.1f} GiB: write "
-            "save_total_limit: 1, save_only_model: true, or another output_dir.",
+            f"output_dir {folder} has {in_bytes(free)} free, and the run will keep at least {in_bytes(needed)}, "
+            f"{in_bytes(needed - free)} more: write save_total_limit: 1, save_only_model: true, or another output_dir.",
             "output_dir",
         )

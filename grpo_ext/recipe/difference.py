@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from grpo_ext.common.files import write_atomically
+from grpo_ext.common.files import checkpoints, write_atomically
 
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
@@ -67,9 +67,9 @@ def check_same_run(recipe: Recipe) -> None:
     The `ValueError` shows the difference key by key, and what to do.
     """
     folder = Path(recipe.get("output_dir")).expanduser()
-    checkpoints = sorted(folder.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name.rpartition("-")[2]))
+    saved = checkpoints(folder)
     finished = (folder / "trainer_state.json").exists()
-    if recipe.get("resume") != "auto" or recipe.get("resume_from_checkpoint") or not (checkpoints or finished):
+    if recipe.get("resume") != "auto" or recipe.get("resume_from_checkpoint") or not (saved or finished):
         return
     found = differences(recipe, folder)
     if not found:
@@ -77,8 +77,8 @@ def check_same_run(recipe: Recipe) -> None:
     lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in found.items()]
     lines += ["Write one of", "  --output_dir FOLDER: begin in another folder"]
     lines += ["  --resume never: begin anew here; the old run moves to earlier-N"]
-    if checkpoints:
-        lines += [f"  --resume {checkpoints[-1]}: go on from that checkpoint all the same, with the new values"]
+    if saved:
+        lines += [f"  --resume {saved[-1]}: go on from that checkpoint all the same, with the new values"]
     raise ValueError("\n".join([f"{folder} holds a run of another recipe. Then and now:", *lines]))
 
 

@@ -33,8 +33,8 @@ class GroupOptions:
             is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
         pass_threshold (`float`, defaults to 1.0): the reward from which a completion counts as right.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a permutation an epoch.
-            `"easy_to_hard"`: each epoch by `difficulty_column`, or by falling pass rate. `"adaptive"`: by the chance that a
-            group has signal, 1 - p^G - (1-p)^G. `"easy_pool"`: at random, but seldom what is always solved.
+            `"easy_to_hard"`: each epoch by `difficulty_column`, or by falling pass rate. `"adaptive"`: by the chance that some
+            of a group pass and some do not, 1 - p^G - (1-p)^G. `"easy_pool"`: at random, but seldom what is always solved.
         pass_rates_file (`str`, *optional*): pass rates to start from, as `grpo-ext probe` writes them.
         difficulty_column (`str`, *optional*): a column of numbers, larger for harder; for `"easy_to_hard"`.
         pass_rate_decay (`float`, defaults to 0.5): what a prompt's earlier completions count beside its newest group.

@@ -45,7 +45,7 @@ def _train(
     words: list[str] | None, load: Callable[[str | None, list[str]], Any], make_trainer: Callable[[Any], Any]
 ) -> tuple[int, Any]:
     """The exit code, and the recipe where it could be used."""
-    from grpo_ext.trainer.checkpoint import CheckpointMismatch
+    from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
     from grpo_ext.trainer.nonfinite import NonFiniteSteps
     from grpo_ext.trainer.signals import Interrupted
 
@@ -79,8 +79,12 @@ def _train(
         return stopped(trainer, why, int(signal.code or 1)), recipe
     if getattr(trainer, "stopped_by", None):
         return stopped(trainer, trainer.stopped_by, 1), recipe
-    trainer.save_model()
-    trainer.save_state()
+    if wrong := save_result(trainer):
+        how = "Make room on that disk; the same command goes on from the last checkpoint, if there is one, and saves the model."
+        trainer.accelerator.print(
+            f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}"
+        )
+        return 1, recipe
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
     return 0, recipe

@@ -190,6 +190,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
         "step": trainer._step,
         "buffer": trainer._buffered_inputs and [_on(part, "cpu") for part in trainer._buffered_inputs],
         "loss": trainer._tr_loss.cpu() if isinstance(trainer._tr_loss, Tensor) else trainer._tr_loss,
+        "total_loss": trainer._total_loss_scalar,
         "last_logged": trainer._globalstep_last_logged,
         "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
     }
@@ -209,9 +210,15 @@ def _on(part: dict[str, Any], device: Any) -> dict[str, Any]:
 
 
 def restore_loss(trainer: Any, state: dict[str, Any]) -> None:
-    """Give back the sum of losses that were not logged yet, which transformers' loop begins with 0."""
+    """Give back the sums of losses, logged and not, which transformers' loop begins with 0."""
     trainer._tr_loss = state["loss"].to(trainer.args.device)
+    trainer._total_loss_scalar = state["total_loss"]
     trainer._globalstep_last_logged = state["last_logged"]
+
+
+def mean_loss(trainer: Any) -> float:
+    """The mean loss of all steps of a run that has ended; transformers divides by those since the run went on."""
+    return trainer._total_loss_scalar / max(trainer.state.global_step, 1)
 
 
 def keeping_all(args: Any) -> AbstractContextManager[None]:

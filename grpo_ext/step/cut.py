@@ -82,7 +82,8 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Scored], list[bool]]:
-    """This rank's share of the rows that matter, and which pieces hold but a row that stands in."""
+    """This rank's share of the rows that matter, and which pieces hold but a row that stands in: none where no row matters, so
+    that entropy is still logged."""
     table = join(slices)
     if ranks.count > 1:
         table = join(ranks.gather_objects([table.on("cpu")]))
@@ -94,7 +95,7 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Score
     while rule.max_tokens and len(pieces) + ranks.count <= len(live) and too_large(pieces, tokens, rule.max_tokens):
         pieces = deal_rows(prompts, prompt_lengths, lengths, live, len(pieces) + ranks.count)
     mine = dealt_to(ranks, pieces, tokens)
-    stands_in = [not bool(live[rows].any()) for rows in mine]
+    stands_in = [bool(live.any()) and not bool(live[rows].any()) for rows in mine]
     # a row that only stands in, so that the piece is not empty, is cut to one token
     tables = [table.take(rows, 1 if alone else None) for rows, alone in zip(mine, stands_in, strict=True)]
     return [part.on(ranks.device) for part in tables], stands_in

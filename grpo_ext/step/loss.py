@@ -90,8 +90,6 @@ def step_loss(
     if scores.aux_loss is not None:
         loss = loss + settings.router_aux_loss_coef * scores.aux_loss / accumulation
         stats["aux_loss"] = Stat(scores.aux_loss)
-    if batch.stands_in:  # what the loss says of a row that only stands in means nothing
-        stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
     return LossOutput(loss, stats)
 
 

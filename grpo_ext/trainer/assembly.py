@@ -133,13 +133,8 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     entropy = settings.entropy_control(args)
     update = PolicyUpdate(trainer, scorer, loss, entropy, ranks, compares=args.logprob_policy != "trl")
     settings.align_reference(trainer)
-    parts: dict[str, Part] = {
-        "rollout": rollout,
-        "feed": FeedState(feed, ranks.device),
-        "entropy": entropy,
-        "finite": finite,
-    }
-    checkpoints = Checkpoints(trainer, parts)
+    kept: dict[str, Part] = {"rollout": rollout, "judge": judge, "entropy": entropy, "finite": finite}
+    checkpoints = Checkpoints(trainer, {**kept, "feed": FeedState(feed, ranks.device)})
     log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
     rules = chosen_rules(args.health_rules, args.health_action)
     monitor = HealthMonitor(rules, log) if rules else None
@@ -167,7 +162,8 @@ def about(trainer: Any) -> dict[str, Any]:
     """What the run log says of rewards and data."""
     rows = trainer.train_dataset
     data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}
-    return {"rewards": rewards_of(trainer), "outcome": outcome_of(trainer), "data": data}
+    passes = {"outcome": outcome_of(trainer), "pass_threshold": trainer.args.pass_threshold}
+    return {"rewards": rewards_of(trainer), **passes, "data": data}
 
 
 def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:

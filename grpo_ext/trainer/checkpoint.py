@@ -18,29 +18,29 @@ from typing import Any, Protocol
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import SafetensorError
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.manifest import MANIFEST, STATE, made_here, newest_whole, what_is_wrong, write_manifest
+from grpo_ext.trainer.manifest import (
+    MANIFEST,
+    STATE,
+    delete_older,
+    made_here,
+    newest_whole,
+    what_is_wrong,
+    write_manifest,
+)
+from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 2  # of what a rank's file holds
+VERSION = 3  # of what a rank's file holds
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors and the system raise on a full disk
 logger = logging.getLogger(__name__)
 
 
-def _numbered_cpu(storage: Any, location: str) -> Any:
-    """Lets `torch.load` read to `cpu:0`, which is what ranks on a CPU are on by accelerate.
-
-    transformers 5.17 reads the optimizer's state there, and torch by itself knows `cpu` alone.
-    """
-    return storage if location.startswith("cpu:") else None
-
-
-torch.serialization.register_package(1000, lambda storage: None, _numbered_cpu)
-
-
-class CheckpointMismatch(ValueError):
-    """A checkpoint that this run cannot go on from exactly."""
+# accelerate puts ranks on `cpu:0`, where transformers 5.17 reads the optimizer's state to; torch by itself knows `cpu` alone
+torch.serialization.register_package(
+    1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None
+)
 
 
 class Part(Protocol):
@@ -55,7 +55,6 @@ class Checkpoints:
     """Writes, checks and restores the checkpoints of a trainer.
 
     Args:
-        trainer: of the run.
         parts: what keeps state beside transformers, by name.
     """
 
@@ -70,14 +69,17 @@ class Checkpoints:
         self._unlogged: dict[str, Any] | None = None  # of the checkpoint that the run goes on from
 
     @property
-    def run(self) -> Path:
-        """The folder that checkpoints lie in."""
-        return Path(seam.output_folder(self.trainer))
+    def folder(self) -> Path:
+        """Of the checkpoint of this step."""
+        return Path(seam.output_folder(self.trainer)) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
 
-    def newest(self) -> str | None:
-        """The newest whole checkpoint of `output_dir`, read by one rank for all."""
-        main, run = self.trainer.accelerator.is_main_process, Path(self.trainer.args.output_dir)
-        return broadcast_object_list([newest_whole(run) if main else None])[0]
+    def by_main(self, find: Callable[[], Any]) -> Any:
+        """What the main process finds, on all ranks."""
+        return broadcast_object_list([find() if self.trainer.accelerator.is_main_process else None])[0]
+
+    def newest(self, before: float = float("inf")) -> str | None:
+        """The newest whole checkpoint of `output_dir`, of step `before` at most."""
+        return self.by_main(lambda: newest_whole(Path(self.trainer.args.output_dir), before))
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """The checkpoint that a run goes on from, whose state is restored; `None` where it begins.
@@ -88,52 +90,34 @@ class Checkpoints:
         found = self.newest() if resume_from_checkpoint is True else resume_from_checkpoint or None
         if not found:
             return None
+        folder = Path(found)
         if resume_from_checkpoint is not True:
-            self._check_whole(Path(found))
-        self._restore(Path(found))
+            wrong = self.by_main(lambda: what_is_wrong(folder) if made_here(folder) else None)
+            if wrong:
+                raise CheckpointMismatch(
+                    f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest that is whole."
+                )
+        self._restore(folder)
         self.trainer.args.eval_on_start = False
         return str(found)
 
-    def _check_whole(self, checkpoint: Path) -> None:
-        main = self.trainer.accelerator.is_main_process
-        wrong = what_is_wrong(checkpoint) if main and made_here(checkpoint) else None
-        wrong = broadcast_object_list([wrong])[0]
-        if wrong:
-            raise CheckpointMismatch(
-                f"{checkpoint} cannot be used: {wrong}. `resume: auto` takes the newest that is whole."
-            )
-
     def save(self, write: Callable[[], None]) -> None:
-        """Write a checkpoint, with what a GRPO run knows, and a manifest. Where that fails, the run goes on without.
-
-        Args:
-            write: TRL's own part.
-        """
-        trainer, error = self.trainer, ""
-        folder = self.run / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
-        try:
-            self.write(folder, write)
-        except UNWRITABLE as failure:
-            if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
-                raise
-            error = str(failure) or type(failure).__name__
-        error = next(filter(None, gather_object([error])), "")
+        """Write a checkpoint, TRL's part by `write`, and a manifest. Where that fails, the run goes on without."""
+        trainer, folder = self.trainer, self.folder
+        error = failure_of(trainer, lambda: self.write(folder, write))
         if not error and trainer.args.should_save:
             try:
                 write_manifest(folder)
-                best, most = trainer.state.best_model_checkpoint, trainer.args.save_total_limit
-                rotate_checkpoints(str(self.run), most, best_model_checkpoint=best, use_mtime=True)
+                delete_older(folder, trainer.args.save_total_limit, trainer.state.best_model_checkpoint)
             except OSError as failure:
                 error = str(failure)
         self.error = broadcast_object_list([error])[0] or None
         if self.error and trainer.args.should_save:
             shutil.rmtree(folder, ignore_errors=True)  # half a checkpoint is of no use, and its room is needed
-            last = newest_whole(self.run)
-            logger.warning(
-                f"{folder} could not be written ({self.error}). "
-                f"{f'{last} is kept' if last else 'There is none before it'}, and the run goes on; the next one is tried as "
-                "usual. Make room on that disk, or lower save_total_limit."
-            )
+            last = newest_whole(folder.parent)
+            kept = f"{last} is kept" if last else "There is none before it"
+            what_to_do = "the next one is tried as usual. Make room on that disk, or lower save_total_limit."
+            logger.warning(f"{folder} could not be written ({self.error}). {kept}, and the run goes on; {what_to_do}")
         trainer.accelerator.wait_for_everyone()
 
     def write(self, folder: Path, write: Callable[[], None]) -> None:
@@ -149,9 +133,7 @@ class Checkpoints:
 
     def save_failure(self) -> None:
         """Save a checkpoint in the middle of a step, unless that of the step before it is whole: it is the better one."""
-        folder = self.run / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
-        whole = self.trainer.accelerator.is_main_process and what_is_wrong(folder) is None
-        if not broadcast_object_list([whole])[0]:
+        if self.by_main(lambda: what_is_wrong(self.folder)) is not None:
             self.trainer.save_checkpoint()
 
     def _state(self) -> dict[str, Any]:
@@ -168,32 +150,30 @@ class Checkpoints:
 
     def _restore(self, checkpoint: Path) -> None:
         trainer, accelerator = self.trainer, self.trainer.accelerator
-        path = checkpoint / STATE.format(accelerator.process_index)
+        path, ranks = checkpoint / STATE.format(accelerator.process_index), accelerator.num_processes
         if not path.exists():
             if any(checkpoint.glob(STATE.format("*"))):
                 raise CheckpointMismatch(
-                    f"{checkpoint} was saved by fewer ranks than the {accelerator.num_processes} of now: start as many."
+                    f"{checkpoint} was saved by fewer ranks than the {ranks} of now: start as many."
                 )
             logger.warning(
                 f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew."
             )
             return
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = load_plain(path)
         if state.get("version") != VERSION:
             raise CheckpointMismatch(
                 f"{checkpoint} was saved by another version of this package: go on with that one."
             )
-        if state["ranks"] != accelerator.num_processes:
-            raise CheckpointMismatch(
-                f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {accelerator.num_processes}: start "
-                "as many as then."
-            )
+        if state["ranks"] != ranks:
+            then = f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {ranks}"
+            raise CheckpointMismatch(f"{then}: start as many as then.")
         seam.load_state(trainer, state["trl"])
         self._unlogged = state["trl"]
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         if trainer.ref_model is not None and trainer.args.sync_ref_model:
-            first = torch.load(checkpoint / STATE.format(0), map_location="cpu", weights_only=True)
+            first = load_plain(checkpoint / STATE.format(0))
             accelerator.unwrap_model(trainer.ref_model).load_state_dict(first["reference"])
 
     def restore_loss(self) -> None:
@@ -201,3 +181,26 @@ class Checkpoints:
         if self._unlogged is not None:
             seam.restore_loss(self.trainer, self._unlogged)
             self._unlogged = None
+
+
+def failure_of(trainer: Any, write: Callable[[], Any]) -> str:
+    """Why `write` failed on any rank; empty where it did not."""
+    error = ""
+    try:
+        write()
+    except UNWRITABLE as failure:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
+            raise
+        error = str(failure) or type(failure).__name__
+    return next(filter(None, gather_object([error])), "")
+
+
+def save_result(trainer: Any) -> str:
+    """Save the trained model and the trainer's state in `output_dir`; why that failed, or nothing. No half file is left."""
+    files = [path for path in Path(trainer.args.output_dir).glob("*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    error = failure_of(trainer, lambda: (trainer.save_model(), trainer.save_state()))
+    for path in Path(trainer.args.output_dir).glob("*") if error else ():
+        if path.is_file() and before.get(path) != path.stat().st_mtime_ns:
+            path.unlink(missing_ok=True)
+    return error

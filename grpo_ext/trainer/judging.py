@@ -77,7 +77,8 @@ class Judge:
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.failed: dict[str, int] = {}  # rows that a reward failed on since the start
+        self.failed: dict[str, int] = {}  # rows that a reward failed on since the start of the run, on all ranks
+        self._counted: dict[str, int] = {}  # of them by this process's guards, at the last look
 
     def begin(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> None:
         """Let rewards in worker processes begin, while the completions are scored under the old policy and the reference."""
@@ -98,7 +99,16 @@ class Judge:
 
     def settle(self) -> None:
         """Raise on every rank where a reward failed too often on any, and count the rows that failed."""
-        self.failed = settle_failures(self.trainer.reward_funcs, gather_object)
+        counted = settle_failures(self.trainer.reward_funcs, gather_object)
+        for name, count in counted.items():
+            self.failed[name] = self.failed.get(name, 0) + count - self._counted.get(name, 0)
+        self._counted = counted
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"failed": dict(self.failed)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.failed = dict(state["failed"])
 
 
 class Deferring:

@@ -15,16 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import broadcast_object_list
 from transformers.trainer_callback import TrainerCallback
 
-from grpo_ext.common.files import write_atomically
+from grpo_ext.common.files import checkpoints, step_of, write_atomically
 from grpo_ext.observe.run_log import METRICS, ROLLBACKS
 from grpo_ext.recipe.safety_options import steps_back
 from grpo_ext.trainer.checkpoint import Checkpoints
-from grpo_ext.trainer.manifest import checkpoints, newest_whole, step_of
 from grpo_ext.trainer.nonfinite import FiniteSteps, NonFiniteSteps
 from grpo_ext.trainer.signals import Interrupted, StopSignals
+from grpo_ext.trainer.state import CheckpointMismatch
 
 logger = logging.getLogger(__name__)
 
@@ -33,21 +32,13 @@ class Leaving(TrainerCallback):
     """Decides at the end of each step whether the run leaves; the last of its trainer's callbacks.
 
     Args:
-        trainer: of the run.
-        finite: knows of steps without a finite gradient.
-        checkpoints: writes and finds them.
         monitor: raises alarms; `None` where there is none.
         log: of the run, for a note on a rollback.
     """
 
     def __init__(self, trainer: Any, finite: FiniteSteps, checkpoints: Checkpoints, monitor: Any, log: Any):
-        self.trainer, self.finite, self.checkpoints, self.monitor, self.log = (
-            trainer,
-            finite,
-            checkpoints,
-            monitor,
-            log,
-        )
+        self.trainer, self.finite, self.checkpoints = trainer, finite, checkpoints
+        self.monitor, self.log = monitor, log
         self.stopped_by: str | None = None  # an alarm that ended the run
         self._signals = StopSignals()
         self._leave: Interrupted | NonFiniteSteps | None = None
@@ -71,11 +62,10 @@ class Leaving(TrainerCallback):
             output = train(self.checkpoints.begin(resume_from_checkpoint))
             while self._leave is None and (healthy := self._rollback()):
                 output = train(self.checkpoints.begin(healthy))
-        if self.monitor is not None and self.monitor.stopped_by:
-            self.stopped_by = self.monitor.stopped_by
+        self.stopped_by = (self.monitor and self.monitor.stopped_by) or self.stopped_by
         if self._leave is not None:
             raise self._leave
-        return output
+        return output._replace(training_loss=output.metrics["train_loss"])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the lower learning rate of rollbacks, and give back the sum of losses that was not logged yet."""
@@ -109,25 +99,20 @@ class Leaving(TrainerCallback):
         step, most = self.trainer.state.global_step, self.trainer.args.max_rollbacks
         before = step - steps_back(self.trainer.state.logging_steps)
         run = Path(self.trainer.args.output_dir)
-        healthy = [newest_whole(run, before) if self.trainer.accelerator.is_main_process else None]
-        healthy = broadcast_object_list(healthy)[0]
+        main, healthy = self.trainer.accelerator.is_main_process, self.checkpoints.newest(before)
         if self._rollbacks_done >= most or healthy is None:
-            why = (
-                f"that was rollback {most} of {most}"
-                if healthy
-                else f"there is no checkpoint of step {before} or before"
-            )
             self.checkpoints.save_failure()
+            missing = f"there is no checkpoint of step {before} or before"
+            why = f"that was rollback {most} of {most}" if healthy else missing
             self.stopped_by = f"{alarm['message']} The run cannot go back: {why}. It ends with a checkpoint."
             return None
         factor, to = self.trainer.args.rollback_factor, step_of(Path(healthy))
         told = f"At step {step}: {alarm['message']} Went back to step {to} with {factor:g} times the learning rate."
         self._rollback_note = (to, {**alarm, "message": told})
-        if self.trainer.accelerator.is_main_process:
+        if main:
             logger.warning(told)
-            self._note_rollback(
-                run, {"rule": alarm["alarm"], "value": alarm["value"], "step": step, "to": to, "factor": factor}
-            )
+            entry = {"rule": alarm["alarm"], "value": alarm["value"], "step": step, "to": to, "factor": factor}
+            self._note_rollback(run, entry)
         self.trainer.accelerator.wait_for_everyone()
         return healthy
 
@@ -145,10 +130,7 @@ class Leaving(TrainerCallback):
 
     def take_rollbacks(self) -> None:
         """Lower the learning rate for rollbacks that the loaded checkpoint does not have behind it."""
-        entries = [
-            read_rollbacks(Path(self.trainer.args.output_dir)) if self.trainer.accelerator.is_main_process else None
-        ]
-        entries = broadcast_object_list(entries)[0]
+        entries = self.checkpoints.by_main(lambda: read_rollbacks(Path(self.trainer.args.output_dir)))
         for entry in entries[self._rollbacks_done :]:
             scale_learning_rate(self.trainer.optimizer, self.trainer.lr_scheduler, entry["factor"])
         self._rollbacks_done = max(self._rollbacks_done, len(entries))
@@ -161,11 +143,16 @@ class Leaving(TrainerCallback):
 
 
 def read_rollbacks(run: Path) -> list[dict[str, Any]]:
-    """The rollbacks of a run, oldest first."""
+    """The rollbacks of a run, oldest first; `CheckpointMismatch` if they cannot be read, as the learning rate hangs on them."""
+    path = run / ROLLBACKS
     try:
-        return json.loads((run / ROLLBACKS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return []
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        if not isinstance(found, list) or not all(isinstance(entry["factor"], int | float) for entry in found):
+            raise ValueError("it is no list of factors")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        what = f"{path} is damaged ({error}): it lists by what the learning rate was lowered"
+        raise CheckpointMismatch(f"{what}. Mend it, or delete it to go on at the recipe's rate.") from error
+    return found
 
 
 def scale_learning_rate(optimizer: Any, scheduler: Any, factor: float) -> None:

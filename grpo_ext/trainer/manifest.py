@@ -6,13 +6,13 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
-from grpo_ext.common.files import write_atomically
+from grpo_ext.common.files import checkpoints, step_of, write_atomically
 
 MANIFEST = "manifest.json"
 STATE = "grpo_state_{}.pt"  # what a rank knows beside what transformers saves
@@ -34,30 +34,50 @@ def write_manifest(folder: Path) -> None:
 def what_is_wrong(folder: Path) -> str | None:
     """What keeps a checkpoint from being used; `None` where it is whole."""
     try:
-        noted = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        noted = read_manifest(folder / MANIFEST)
+        for name, (size, _) in noted.items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if (folder / name).stat().st_size != size:
+                return f"{name} is damaged"
+        hashes = _hashes(folder / name for name in noted)
     except FileNotFoundError:
         return "it was not written to its end"
-    except ValueError:
+    except (ValueError, RecursionError):
         return f"its {MANIFEST} is damaged"
-    for name, entry in noted.items():
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-        if (folder / name).stat().st_size != entry["size"]:
-            return f"{name} is damaged"
-    hashes = _hashes(folder / name for name in noted)
-    return next(
-        (f"{name} is damaged" for name, h in zip(noted, hashes, strict=True) if h != noted[name]["sha256"]), None
-    )
+    except OSError as error:
+        return f"it cannot be read ({error})"
+    pairs = zip(noted.items(), hashes, strict=True)
+    return next((f"{name} is damaged" for (name, (_, wanted)), found in pairs if found != wanted), None)
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run, whole or not, oldest first."""
-    found = [path for path in run.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.rpartition("-")[2].isdigit()]
-    return sorted(found, key=step_of)
+def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
+    """Size and hash of each file by its name; `ValueError` for anything but what `write_manifest` writes."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("a name is there twice")
+        return dict(pairs)
+
+    noted = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    if not isinstance(noted, dict) or not noted:
+        raise ValueError("it names no file")
+    for entry in noted.values():
+        if not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
+            raise ValueError("an entry has other keys")
+    return {name: (entry["size"], entry["sha256"]) for name, entry in noted.items()}
 
 
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+def delete_older(newest: Path, most: int | None, best: str | None) -> None:
+    """Delete checkpoints until there are `most` (`None` or 0: all stay); never the one just written, nor the best.
+
+    Those of later steps go first: a run that has just written step S has left them behind. Files' times are not looked at.
+    """
+    kept = {newest.resolve(), *([Path(best).resolve()] if best else [])}
+    found = sorted(checkpoints(newest.parent), key=lambda path: (step_of(path) <= step_of(newest), step_of(path)))
+    spare = [path for path in found if path.resolve() not in kept]
+    for path in spare[: max(0, len(found) - most) if most else 0]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def newest_whole(run: Path, before: float = float("inf")) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.state import dump_inputs, load_inputs
+from grpo_ext.trainer.state import dump_inputs, load_inputs, load_plain
 
 KEPT = 2  # steps of a run that are kept as dumps; each is as large as the weights that are trained
 logger = logging.getLogger(__name__)
@@ -27,25 +27,15 @@ class NonFiniteSteps(RuntimeError):
 
 @dataclass(frozen=True)
 class Replay:
-    """What a step gave when it was gone through again.
+    """What a step gave when it was gone through again."""
 
-    Attributes:
-        losses: of its micro-batches on this rank.
-        grad_norm: of their gradient.
-        parameters: names of those whose gradient is not finite.
-    """
-
-    losses: list[float]
-    grad_norm: float
-    parameters: list[str]
+    losses: list[float]  # of its micro-batches on this rank
+    grad_norm: float  # of their gradient
+    parameters: list[str]  # names of those whose gradient is not finite
 
 
 class FiniteSteps:
-    """Looks at each step's gradient; the trainer tells it each micro-batch and asks it what to do with the norm.
-
-    Args:
-        trainer: whose steps these are.
-    """
+    """Looks at each step's gradient; the trainer tells it each micro-batch and asks it what to do with the norm."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
@@ -101,9 +91,7 @@ class FiniteSteps:
             kept = f" It is kept in {folder}." if self._keep(folder) else ""
         losses = ", ".join(f"{float(loss):.4g}" for loss in self._losses)
         if self.trainer.accelerator.is_main_process:
-            logger.warning(
-                f"Step {step} is skipped: its gradient is {norm} (losses of its micro-batches: {losses}).{kept}"
-            )
+            logger.warning(f"Step {step} is skipped: its gradient is {norm} (losses: {losses}).{kept}")
 
     def _keep(self, folder: Path) -> bool:
         """Write this rank's part of the step: its micro-batches, and the weights where they lie on one rank whole."""
@@ -134,15 +122,13 @@ class FiniteSteps:
 
 
 def replay(trainer: Any, folder: str | Path) -> Replay:
-    """Go through a kept step again, on as many ranks as then: forward and backward, no optimizer step.
+    """Go through a step kept in `folder` again, on as many ranks as then: forward and backward, no optimizer step.
 
-    Args:
-        trainer: made as it was for the run; trained weights are set to those of the step.
-        folder: `not_finite-STEP` in the run's `output_dir`.
+    The trainer is made as it was for the run; its trained weights are set to those of the step.
     """
     folder, rank = Path(folder), trainer.accelerator.process_index
-    dump = torch.load(folder / f"rank_{rank}.pt", map_location="cpu", weights_only=True)
-    weights = dump["weights"] if rank == 0 else torch.load(folder / "rank_0.pt", weights_only=True)["weights"]
+    dump = load_plain(folder / f"rank_{rank}.pt")
+    weights = dump["weights"] if rank == 0 else load_plain(folder / "rank_0.pt")["weights"]
     if weights is not None:
         trainer.accelerator.unwrap_model(trainer.model).load_state_dict(weights, strict=False)
     model = seam.wrapped_model(trainer)
@@ -163,8 +149,7 @@ def replay(trainer: Any, folder: str | Path) -> Replay:
 
 def random_state() -> tuple[torch.Tensor, ...]:
     """Torch's state of random numbers on the CPU and, where there is one, on the GPU in use."""
-    states = [torch.get_rng_state()]
-    return (*states, torch.cuda.get_rng_state()) if torch.cuda.is_available() else tuple(states)
+    return torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
 
 
 def set_random_state(states: tuple[torch.Tensor, ...]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from grpo_ext.objective.aggregate import Stat
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import step_counts
@@ -56,7 +57,7 @@ class PolicyUpdate:
             threshold = 1 - trainer.top_entropy_quantile
             mask = trainer.get_high_entropy_mask(scores.entropies, rows.loss_mask, threshold)
         output = step_loss(scores, batch, self.settings, self.entropy.now, mask, accumulation)
-        self._note(output, rows, scores.logps)
+        self._note(output, batch, scores.logps)
         if batch.last:
             self._settle()
         return output.loss
@@ -66,12 +67,14 @@ class PolicyUpdate:
         counts, useful, _ = step_counts([rows], self.ranks)
         return MicroBatch(rows, counts, useful)
 
-    def _note(self, output: LossOutput, rows: Scored, logps: Tensor) -> None:
-        self._stats.note(output.stats)
-        sampled = rows.sampling_per_token_logps
+    def _note(self, output: LossOutput, batch: MicroBatch, logps: Tensor) -> None:
+        stats, rows, sampled = output.stats, batch.rows, batch.rows.sampling_per_token_logps
         if self.compares and sampled is not None and self.trainer.model.training:
             ratio = rows.importance_sampling_ratio
-            self._stats.note(sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio))
+            stats = stats | sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio)
+        if batch.stands_in:  # what is said of a row that only stands in means nothing
+            stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
+        self._stats.note(stats)
 
     def _settle(self) -> None:
         figures = self._stats.settle(self.ranks.gather, self.ranks.device)

@@ -112,7 +112,7 @@ class Rollout:
         self.judge.settle()
         judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
         self.old_and_reference.check_sync(judged.table)
-        self._hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
+        self.samples.hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
         if self.trainer.model.training:
             self.log.start()
             self._judge_groups(self._seen_prompts(rows), judged.rewards)
@@ -258,7 +258,7 @@ class Rollout:
     def _record(self, made: list[Judged]) -> None:
         """Log the rounds of one generation together, and hand their completions out."""
         for judged in made:
-            self._hand_out(judged)
+            self.samples.hand_out(judged)
         if self.settings.by_trl:
             return  # TRL has logged it
         lengths = torch.tensor([n for judged in made for n in judged.lengths], device=self.ranks.device)
@@ -273,10 +273,6 @@ class Rollout:
         metrics = seam.metrics_of(self.trainer)
         for name, value in figures.items():
             metrics[name].append(value)
-
-    def _hand_out(self, judged: Judged) -> None:
-        j = judged
-        self.samples.hand_out(j.rows, j.prompts, j.completions, j.lengths, j.truncated, j.given, j.advantages)
 
     def _log_groups(self) -> None:
         metrics = seam.metrics_of(self.trainer)

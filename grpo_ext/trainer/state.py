@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,18 @@ from grpo_ext.objective.kept import KeptSet
 from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import MicroBatch, Scored
+
+
+class CheckpointMismatch(ValueError):
+    """A checkpoint that this run cannot go on from exactly."""
+
+
+def load_plain(path: Path) -> Any:
+    """What `torch.save` wrote of tensors and plain types, on the CPU; anything else is refused and not run."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
+        raise CheckpointMismatch(f"{path} cannot be loaded ({str(error).partition(chr(10))[0]}).") from error
 
 
 def dump_scored(table: Scored) -> dict[str, Any]:
@@ -57,12 +71,7 @@ def load_inputs(state: dict[str, Any], device: torch.device | str) -> Any:
 
 
 class FeedState:
-    """The generation that is being trained on, and how far, as a part of a checkpoint.
-
-    Args:
-        feed: hands out micro-batches.
-        device: of the run.
-    """
+    """The generation that is being trained on, and how far, as a part of a checkpoint."""
 
     def __init__(self, feed: Feed, device: torch.device):
         self.feed, self.device = feed, device

@@ -20,7 +20,7 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import our_vllm
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
-from grpo_ext.seams.trl import whole_table
+from grpo_ext.seams.trl import mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
 from grpo_ext.trainer.door import check_prompt
@@ -155,7 +155,9 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As in TRL, and also: rows on which rewards failed, skipped steps, pass rates."""
+        """As in TRL, and also: rows on which rewards failed, skipped steps, pass rates; `train_loss` is of the whole run."""
+        if "train_loss" in logs:
+            logs["train_loss"] = mean_loss(self)
         logs.update(self.parts.figures(self.model.training))
         super().log(logs, start_time)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.cli.main import main
+from grpo_ext.cli.probe import print_probe
 from grpo_ext.curriculum.group_sizes import (
     SIZES,
     Estimate,
     Expectation,
-    chance_of_signal,
+    chance_rewards_differ,
     expect,
     rule_of_thumb,
     solved_shares,
@@ -24,6 +27,9 @@ from grpo_ext.curriculum.group_sizes import (
     wilson,
 )
 from grpo_ext.curriculum.pass_rates import PassCount, prompt_id, read_pass_rates, write_pass_rates
+from grpo_ext.evaluation.probe_recipe import count_right
+from grpo_ext.evaluation.score import Sample
+from grpo_ext.objective.advantage import no_signal
 
 
 @settings(deadline=None)
@@ -31,9 +37,11 @@ from grpo_ext.curriculum.pass_rates import PassCount, prompt_id, read_pass_rates
 def test_the_chance_of_signal_is_unbiased(n, size, p):
     if size > n:
         with pytest.raises(ValueError, match="nothing unbiased"):
-            chance_of_signal(0, n, size)
+            chance_rewards_differ((0, n), size)
         return
-    mean = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) * chance_of_signal(k, n, size) for k in range(n + 1))
+    mean = sum(
+        math.comb(n, k) * p**k * (1 - p) ** (n - k) * chance_rewards_differ((k, n - k), size) for k in range(n + 1)
+    )
     assert mean == pytest.approx(1 - p**size - (1 - p) ** size, abs=1e-9)
 
 
@@ -92,6 +100,30 @@ def test_the_suggested_size_is_where_twice_of_it_hardly_helps():
     assert suggest(sizes(0.4, 0.7, 0.9, 0.95, 0.97, 0.98))[0] == 8
     assert suggest(sizes(0.02, 0.04, 0.08, 0.15, 0.3, 0.5))[0] == 64
     assert "easier prompts" in suggest(sizes(*[0.0] * 6))[1]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.1 + 0.2, 0.3, 1.0]), min_size=2, max_size=8), st.integers(2, 4))
+def test_a_group_has_signal_where_its_rewards_differ_as_in_training(scores, size):
+    """Of all groups that could be drawn from the samples; told apart in float32, as the trainer does."""
+    size = min(size, len(scores))
+    drawn = torch.tensor(list(combinations(scores, size)))  # (groups, G)
+    differ = ~no_signal(drawn.flatten(), size).view(-1, size)[:, 0]
+    samples = [Sample(0, "", {"a": score}, 1, "stop") for score in scores]
+    [count] = count_right([{"prompt": "p"}], samples, "a", 1.0)
+    assert (count.right, count.samples) == (scores.count(1.0), len(scores))
+    assert expect([count], size).with_signal.value == pytest.approx(float(differ.float().mean()))
+
+
+def test_partial_credit_teaches_though_nothing_passes(capsys):
+    counts = [PassCount(str(i), 0, 8, (3, 3, 2)) for i in range(32)]
+    print_probe("letters", counts, 5.0, 8)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "num_generations 8: 0% of what is generated teaches nothing." in out
+    assert "never" in out and "Suggested num_generations: 4" in out  # found in nearly all groups of 4
+    assert expect(counts, 16).extrapolated and expect(counts, 16).with_signal.value > 0.99
+    alike = [PassCount(str(i), 0, 8, (8,)) for i in range(32)]
+    assert expect(alike, 8).with_signal.value == 0 and expect(alike, 16).with_signal.value < 0.2
 
 
 def test_pass_rates_are_read_as_they_were_written(tmp_path):

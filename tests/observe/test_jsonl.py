@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -142,8 +143,24 @@ def test_a_full_disk_loses_no_line_and_does_not_end_the_run(tmp_path):
     assert [row["step"] for row in read(path)] == [1, 2, 3, 4]
 
 
-def test_a_line_that_is_no_json_is_told_with_its_place(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"step": 2,}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2 is no JSON"):
-        list(read(path))
+def test_a_line_that_is_no_row_is_skipped_counted_and_told_with_its_place(tmp_path):
+    path, faults = tmp_path / "metrics.jsonl", []
+    path.write_bytes(b'{"step": 1}\n{"step": 2,}\n[]\n{"step": 3}\n')
+    assert [row["step"] for row in read(path, faults=faults)] == [1, 3]
+    [told] = faults
+    assert told.startswith("2 lines were skipped, the first is line 2 of ") and "metrics.jsonl" in told
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_fails_at_fsync_does_not_end_the_run(tmp_path, monkeypatch, caplog, error):
+    """The one call that no disk here can be made to fail."""
+    log = written(tmp_path / "metrics.jsonl", [1])
+
+    def fails(number):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with caplog.at_level("WARNING"):
+        log.sync()
+    assert "may not have reached the disk" in caplog.text and os.strerror(error) in caplog.text
+    JsonLines(tmp_path / "nothing.jsonl").sync()  # not written yet

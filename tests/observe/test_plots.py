@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.observe.panels import MOST_POINTS, by_metric, more_panels, panels, series
+from grpo_ext.observe.panels import MOST_POINTS, Panel, by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs, smooth
 from grpo_ext.observe.read_run import RunData, read_run
 from grpo_ext.observe.spread import StepFigures
@@ -50,7 +50,7 @@ ROWS = st.lists(
 @given(ROWS)
 def test_figures_of_a_step_are_means_over_its_groups(groups):
     groups = sorted(groups, key=lambda group: group[0])
-    figures = StepFigures("a")
+    figures = StepFigures()
     for number, (step, scores) in enumerate(groups):
         for score in scores:
             figures.add({"step": step, "mode": "train", "group": number, "reward": score, "rewards": {"a": score}})
@@ -63,11 +63,8 @@ def test_figures_of_a_step_are_means_over_its_groups(groups):
         known = [scores for scores in known if scores]
         assert figures.mean["a"][at] == (pytest.approx(fmean(map(fmean, known))) if known else None)
         assert figures.spread["a"][at] == (pytest.approx(fmean(map(pstdev, known))) if known else None)
-        right = sum(all(v is not None and v >= 1 for v in scores) for scores in own) / len(own)
-        wrong = sum(all(v is None or v < 1 for v in scores) for scores in own) / len(own)
-        assert figures.share["all right"][at] == pytest.approx(right)
-        assert figures.share["all wrong"][at] == pytest.approx(wrong)
-        assert figures.share["mixed"][at] == pytest.approx(1 - right - wrong)
+    found = [v for _, scores in groups for v in scores if v is not None]
+    assert figures.bounds.get("a") == ((min(found), max(found)) if found else None)
 
 
 def test_long_curves_are_thinned_and_keep_their_mean(tmp_path):
@@ -93,6 +90,55 @@ def test_every_number_that_was_logged_is_in_some_panel(tmp_path):
     held_out = next(panel for panel in first if panel.title == "Held-out rewards")
     assert [(curve.label, curve.values, curve.errors) for curve in held_out.series] == [("r", [0.5], [0.1])]
     assert len(first) == 5
+
+
+def panel_of(title, *curves):
+    return Panel(title, "", [series(label, (list(range(1, len(values) + 1)), values)) for label, values in curves])
+
+
+@pytest.mark.parametrize(
+    "title, curves, words",
+    [
+        ("Clipped tokens", [("low", [0.0, 0.0]), ("high", [0.0, None, 0.0])], "0 throughout"),
+        ("Clipped tokens", [("low", [0.0, 0.0]), ("high", [0.0, 0.1])], None),
+        ("Entropy", [("entropy", [1.25])], "entropy 1.25 at step 1"),
+        ("Entropy", [("mean", [None, 2.0]), ("most", [3.0])], "mean 2 at step 2, most 3 at step 1"),
+        ("KL", [("KL", [None, None])], "no finite value"),
+        ("Reward", [("reward", [0.0, 0.0])], None),  # that it is never more than 0 says a lot
+        ("Loss", [("loss", [-1.0, -1.0])], None),
+    ],
+)
+def test_a_curve_that_shows_nothing_is_told_in_words(title, curves, words):
+    assert panel_of(title, *curves).in_words == words
+
+
+def run_of(folder, rows, metrics=()):
+    figures = StepFigures()
+    for row in rows:
+        figures.add({"mode": "train", **row})
+    figures.end()
+    return RunData("a", folder, list(metrics), figures=figures)
+
+
+def test_one_reward_is_drawn_once_and_its_band_ends_at_what_it_gave(tmp_path):
+    rows = [{"step": s, "group": 0, "reward": r, "rewards": {"a": r}} for s in (1, 2) for r in (0.0, 0.0, 0.0, 1.0)]
+    [panel] = panels(run_of(tmp_path, rows))
+    [curve] = panel.series
+    assert panel.title == "Reward" and curve.bounds == (0.0, 1.0)
+    assert curve.values[0] - curve.spread[0] < 0  # without the bounds the band would show rewards that there are not
+    rows = [{**row, "reward": 2 * row["reward"]} for row in rows]
+    assert [p.title for p in panels(run_of(tmp_path, rows))] == ["Reward", "Reward by function"]
+
+
+def test_groups_are_those_that_the_run_counted(tmp_path):
+    """With partial credit a group in which nothing passes has signal, in the report as in the metrics."""
+    logged = {"groups/mixed": 1.0, "groups/all_right": 0.0, "groups/all_wrong": 0.0, "frac_reward_zero_std": 0.25}
+    rows = [{"step": 1, "group": 0, "reward": r, "rewards": {"a": r}} for r in (0.1, 0.2)]
+    [found] = [p for p in panels(run_of(tmp_path, rows, [{"step": 1, **logged}])) if p.title.startswith("Groups")]
+    assert [(s.label, s.values) for s in found.series] == [
+        ("differ", [1.0]), ("all equal, right", [0.0]), ("all equal, wrong", [0.0]), ("sum all equal", [0.25]),
+    ]  # fmt: skip
+    assert not more_panels(run_of(tmp_path, rows, [{"step": 1, **logged}]))
 
 
 def test_pictures_are_drawn_also_where_metrics_are_missing(tmp_path):

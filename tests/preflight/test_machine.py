@@ -80,3 +80,17 @@ def test_a_tracker_that_is_not_installed_is_a_problem():
     findings = Findings()
     machine.check_reporting(flat(report_to="none"), findings)
     assert findings.sound
+
+
+@pytest.mark.parametrize(
+    "free, said", [(-1, "1 B more"), (-(2**20), "1 MiB more"), (-(2**11), "2 KiB more")]
+)  # what is free, less what is needed
+def test_what_is_missing_on_a_disk_is_said_in_figures_that_differ(tiny_folder, tmp_path, monkeypatch, free, said):
+    values = {"model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path), "save_total_limit": 2}
+    needed = machine.least_on_disk(flat(**values))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(0, 0, needed + free))
+    findings = Findings()
+    machine.check_disk(flat(**values), findings)
+    message = findings.problems[0].message
+    assert (said in message and "0.0 GiB" not in message and "KiB free" in message) or "MiB free" in message

@@ -122,7 +122,7 @@ def test_two_ranks_run_every_row_that_matters_once(case):
     dealt = on_ranks(slices, lambda part, ranks: cut(part, CutRule(max_tokens=most), ranks))
     live = [i for i, (length, advantage) in enumerate(all_rows) if length and advantage]
     ran = [i for batches in dealt for i in numbers(batch for batch in batches if not batch.stands_in)]
-    assert sorted(ran) == live
+    assert sorted(ran) == live if live else len(ran) == len(set(ran)) == 2 * len(dealt[0])
     assert len(dealt[0]) == len(dealt[1]) >= pieces  # ranks call the model equally often
     for batches in dealt:
         assert [batch.last for batch in batches] == [False] * (len(batches) - 1) + [True]
@@ -167,7 +167,12 @@ def test_a_row_with_an_advantage_at_one_token_matters():
     assert CutRule(skips=False).matters(left_out).tolist() == [False, True]
 
 
-def test_a_step_without_any_row_that_matters_still_runs_one_a_rank():
+def test_a_step_without_any_row_that_matters_still_runs_one_a_rank_whole():
+    """So that its entropy is known."""
     parts = [[slice_of([3, 5], [0, 0])], [slice_of([4, 1], [0, 0], first=2)]]
     dealt = on_ranks(parts, lambda part, ranks: cut(part, CutRule(), ranks))
-    assert [[(b.stands_in, len(b.rows), b.rows.width) for b in batches] for batches in dealt] == [[(True, 1, 1)]] * 2
+    found = [
+        [(b.stands_in, len(b.rows), b.rows.width == int(b.rows.completion_mask.sum())) for b in batches]
+        for batches in dealt
+    ]
+    assert found == [[(False, 1, True)]] * 2

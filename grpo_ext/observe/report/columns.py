@@ -26,14 +26,18 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         number = prompts.setdefault(row["prompt_id"], len(prompts))
         if number == len(shown):
             shown.append([row["prompt_id"], messages(row["prompt"])])
-        index["step"].append(row["step"])
-        index["dataset"].append(datasets.setdefault((row["mode"], row["dataset"]), len(datasets)))
-        index["prompt"].append(number)
-        index["group"].append(row["group"])
-        index["reward"].append(rounded(row["reward"]))
-        index["advantage"].append(rounded(row["advantage"]))
-        index["length"].append(row["length"])
-        index["cut"].append(int(row["finish_reason"] == "length"))
+        dataset = datasets.setdefault((row["mode"], row["dataset"]), len(datasets))
+        found = (
+            row["step"],
+            dataset,
+            number,
+            row["group"],
+            rounded(row["reward"]),
+            rounded(row["advantage"]),
+            row["length"],
+        )
+        for name, value in zip(names, (*found, int(row["finish_reason"] == "length")), strict=True):
+            index[name].append(value)
         for name, values in rewards.items():
             values.append(rounded(row["rewards"].get(name)))
     return {**index, "rewards": rewards, "datasets": [list(key) for key in datasets]}, shown
@@ -46,11 +50,7 @@ def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> l
 
 
 def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[str, str], list[Mark]]:
-    """By reward, what it says of a completion; and all marks on the completion's characters.
-
-    Args:
-        row: a line of `samples.jsonl`.
-        rewards: name, registered name (`reward`) and `options` of each, as in `run.json`.
+    """By reward, as `run.json` has them, what it says of a line of `samples.jsonl`; and all marks on its characters.
 
     A reward that has nothing to say, or whose columns were not kept, says nothing.
     """
@@ -58,13 +58,13 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
     marks: list[Mark] = []
     columns = row.get("columns") or {}
     for reward in rewards:
-        entry = explaining(reward.get("reward", reward["name"]))
-        if entry is None or entry.explain is None:
-            continue
         try:
+            entry = explaining(reward.get("reward", reward["name"]))
+            if entry is None or entry.explain is None:
+                continue
             read = {name: columns[name] for name in entry.signature.columns}
             words, more = entry.explain(row["text"], **read, **(reward.get("options") or {}))
-        except (KeyError, TypeError, ValueError):  # columns of another shape than the reward reads
+        except Exception:  # columns of another shape than the reward reads, and `explain` may be anybody's
             continue
         said[reward["name"]] = words
         marks += [mark for mark in more if mark not in marks]
@@ -75,9 +75,8 @@ def messages(prompt: Any) -> list[list[str]]:
     """A prompt as roles and texts; plain text has no role."""
     if not isinstance(prompt, list):
         return [["", str(prompt)]]
-    return [
-        [str(m.get("role", "")), str(m.get("content", ""))] if isinstance(m, dict) else ["", str(m)] for m in prompt
-    ]
+    parts = [part if isinstance(part, dict) else {"content": part} for part in prompt]
+    return [[str(part.get("role", "")), str(part.get("content", ""))] for part in parts]
 
 
 def in_utf16(text: str, marks: list[Mark]) -> list[Mark]:
@@ -91,4 +90,4 @@ def in_utf16(text: str, marks: list[Mark]) -> list[Mark]:
 
 
 def rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
+    return value if value is None else float(f"{value:.4g}")

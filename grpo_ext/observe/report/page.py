@@ -27,12 +27,7 @@ SCRIPTS = ("store.js", "charts.js", "completions.js", "detail.js", "pairs.js", "
 
 
 def build_page(runs: list[RunData], renew_seconds: float | None = None) -> str:
-    """The report as HTML.
-
-    Args:
-        runs: overlaid in the curves, each with its own completions.
-        renew_seconds: the page loads itself again after so many seconds; `None`: never.
-    """
+    """The report of runs as HTML; with `renew_seconds` the page loads itself again after so many seconds."""
     blocks = dict(data_blocks(runs, renew_seconds))
     script = "\n".join(part(name) for name in SCRIPTS)
     scripts = f"{source_hash(script)} {source_hash(plotly_script())}"
@@ -69,13 +64,12 @@ def about(run: RunData) -> dict[str, Any]:
     return {
         "name": run.name,
         "folder": str(run.folder),
-        "panels": [asdict(panel) for panel in panels(run)],
-        "more": [asdict(panel) for panel in more_panels(run)],
-        "recipe": run.recipe,
-        "about": run.about,
-        "alarms": run.alarms,
-        "rewards": run.rewards,
-        "outcome": run.outcome,
+        **{
+            kind: [{**asdict(panel), "words": panel.in_words} for panel in found]
+            for kind, found in (("panels", panels(run)), ("more", more_panels(run)))
+        },
+        **{name: getattr(run, name) for name in ("recipe", "about", "alarms", "rewards", "outcome", "faults")},
+        "passThreshold": run.pass_threshold,
         "samples": len(run.samples),
         "totalSamples": run.total_samples,
         "chunk": CHUNK,

@@ -1,4 +1,4 @@
-"""The report's files: page, pictures of the curves, tables for other programs; once, or again and again as a run goes on."""
+"""The report's files: page, and picture of the curves; once, or again and again as a run goes on."""
 
 from __future__ import annotations
 
@@ -14,24 +14,15 @@ from grpo_ext.observe.report.page import build_page
 from grpo_ext.observe.run_log import METRICS, SAMPLES
 
 
-def read_runs(paths: list[Path], max_samples: int) -> list[RunData]:
-    """The runs, with names that differ, and as many completions of each as leave room for the others'."""
-    names = distinct([short_name(find_folder(path)) for path in paths])
-    return [read_run(path, name, max_samples // len(paths)) for path, name in zip(paths, names, strict=True)]
-
-
 def write_report(
     paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000, renew: float | None = None
 ) -> list[RunData]:
-    """Write the page, and the picture where one is wanted.
+    """Write the page of these runs, about `max_samples` completions in it, and a picture, whose ending says its format.
 
-    Args:
-        paths: of the runs.
-        picture: a file whose ending says the format.
-        max_samples: about how many completions to put into the page.
-        renew: seconds after which the open page loads itself again.
+    The open page loads itself again after `renew` seconds.
     """
-    runs = read_runs(paths, max_samples)
+    names = distinct([short_name(find_folder(path)) for path in paths])
+    runs = [read_run(path, name, max_samples // len(paths)) for path, name in zip(paths, names, strict=True)]
     write_atomically(page, build_page(runs, renew))
     if picture is not None:
         plot_runs(runs, picture)

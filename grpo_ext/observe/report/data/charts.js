@@ -12,7 +12,9 @@ function prepareCurves(runs) {
   const more = document.getElementById("more");
   more.addEventListener("toggle", () => {
     const place = more.querySelector(".panels");
-    if (more.open && !place.childElementCount) fillPanels(place, "more");
+    if (!more.open || more.dataset.filled) return;
+    more.dataset.filled = "yes";
+    fillPanels(place, "more");
   });
   more.hidden = runs.every((run) => !run.more.length);
 
@@ -49,14 +51,21 @@ function toggle(run, i) {
 // A figure for each panel title that any run has.
 function fillPanels(place, kind) {
   const titles = [...new Set(charts.runs.flatMap((run) => run[kind].map((panel) => panel.title)))];
+  const words = [];
   for (const title of titles) {
     const parts = charts.runs.map((run) => run[kind].find((panel) => panel.title === title));
+    if (parts.every((panel) => !panel || panel.words)) { // a curve would show nothing
+      const said = parts.flatMap((panel, i) => (panel ? [charts.runs.length > 1 ? `${charts.runs[i].name} ${panel.words}` : panel.words] : []));
+      words.push(`${title}: ${said.join("; ")}`);
+      continue;
+    }
     const div = el("div", { class: "plot", role: "img", "aria-label": `Curves: ${title}` });
     const note = parts.find(Boolean).note;
     place.append(el("figure", {}, el("figcaption", {}, title), el("p", { class: "quiet" }, note), div));
     charts.plots.push({ div, title, parts, drawn: false });
     charts.watcher?.observe(div);
   }
+  if (words.length) place.after(el("p", { class: "quiet words" }, `Not drawn: ${words.join(" · ")}.`));
 }
 
 function redraw({ all = false, paper = false } = {}) {
@@ -105,11 +114,13 @@ function tracesOf(panel, run) {
   });
 }
 
-// One standard deviation of the groups on both sides of the curve.
+// One standard deviation of the groups on both sides of the curve, within the values that there were.
 function band(series, values, colour, shared) {
   if (!series.spread) return [];
   const spread = series.values.length <= 25 ? series.spread : smooth(series.spread, charts.smoothing);
-  const edge = (sign) => values.map((v, i) => (v === null || spread[i] === null ? null : v + sign * spread[i]));
+  const [least, most] = series.bounds ?? [-Infinity, Infinity];
+  const within = (value) => Math.min(Math.max(value, least), most);
+  const edge = (sign) => values.map((v, i) => (v === null || spread[i] === null ? null : within(v + sign * spread[i])));
   const none = { color: colour, width: 0 };
   return [
     { ...shared, y: edge(-1), line: none },

@@ -1,7 +1,7 @@
 "use strict";
 // The list of completions: filters, sorting, and only those rows in the page that can be seen.
 
-const ROW = 52; // height of a row in pixels, as in the style sheet
+const ROW = 72; // height of a row in pixels, as in the style sheet
 const SORTS = {
   "as made": null, "highest reward first": ["reward", -1], "lowest reward first": ["reward", 1],
   "longest first": ["length", -1], "shortest first": ["length", 1], "highest advantage first": ["advantage", -1],
@@ -149,14 +149,15 @@ function drawRows() {
 
 function rowAt(at, samples, i) {
   const { index } = samples;
-  const text = el("div", { class: "text" }, samples.textNow(i)?.slice(0, 160).replaceAll("\n", " ⏎ ") ?? "");
-  if (samples.textNow(i) === undefined) {
-    samples.entry(i).then(([found]) => (text.textContent = found.slice(0, 160).replaceAll("\n", " ⏎ ")));
-  }
+  const start = (whole) => whole.slice(0, 160).replaceAll("\n", " ⏎ ");
+  const text = el("div", { class: "text" }, start(samples.textNow(i) ?? ""));
+  if (samples.textNow(i) === undefined) samples.entry(i).then(([found]) => (text.textContent = start(found)));
+  const prompt = el("div", { class: "text prompt" });
+  samples.prompt(i).then(([, messages]) => (prompt.textContent = start(messages.at(-1)?.[1] ?? "")));
   const head = el("div", { class: "head" }, el("span", {}, `step ${index.step[i]}`), el("b", {}, figure(index.reward[i])),
     el("span", {}, samples.dataset(i)), el("span", {}, `${index.length[i]} tokens${index.cut[i] ? ", cut off" : ""}`));
   return el("div", { class: "row", role: "option", id: `row-${at}`, "data-at": at, style: { top: `${at * ROW}px` },
-    "aria-selected": String(at === browser.selected), "aria-setsize": browser.shown.length, "aria-posinset": at + 1 }, head, text);
+    "aria-selected": String(at === browser.selected), "aria-setsize": browser.shown.length, "aria-posinset": at + 1 }, head, prompt, text);
 }
 
 // Select the row at a position of the list, bring it into view, and show its completion.

@@ -16,7 +16,7 @@ async function showCompletion(samples, i) {
     el("h3", {}, "Prompt"), ...messages.map(messageOf),
     el("h3", {}, "Completion"), el("div", { class: "completion", dir: "auto" }, ...marked(text, marks)),
     el("h3", {}, "Rewards"), rewardTable(samples, i, said),
-    el("h3", {}, "The same prompt at other steps"), sameprompt(samples, i),
+    ...samePrompt(samples, i),
   );
 }
 
@@ -44,21 +44,26 @@ function rewardTable(samples, i, said) {
     const value = index.rewards[name]?.[i];
     const words = value === null || value === undefined ? "not scored" : said[name] ?? "";
     return el("tr", {}, el("td", {}, name), el("td", { class: "n" }, figure(value)),
-      el("td", { class: "n quiet" }, weight === undefined ? "" : `× ${figure(weight)}`), el("td", { class: "said" }, words));
+      el("td", { class: "n quiet" }, typeof weight === "number" ? `× ${figure(weight)}` : ""), el("td", { class: "said" }, words));
   });
   const total = el("tr", {}, el("td", {}, el("b", {}, "together")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
     el("td"), el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${figure(index.advantage[i])}`));
   return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows, total)));
 }
 
-// A button for each completion of this prompt, in the order of the steps; training and evaluation alike.
-function sameprompt(samples, i) {
-  const others = samples.byPrompt.get(samples.index.prompt[i]);
-  return el("div", { class: "steps" }, others.map((other) => {
-    const label = `${samples.index.step[other]}${samples.mode(other) === "eval" ? "e" : ""}: ${figure(samples.index.reward[other])}`;
-    const title = `${samples.dataset(other)}, step ${samples.index.step[other]}`;
+// A button for each completion of this prompt, in the order of the steps: those made together with it, then all others.
+function samePrompt(samples, i) {
+  const { index } = samples;
+  const together = (other) => index.step[other] === index.step[i] && index.dataset[other] === index.dataset[i];
+  const all = samples.byPrompt.get(index.prompt[i]);
+  const buttons = (some) => el("div", { class: "steps" }, some.map((other) => {
+    const label = `${index.step[other]}${samples.mode(other) === "eval" ? "e" : ""}: ${figure(index.reward[other])}`;
+    const title = `${samples.dataset(other)}, step ${index.step[other]}`;
     return el("button", { type: "button", title, "aria-pressed": String(other === i), on: { click: () => jump(other) } }, label);
   }));
+  const lists = [["The same prompt at this step", all.filter(together)],
+    ["The same prompt at other steps", all.filter((other) => !together(other))]];
+  return lists.flatMap(([title, some]) => (some.some((other) => other !== i) ? [el("h3", {}, title), buttons(some)] : []));
 }
 
 // Show a completion that need not be in the list as it is filtered now.

@@ -46,6 +46,7 @@ function drawOverview(runs, made) {
   const note = `From the first step to the last; of curves with more than 25 values the mean of the first and last tenth. Made ${new Date(made * 1000).toLocaleString()}.`;
   document.getElementById("summary").append(el("div", { class: "wide" }, table), el("p", { class: "quiet" }, note));
   const place = document.getElementById("alarms");
+  for (const fault of runs.flatMap((run) => run.faults)) place.before(el("p", { class: "alarm" }, el("b", {}, "Not read: "), fault));
   for (const run of runs) for (const alarm of run.alarms) {
     const name = runs.length > 1 ? `${run.name}, ` : "";
     place.append(el("p", { class: "alarm" }, el("b", {}, `${name}step ${alarm.step}: ${alarm.alarm}. `), alarm.message ?? ""));
@@ -69,7 +70,7 @@ function fromTo(series, coloured) {
 
 // What each run was started with; lines in which runs differ are marked.
 function drawRecipe(runs) {
-  const flat = runs.map((run) => ({ ...run.recipe, ...prefixed("version of ", run.about.versions ?? {}), ...started(run) }));
+  const flat = runs.map((run) => ({ ...run.recipe, ...prefixed("version of ", Object(run.about.versions)), ...started(run) }));
   const keys = [...new Set(flat.flatMap((values) => Object.keys(values)))];
   const text = (value) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
   const rows = keys.map((key) => {
@@ -88,7 +89,7 @@ function prefixed(prefix, values) {
 }
 
 function started(run) {
-  const starts = run.about.starts ?? [];
+  const starts = Array.isArray(run.about.starts) ? run.about.starts.filter(Boolean) : [];
   const one = (start) => `step ${start.step}, ${new Date(start.time * 1000).toLocaleString()}, ${start.processes} × ${start.device}`;
   return starts.length ? { started: starts.map(one).join("; "), folder: run.folder } : { folder: run.folder };
 }

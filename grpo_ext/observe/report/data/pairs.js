@@ -31,7 +31,7 @@ function drawPairs(allSamples) {
     }
     const { index } = samples;
     const outcome = index.rewards[samples.run.outcome];
-    const solved = (i) => outcome && outcome[i] >= 1;
+    const solved = (i) => outcome && outcome[i] >= samples.run.passThreshold;
     const kinds = {
       "all, most improved first": pairs,
       "wrong, then right": pairs.filter(([a, b]) => !solved(a) && solved(b)),
