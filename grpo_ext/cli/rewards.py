@@ -68,7 +68,8 @@ def run_list(args: argparse.Namespace) -> int:
     for info in catalogue:
         print(f"{info.name:{width}}  {info.summary}")
         reads = f"reads {', '.join(info.columns)}" if info.columns else ""
-        takes = f"takes {', '.join(map(option_text, info.options.items()))}" if info.options else ""
+        options = ", ".join(map(option_text, {**info.options, **info.optional}.items()))
+        takes = f"takes {options}" if options else ""
         if reads or takes:
             print(" " * width + "  " + "; ".join(filter(None, (reads, takes))))
     return 0
@@ -89,7 +90,9 @@ def run_show(args: argparse.Namespace) -> int:
     info = lookup(args.name).info
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
-    print(f"Options:  {', '.join(map(option_text, info.options.items())) or 'none'}")
+    print(f"Options:  {', '.join(map(option_text, {**info.options, **info.optional}.items())) or 'none'}")
+    if info.optional:
+        print(f"          (unless set, the column is read if there is one: {', '.join(info.optional)})")
     where = "worker processes where reward_workers is above 0" if info.needs_cpu else "the training process"
     print(f"Runs in:  {where}")
     print("Examples:" if info.examples else "Examples: none")

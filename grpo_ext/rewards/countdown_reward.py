@@ -16,8 +16,7 @@ _TOLERANCE = 1e-5
 
 def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> tuple[str, Any] | None:
     """What is wrong with a completion, as a kind and its evidence (see `in_words`), or None if it is right."""
-    if not isinstance(target, int | float):
-        raise TypeError(f"The column `target` holds {target!r}, which is no number.")
+    goal = exact(target, "target")
     answer = first_answer(text)
     if answer is None:
         return "no_answer", None
@@ -26,18 +25,28 @@ def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _T
     except ExpressionError as error:
         return "no_expression", error
     used = sorted(literals(postfix))
-    if used != sorted(nums):
-        if any(not isinstance(number, int | float) for number in nums):
-            raise TypeError(f"The column `nums` holds {nums!r}, which is no list of numbers.")
+    if used != sorted(exact(number, "nums") for number in nums):
         return "numbers", used
     try:
         numerator, denominator = value(postfix)
     except ZeroDivisionError:
         return "zero_division", None
-    if numerator == target * denominator:
+    if numerator == goal * denominator:
         return None
     result = Fraction(numerator, denominator)
-    return None if abs(result - Fraction(target)) <= Fraction(tolerance) else ("value", result)
+    return None if abs(result - goal) <= exact(tolerance, "tolerance") else ("value", result)
+
+
+def exact(number: Any, column: str) -> int | Fraction:
+    """What a number says as it is written: 1/10 for 0.1, also where numpy or torch holds it. `TypeError` if it is none."""
+    if type(number) is int:
+        return number
+    try:
+        if isinstance(number, str):
+            raise ValueError
+        return Fraction(str(number.numpy() if hasattr(number, "numpy") else number))
+    except (ValueError, ArithmeticError):
+        raise TypeError(f"The column `{column}` holds {number!r}, which is no number.") from None
 
 
 def in_words(fault: tuple[str, Any], nums: Sequence[float], target: float) -> str:
@@ -48,14 +57,14 @@ def in_words(fault: tuple[str, Any], nums: Sequence[float], target: float) -> st
     if kind == "no_expression":
         return f"the answer is not a plain expression: {evidence}"
     if kind == "numbers":
-        return f"it uses the numbers {listing(evidence)}, but {listing(sorted(nums))} are to be used, each once"
+        return f"it uses the numbers {listing(evidence)}, but {listing(sorted(nums, key=float))} are to be used, each once"
     if kind == "zero_division":
         return "it divides by zero"
     return f"its value is {readable(evidence)}, not {target}"
 
 
 def listing(numbers: Sequence[float]) -> str:
-    return ", ".join(map(readable, map(Fraction, numbers)))
+    return ", ".join(readable(Fraction(exact(number, "nums"))) for number in numbers)
 
 
 def readable(number: Fraction) -> str:
@@ -84,7 +93,7 @@ def explain_countdown(
     if completion.count("<answer>") > 1:
         lines.append(f"Only the first of {completion.count('<answer>')} <answer> blocks counts.")
     if wrong is None:
-        lines.append(f"It uses {listing(sorted(nums))}, each once, and its value is {target}.")
+        lines.append(f"It uses {listing(sorted(nums, key=float))}, each once, and its value is {target}.")
     why = "1: the answer is right" if wrong is None else f"0: {in_words(wrong, nums, target)}"
     return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
 

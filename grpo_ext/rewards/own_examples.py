@@ -1,7 +1,9 @@
 """A reward's own examples, run: does it still say what it promises?"""
 
 import math
+from typing import Any
 
+from grpo_ext.rewards.guard import Guard, reward_name
 from grpo_ext.rewards.registry import build, lookup
 from grpo_ext.rewards.reward import Example, Score
 
@@ -28,6 +30,23 @@ def check_example(name: str, example: Example) -> str | None:
     except Exception as error:
         return f"{example.completion!r} raises {type(error).__name__}: {error}"
     return None if same(score, example.score) else f"{example.completion!r} gets {score}, not {example.score}"
+
+
+def told_constant(reward: Any, scores: list[Score]) -> str | None:
+    """What to say of a reward that gave different completions the same score, unless its examples show that it can differ.
+
+    Args:
+        reward: the function, or its guard.
+        scores: what it gave different completions of one row.
+    """
+    reward = reward.reward if isinstance(reward, Guard) else reward
+    promised = {example.score for example in getattr(reward, "examples", ())}
+    if len(scores) < 2 or None in scores or len({*scores}) > 1 or len(promised - {None}) > 1:
+        return None
+    return (
+        f"reward {reward_name(reward)!r} gave {scores[0]:g} to each of {len(scores)} different completions. A reward that "
+        "cannot differ teaches nothing: try it on completions of your own with `grpo-ext rewards score`."
+    )
 
 
 def same(score: Score, expected: Score) -> bool:

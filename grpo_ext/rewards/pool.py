@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from grpo_ext.rewards.foreman import Foreman, Job
-from grpo_ext.rewards.guard import in_full
 from grpo_ext.rewards.reward import Reward, plain_text
+from grpo_ext.rewards.scores import in_full
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")

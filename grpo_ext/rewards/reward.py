@@ -33,12 +33,16 @@ class Example:
 
 @dataclass(frozen=True)
 class RewardInfo:
-    """An entry of the catalogue. Options without a default have the value `REQUIRED`."""
+    """An entry of the catalogue. Options without a default have the value `REQUIRED`.
+
+    `optional` are options, too, with their defaults; where one is not set, a column of its name is read if there is one.
+    """
 
     name: str
     summary: str
     columns: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    optional: dict[str, Any] = field(default_factory=dict)
     needs_cpu: bool = False
     examples: tuple[Example, ...] = ()
     doc: str = ""
@@ -59,8 +63,8 @@ class Registration:
     def info(self) -> RewardInfo:
         doc = inspect.getdoc(self.function) or ""
         summary = " ".join(doc.split("\n\n")[0].split())
-        columns, options = self.signature.columns, self.signature.options
-        return RewardInfo(self.name, summary, columns, options, self.needs_cpu, self.examples, doc)
+        takes = self.signature.columns, self.signature.options, self.signature.optional
+        return RewardInfo(self.name, summary, *takes, self.needs_cpu, self.examples, doc)
 
 
 class Reward:
@@ -97,7 +101,8 @@ class Reward:
             ValueError: if a column that the function needs is not there.
         """
         arguments = self.arguments({**columns, "prompts": prompts, "completion_ids": completion_ids})
-        return self.registration.function([plain_text(c) for c in completions], **arguments, **self.options)
+        texts = [plain_text(completion) for completion in completions]
+        return self.registration.function(completions=texts, **arguments, **self.options)
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """Of everything `given` beside the completions, what the function reads."""

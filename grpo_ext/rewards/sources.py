@@ -9,7 +9,6 @@ file of `reward_plugins`, or an entry point of the group `grpo_ext.rewards`), a 
 
 import importlib
 import inspect
-import math
 import numbers
 import os
 import sys
@@ -28,6 +27,7 @@ from grpo_ext.rewards.signature import EXTRAS, read_signature
 # Columns that TRL drops, overwrites or passes twice.
 RESERVED = ("completion", "completions", *EXTRAS)
 MORE_KEYS = ("weight", "label")
+LARGEST_WEIGHT = 1e4  # of a reward: see `LARGEST` of the scores
 
 
 def resolve_rewards(
@@ -163,8 +163,10 @@ def check_unique(rewards: Sequence[Any]) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
-        raise ValueError(f"The weight of reward {name!r} is {weight!r}, but it must be a finite number.")
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not abs(weight) <= LARGEST_WEIGHT:
+        raise ValueError(
+            f"The weight of reward {name!r} is {weight!r}, but it must be a finite number, at most {LARGEST_WEIGHT:g} in size."
+        )
     return float(weight)
 
 

@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 
 import psutil
 
-from grpo_ext.rewards.guard import as_score, checked_length, in_full
 from grpo_ext.rewards.reward import Reward
+from grpo_ext.rewards.scores import as_score, checked_length, in_full
+from grpo_ext.rewards.undisturbed import one_process
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDS = {signal.SIGTERM, signal.SIGCHLD}
@@ -73,10 +74,11 @@ def limit_memory(limit: int) -> None:
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
     """The score of one row, or its error."""
     try:
-        return as_score(checked_length(reward(**row), 1)[0]), None
+        with one_process():
+            return as_score(checked_length(reward(**row), 1)[0]), None
     except MemoryError:
         return None, "MemoryError: it needed more memory than a reward worker has"
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return None, in_full(error)
 
 
@@ -86,7 +88,6 @@ def serve(connection: Connection) -> None:
     A message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it for a
     score. Each gets one answer, and so does having started.
     """
-    pid = os.getpid()
     rewards: dict[int, Reward | str] = {}  # a text where the reward cannot be built here
     connection.send_bytes(pickle.dumps("started"))
     while True:
@@ -99,8 +100,6 @@ def serve(connection: Connection) -> None:
             answer: object = (None, reward) if isinstance(reward, str) else score(reward, row)
         else:
             rewards[key], answer = introduce(packed), "met"
-        if os.getpid() != pid:  # the reward has forked: the answer is its parent's
-            os._exit(0)
         connection.send_bytes(pickle.dumps(answer))
 
 
@@ -111,7 +110,7 @@ def introduce(packed: bytes) -> Reward | str:
     except Exception as error:
         return in_full(error)
     for example in reward.examples[:1]:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), one_process():
             reward(completions=[example.completion], **{key: [value] for key, value in example.columns.items()})
     return reward
 
