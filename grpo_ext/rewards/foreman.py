@@ -180,11 +180,12 @@ class Foreman(threading.Thread):
         except Exception:  # it has died, or has closed its pipe
             with suppress(subprocess.TimeoutExpired):
                 worker.process.wait(timeout=0.5)
-            self.failed_starts += worker.stage == "starting"
+            self.failed_starts += worker.stage != "scoring"
             code = worker.process.returncode
             self.drop(worker, f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash")
             return
-        self.failed_starts = 0
+        if worker.stage != "starting":  # one that starts may still fail at what the reward needs
+            self.failed_starts = 0
         out_of_memory = False
         if worker.task is not None:
             job, row, _ = worker.task

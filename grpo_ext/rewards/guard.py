@@ -12,6 +12,7 @@ import logging
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -30,12 +31,12 @@ class RewardFailure(RuntimeError):
     """A reward failed too often, or at all where `on_error="raise"`. The message ends with the last traceback."""
 
 
+@dataclass(eq=False)
 class Guard:
     """A reward that answers every row with a finite number or None.
 
     Args:
         reward: what `build` returns, or any function with TRL's signature. For an async one make an `AsyncGuard`.
-        name: of its metric. `None`: the reward's own.
         on_error: "none" leaves failed rows unscored; "raise" stops at the first.
         max_failure_rate: share of failed rows, over the last `window`, above which `RewardFailure` is raised.
         window: how many rows the share is taken over. With less than a quarter of them there is no judgement.
@@ -49,33 +50,25 @@ class Guard:
         last_error (`str`): what the last failure was, with its traceback where there is one.
     """
 
-    def __init__(
-        self,
-        reward: Callable,
-        *,
-        name: str | None = None,
-        on_error: OnError = "none",
-        max_failure_rate: float = 0.5,
-        window: int = 256,
-        timeout: float | None = None,
-        pool: Any = None,
-        deferred: bool = False,
-    ):
-        self.reward = reward
-        self.name = self.__name__ = name or reward_name(reward)
-        self.columns = getattr(reward, "columns", ())
-        self.on_error = on_error
-        self.max_failure_rate = max_failure_rate
-        self.timeout = timeout
-        self.rowwise = isinstance(reward, Reward) and reward.needs_cpu
-        self.pool = pool if self.rowwise else None
-        self.deferred = deferred
+    reward: Callable
+    _: KW_ONLY
+    on_error: OnError = "none"
+    max_failure_rate: float = 0.5
+    window: int = 256
+    timeout: float | None = None
+    pool: Any = None
+    deferred: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.__name__ = reward_name(self.reward)
+        self.columns = getattr(self.reward, "columns", ())
+        self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
+        self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
         self.failed = self.scored = 0
         self.lost: set[int] = set()
         self.last_error = ""
-        self.window = window
-        self._recent: deque[bool] = deque(maxlen=window)
+        self._recent: deque[bool] = deque(maxlen=self.window)
         self._told: set[str] = set()
 
     @property

@@ -16,7 +16,6 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 from grpo_ext.rewards.foreman import Foreman, Job
@@ -50,12 +49,6 @@ class RewardPool:
         self._keys: dict[Any, int] = {}
         self._begun: dict[int, tuple[list[tuple[int, bytes]], Job, Foreman]] = {}  # by reward, rows handed out early
         self._key = itertools.count()
-
-    def start(self, rewards: Iterable[Reward] = ()) -> None:
-        """Start the workers and let them import what `rewards` need, in the background. `score` would do it, too."""
-        foreman = self._ready_foreman()
-        for reward in rewards:
-            foreman.introduce(*self._packed(reward))
 
     def begin(self, reward: Reward, given: dict[str, Any]) -> None:
         """Have rows scored that `score` will be asked for later. Whatever is wrong with them, `score` will tell.

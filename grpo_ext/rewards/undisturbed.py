@@ -13,48 +13,37 @@ _calls = 0
 
 @contextmanager
 def undisturbed(seed: int) -> Iterator[None]:
-    """Draw random numbers from generators of their own, seeded by `seed` (32 bits), and leave all as it was.
+    """Draw random numbers of Python, numpy and torch from generators seeded by `seed` (32 bits), and leave all as it was.
 
-    Those of Python, numpy and torch, on the CPU and CUDA. Calls may overlap, as those of async rewards do: the first notes how
-    things were, the last puts them back.
+    Calls may overlap, as those of async rewards do: the first notes how things were, the last puts them back.
     """
     global _calls
     if not _calls:
-        _before[:] = state()
-        seed_all(seed)
+        with suppress(OSError):  # the directory has been deleted
+            _before[:] = [(os.chdir, os.getcwd())]
+        for get, put, sow in generators():
+            _before.append((put, get()))
+            sow(seed)
     _calls += 1
     try:
         yield
     finally:
         _calls -= 1
-        if not _calls:
-            for put_back, value in _before:
-                with suppress(OSError):  # the directory is gone
-                    put_back(value)
+        while not _calls and _before:
+            put, value = _before.pop()
+            with suppress(OSError):
+                put(value)
 
 
-def state() -> list[tuple[Callable[[Any], object], Any]]:
-    """How things are, each with the function that puts it back. A library that nobody has imported has no state."""
-    found: list[tuple[Callable[[Any], object], Any]] = [(random.setstate, random.getstate())]
-    with suppress(OSError):
-        found.append((os.chdir, os.getcwd()))
+def generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]]:
+    """How to get, set and seed the state of each library that is imported."""
+    yield random.getstate, random.setstate, random.seed
     if numpy := sys.modules.get("numpy"):
-        found.append((numpy.random.set_state, numpy.random.get_state()))
+        yield numpy.random.get_state, numpy.random.set_state, numpy.random.seed
     if torch := sys.modules.get("torch"):
-        found.append((torch.set_rng_state, torch.get_rng_state()))
+        yield torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed
         if torch.cuda.is_initialized():
-            found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
-    return found
-
-
-def seed_all(seed: int) -> None:
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
-    if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(seed)
+            yield torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all, torch.cuda.manual_seed_all
 
 
 @contextmanager

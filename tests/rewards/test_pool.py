@@ -116,7 +116,6 @@ def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
     for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
         texts[place] = text
     with RewardPool(2, timeout=2.0) as pool:
-        pool.start([odd()])
         ask(pool, odd(), "1")
         started = time.perf_counter()
         scores, _ = ask(pool, odd(), *texts)

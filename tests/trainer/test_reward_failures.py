@@ -122,7 +122,7 @@ def test_a_step_is_that_of_all_ranks(ranks, stops):
     """Each rank has one prompt, of which all completions fail or none does."""
     guards = []
     for rank, fails in enumerate(ranks):
-        guards.append(Guard(Faulty(raises=(0,)) if fails else length, name="faulty", deferred=True))
+        guards.append(Guard(Faulty(raises=(0,) if fails else ()), deferred=True))
         guards[-1](completions=[[{"content": "x"}]] * 2, prompts=[f"prompt {rank}"] * 2, number=[0, 0])
 
     def gather(mine):
