@@ -300,6 +300,19 @@ def test_workers_that_cannot_start_fail_the_rows_and_not_the_run(odd, monkeypatc
         assert ask(pool, odd(), "1") == ([1.0], {})
 
 
+def test_a_reward_whose_first_example_kills_its_worker_is_given_up(odd):
+    with RewardPool(1) as pool:
+        scores, errors = ask(pool, build("odd_first"), "1", "2")
+        assert scores == [None, None] and "no reward worker can be started" in errors[1]
+
+
+def test_an_error_in_a_worker_names_the_line_of_the_reward(odd):
+    with RewardPool(1) as pool:
+        _, errors = ask(pool, odd(), "raise")
+    number = 1 + [line.strip() for line in ODD.read_text().splitlines()].index("return float(text)")
+    assert errors[0].endswith(f"({ODD}:{number}, in act)")
+
+
 def test_empty_batch(odd):
     with RewardPool(1) as pool:
         assert ask(pool, odd()) == ([], {})
