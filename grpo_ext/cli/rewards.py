@@ -14,7 +14,8 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -85,6 +86,7 @@ def option_text(option: tuple[str, Any]) -> str:
 
 def run_show(args: argparse.Namespace) -> int:
     load_plugins(args)
+    from grpo_ext.rewards.explanation import clip
     from grpo_ext.rewards.registry import lookup
 
     info = lookup(args.name).info
@@ -97,15 +99,12 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"Runs in:  {where}")
     print("Examples:" if info.examples else "Examples: none")
     for example in info.examples:
-        extras = "".join(f"  {key}={shown(value)}" for key, value in {**example.columns, **example.options}.items())
+        extras = "".join(
+            f"  {key}={clip(repr(value))}" for key, value in {**example.columns, **example.options}.items()
+        )
         score = "None" if example.score is None else f"{example.score:.3g}"
-        print(f"  {score:>5}  {shown(example.completion)}{extras}")
+        print(f"  {score:>5}  {clip(repr(example.completion))}{extras}")
     return 0
-
-
-def shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -136,19 +135,14 @@ def run_score(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         pool = stack.enter_context(RewardPool(args.workers, timeout=args.timeout)) if args.workers else None
         guard = Guard(reward, pool=pool, timeout=args.timeout, max_failure_rate=1.0)
-        output = stack.enter_context(opened(args.output))
+        output = sys.stdout if args.output == "-" else None
+        if args.output and output is None:
+            output = stack.enter_context(Path(args.output).open("w", encoding="utf-8"))
         total, scored = score_file(guard, Path(args.input), args.column, output)
     mean = f"mean {total / scored:.4f}" if scored else "no mean"
     unscored = guard.scored - scored - guard.failed
     print(f"{guard.name}: {mean}, {guard.scored} rows, {unscored} declined, {guard.failed} failed", file=sys.stderr)
     return 0
-
-
-def opened(output: str | None) -> AbstractContextManager[TextIO | None]:
-    """Where scored rows go: a file, standard output for `-`, or nowhere."""
-    if output is None or output == "-":
-        return nullcontext(sys.stdout if output else None)
-    return Path(output).open("w", encoding="utf-8")
 
 
 def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> tuple[float, int]:
@@ -168,17 +162,12 @@ def batches(path: Path, column: str) -> Iterator[list[dict[str, Any]]]:
     """The file's rows, some at a time, with a progress bar over its bytes."""
     from tqdm import tqdm
 
-    rows: list[dict[str, Any]] = []
     with path.open("rb") as lines, tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as bar:
-        for number, line in enumerate(lines, 1):
-            bar.update(len(line))
-            if line.strip():
-                rows.append(read_row(line, column, f"{path}:{number}"))
-            if len(rows) == BATCH:
+        numbered = enumerate(lines, 1)
+        while batch := list(islice(numbered, BATCH)):
+            if rows := [read_row(line, column, f"{path}:{number}") for number, line in batch if line.strip()]:
                 yield rows
-                rows = []
-        if rows:
-            yield rows
+            bar.update(sum(len(line) for _, line in batch))
 
 
 def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:
@@ -195,7 +184,7 @@ def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:
 
 def as_columns(rows: list[dict[str, Any]], column: str, needed: tuple[str, ...]) -> dict[str, list[Any]]:
     """Rows as the arguments of a reward: the completions, and the columns that every row has."""
-    shared = set.intersection(*(set(row) for row in rows)) - {column, "completions", "prompt"}
+    shared = set.intersection(*map(set, rows)) - {column, "completions", "prompt"}
     for name in needed:
         if name not in shared:
             there = ", ".join(sorted(shared))

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from grpo_ext.rewards.answers import first_answer, first_span
-from grpo_ext.rewards.explanation import Explanation, answer_marks
+from grpo_ext.rewards.explanation import Explanation, answer_marks, clip
 from grpo_ext.rewards.expression import ExpressionError, literals, parse, value
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
@@ -96,10 +96,6 @@ def explain_countdown(
         lines.append(f"It uses {listing(sorted(nums, key=float))}, each once, and its value is {target}.")
     why = "1: the answer is right" if wrong is None else f"0: {in_words(wrong, nums, target)}"
     return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
-
-
-def clip(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 @register(

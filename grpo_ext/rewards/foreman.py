@@ -74,7 +74,7 @@ class Worker:
 
 
 class Foreman(threading.Thread):
-    """Keeps `crew` workers at work. `introduce`, `take` and `stop` may be called from any thread.
+    """Keeps `crew` workers at work. `take` and `stop` may be called from any thread.
 
     Args:
         crew: how many workers.
@@ -96,14 +96,9 @@ class Foreman(threading.Thread):
         self._heard, self._bell = Pipe(duplex=False)
         self._ringing = threading.Lock()
 
-    def introduce(self, key: int, packed: bytes) -> None:
-        """Let all workers know a reward."""
-        if key not in self.rewards:
-            self.rewards[key] = packed
-            self._ring()
-
-    def take(self, job: Job, tasks: list[tuple[int, bytes]]) -> None:
-        """Have rows scored."""
+    def take(self, job: Job, key: int, packed: bytes, tasks: list[tuple[int, bytes]]) -> None:
+        """Have rows scored by the reward `packed`, which goes by `key`."""
+        self.rewards[key] = packed
         self.failed_starts = 0
         self.queue.extend((job, row, message) for row, message in tasks)
         self._ring()

@@ -76,15 +76,12 @@ class Guard:
         """Share of failed rows among the last `window`."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
-    def __call__(
-        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
-    ) -> list[Score]:
-        """One score a completion; the arguments are those that TRL passes to a reward.
+    def __call__(self, /, **given: Any) -> list[Score]:
+        """One score a completion; given are `completions` and what else TRL passes to a reward.
 
         Raises:
             RewardFailure: as `on_error` and `max_failure_rate` say.
         """
-        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
         if self.pool is not None:
             return self.settle(*self.pool.score(self.reward, given), given)
         with undisturbed(self.seed(given)):
@@ -138,7 +135,7 @@ class Guard:
         if len(errors) < len(scores):
             self.lost.clear()
         elif self.max_failure_rate < 1:
-            self.lost.update(map(number_of, given["prompts"] or ()))
+            self.lost.update(map(number_of, given.get("prompts") or ()))
         enough = len(self._recent) >= self.window / 4
         if enough and self.failure_rate > self.max_failure_rate:
             self.fail(
@@ -172,13 +169,10 @@ class Guard:
 class AsyncGuard(Guard):
     """The guard of an async function, which TRL awaits together with the others. A batch fails as a whole."""
 
-    async def __call__(  # type: ignore[override]  # a Guard whose answer TRL awaits
-        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
-    ) -> list[Score]:
+    async def __call__(self, /, **given: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
         from grpo_ext.rewards.own_loop import in_time
 
-        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
-        count = len(completions)
+        count = len(given["completions"])
 
         async def answer() -> tuple[list[Score], dict[int, str]]:
             with one_process():

@@ -1,9 +1,9 @@
 """A reward's own examples, run: does it still say what it promises?"""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
-from grpo_ext.rewards.guard import Guard, reward_name
 from grpo_ext.rewards.registry import build, lookup
 from grpo_ext.rewards.reward import Example, Score
 
@@ -15,7 +15,7 @@ def check_reward(name: str) -> tuple[list[str], int]:
     except ImportError as error:
         return [f"not available: {error}"], 0
     faults = [fault for example in examples if (fault := check_example(name, example))]
-    if len({example.score for example in examples if example.score is not None}) < 2:
+    if not promises_more_than_one(examples):
         faults.append(
             "there must be an example that earns more and one that earns less: register(..., examples=[...])"
         )
@@ -33,20 +33,18 @@ def check_example(name: str, example: Example) -> str | None:
 
 
 def told_constant(reward: Any, scores: list[Score]) -> str | None:
-    """What to say of a reward that gave different completions the same score, unless its examples show that it can differ.
-
-    Args:
-        reward: the function, or its guard.
-        scores: what it gave different completions of one row.
-    """
-    reward = reward.reward if isinstance(reward, Guard) else reward
-    promised = {example.score for example in getattr(reward, "examples", ())}
-    if len(scores) < 2 or None in scores or len({*scores}) > 1 or len(promised - {None}) > 1:
+    """What to say of a reward, or its guard, that gave different completions one score; `None` if its examples differ."""
+    examples = getattr(getattr(reward, "reward", reward), "examples", ())
+    if len(scores) < 2 or None in scores or len({*scores}) > 1 or promises_more_than_one(examples):
         return None
     return (
-        f"reward {reward_name(reward)!r} gave {scores[0]:g} to each of {len(scores)} different completions. A reward that "
+        f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} different completions. A reward that "
         "cannot differ teaches nothing: try it on completions of your own with `grpo-ext rewards score`."
     )
+
+
+def promises_more_than_one(examples: Iterable[Example]) -> bool:
+    return len({example.score for example in examples} - {None}) > 1
 
 
 def same(score: Score, expected: Score) -> bool:

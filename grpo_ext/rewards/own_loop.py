@@ -11,17 +11,11 @@ ANSWER = 1.0  # seconds in which a loop that is not blocked answers
 _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a thread does not follow into a fork
 
 
-def reward_loop() -> asyncio.AbstractEventLoop:
-    """The one loop of this process's async rewards, so that they can share sessions and semaphores."""
-    if os.getpid() not in _loops:
-        loop = _loops[os.getpid()] = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="async-rewards", daemon=True).start()
-    return _loops[os.getpid()]
-
-
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
     """What `coroutine` returns in the loop of rewards; `TimeoutError` after `seconds`, even where it blocks."""
-    loop = reward_loop()
+    if (loop := _loops.get(os.getpid())) is None:  # one for all, which can share sessions and semaphores
+        loop = _loops[os.getpid()] = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="async-rewards", daemon=True).start()
     future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
     try:
         return await asyncio.wait_for(future, seconds)

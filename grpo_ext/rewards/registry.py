@@ -1,12 +1,4 @@
-"""The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`.
-
-@register("brief", examples=[Example("ok", 1.0), Example("much too long", 0.0)])
-def brief(completions, *, limit: int = 5):
-    "1 where the completion has at most `limit` characters."
-    return [float(len(text) <= limit) for text in completions]
-
-build("brief", limit=80)(completions=["..."])
-"""
+"""The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`."""
 
 import copyreg
 import importlib
@@ -154,20 +146,10 @@ def registered_by(module: str) -> list[str]:
     return [name for name, entry in _registered.items() if entry.function.__module__ == module]
 
 
-def packed(entry: Registration) -> tuple[str, str, str | None, bytes | None]:
-    """What another process needs to find a registration: its module and file or, for a script or notebook, the code."""
-    module = entry.function.__module__
-    if module == "__main__":  # must not run a second time, and a notebook is no module
-        import dill
-
-        return entry.name, module, None, dill.dumps(entry, recurse=True)
-    return entry.name, module, getattr(sys.modules.get(module), "__file__", None), None
-
-
 def rebuild(
     registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str
 ) -> Reward:
-    """The reward that was pickled, from what `packed` gave."""
+    """The reward that was pickled, from what `reduced` gave."""
     if code is not None and registered not in _registered:
         import dill
 
@@ -178,8 +160,15 @@ def rebuild(
 
 
 def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
-    """A reward as `pickle` keeps it: by the name that it is registered under."""
-    return rebuild, (*packed(reward.registration), reward.options, reward.name)
+    """A reward as `pickle` keeps it: by name, with its module and file or, for a script or notebook, the code."""
+    entry, code = reward.registration, None
+    module = entry.function.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__":  # must not run a second time, and a notebook is no module
+        import dill
+
+        code = dill.dumps(entry, recurse=True)
+    return rebuild, (entry.name, module, file, code, reward.options, reward.name)
 
 
 copyreg.pickle(Reward, reduced)

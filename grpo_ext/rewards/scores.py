@@ -25,25 +25,19 @@ def scores_of(answers: Any, count: int) -> tuple[list[Score], dict[int, str]]:
         TypeError: if the answers are no list.
         Miscounted: if they are not as many.
     """
+    if answers is None or isinstance(answers, str | bytes | dict):
+        raise TypeError(f"it returned {clipped(answers)} and not a list of {count} scores")
+    if len(answers := list(answers)) != count:
+        raise Miscounted(f"it returned {len(answers)} scores for {count} completions")
     scores: list[Score] = []
     errors: dict[int, str] = {}
-    for row, answer in enumerate(checked_length(answers, count)):
+    for row, answer in enumerate(answers):
         try:
             scores.append(as_score(answer))
         except Exception as error:  # whatever a foreign type's __float__ raises
             scores.append(None)
             errors[row] = f"{type(error).__name__}: {error}"
     return scores, errors
-
-
-def checked_length(answers: Any, count: int) -> list[Any]:
-    """The answers as a list of `count`; `TypeError` or `Miscounted` if they are none."""
-    if answers is None or isinstance(answers, str | bytes | dict):
-        raise TypeError(f"it returned {clipped(answers)} and not a list of {count} scores")
-    answers = list(answers)
-    if len(answers) != count:
-        raise Miscounted(f"it returned {len(answers)} scores for {count} completions")
-    return answers
 
 
 def as_score(answer: Any) -> Score:

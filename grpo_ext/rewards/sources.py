@@ -49,11 +49,7 @@ def resolve_rewards(
     specs = [specs] if isinstance(specs, str | Mapping) or callable(specs) else list(specs)
     if not specs:
         raise ValueError(f"No reward is named. Name at least one, such as {names()[0]!r}.")
-    rewards, weights = [], []
-    for spec in specs:
-        reward, weight = resolve(spec)
-        rewards.append(reward)
-        weights.append(weight)
+    rewards, weights = map(list, zip(*map(resolve, specs), strict=True))
     if reward_weights is not None:
         if any(weight is not None for weight in weights):
             raise ValueError("The weights stand in `reward_weights` and beside the rewards: keep one of the two.")

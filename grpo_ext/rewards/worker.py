@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import psutil
 
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.scores import as_score, checked_length, in_full
+from grpo_ext.rewards.scores import in_full, scores_of
 from grpo_ext.rewards.undisturbed import one_process
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -75,7 +75,8 @@ def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str 
     """The score of one row, or its error."""
     try:
         with one_process():
-            return as_score(checked_length(reward(**row), 1)[0]), None
+            [found], errors = scores_of(reward(**row), 1)
+            return found, errors.get(0)
     except MemoryError:
         return None, "MemoryError: it needed more memory than a reward worker has"
     except BaseException as error:

@@ -40,9 +40,10 @@ def test_the_loop_of_one_that_only_waits_too_long_goes_on():
     async def sleeps(completions, **columns):
         await asyncio.sleep(60)
 
-    loop = own_loop.reward_loop()
+    asyncio.run(AsyncGuard(waits)(completions=["a"]))
+    loops = dict(own_loop._loops)
     assert asyncio.run(AsyncGuard(sleeps, timeout=0.05)(completions=["a"])) == [None]
-    assert own_loop.reward_loop() is loop
+    assert loops and own_loop._loops == loops
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit, RuntimeError])
