@@ -17,9 +17,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_ext.cli.command import add_command
+
+if TYPE_CHECKING:
+    from grpo_ext.rewards import RewardInfo
 
 SCORE = """`grpo-ext rewards score`: score a file of completions.
 
@@ -44,9 +47,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     show.add_argument("name", metavar="NAME")
     show.set_defaults(run=run_show)
 
-    check = commands.add_parser(
-        "check", parents=plugins, help="run the rewards' own examples; exit code 1 if one fails"
-    )
+    words = "run the rewards' own examples; exit code 1 if one fails"
+    check = commands.add_parser("check", parents=plugins, help=words)
     check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     check.set_defaults(run=run_check)
 
@@ -68,20 +70,18 @@ def run_list(args: argparse.Namespace) -> int:
     width = max(len(info.name) for info in catalogue)
     for info in catalogue:
         print(f"{info.name:{width}}  {info.summary}")
-        reads = f"reads {', '.join(info.columns)}" if info.columns else ""
-        options = ", ".join(map(option_text, {**info.options, **info.optional}.items()))
-        takes = f"takes {options}" if options else ""
-        if reads or takes:
-            print(" " * width + "  " + "; ".join(filter(None, (reads, takes))))
+        more = {"reads": ", ".join(info.columns), "takes": options_of(info)}
+        if any(more.values()):
+            print(" " * width + "  " + "; ".join(f"{verb} {what}" for verb, what in more.items() if what))
     return 0
 
 
-def option_text(option: tuple[str, Any]) -> str:
-    """`mode='loose'`, or `target` for one that must be given."""
+def options_of(info: RewardInfo) -> str:
+    """`mode='loose', target`: with its default, but for one that must be given."""
     from grpo_ext.rewards.signature import REQUIRED
 
-    key, default = option
-    return key if default is REQUIRED else f"{key}={default!r}"
+    options = {**info.options, **info.optional}.items()
+    return ", ".join(key if default is REQUIRED else f"{key}={default!r}" for key, default in options)
 
 
 def run_show(args: argparse.Namespace) -> int:
@@ -92,7 +92,7 @@ def run_show(args: argparse.Namespace) -> int:
     info = lookup(args.name).info
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
-    print(f"Options:  {', '.join(map(option_text, {**info.options, **info.optional}.items())) or 'none'}")
+    print(f"Options:  {options_of(info) or 'none'}")
     if info.optional:
         print(f"          (unless set, the column is read if there is one: {', '.join(info.optional)})")
     where = "worker processes where reward_workers is above 0" if info.needs_cpu else "the training process"
@@ -194,7 +194,7 @@ def as_columns(rows: list[dict[str, Any]], column: str, needed: tuple[str, ...])
 
 
 def read_option(text: str) -> tuple[str, Any]:
-    """`key=value`; the value is read as JSON where it is some, else as text."""
+    """`key=value`, the value as `read_value` has it."""
     key, sign, value = text.partition("=")
     if not sign:
         raise ValueError(f"--option {text}: write it as key=value.")

@@ -83,9 +83,10 @@ class Guard:
             RewardFailure: as `on_error` and `max_failure_rate` say.
         """
         if self.pool is not None:
-            return self.settle(*self.pool.score(self.reward, given), given)
-        with undisturbed(self.seed(given)):
-            scores, errors = self.score_batch(given)
+            scores, errors = self.pool.score(self.reward, given)
+        else:
+            with undisturbed(self.seed(given)):
+                scores, errors = self.score_batch(given)
         return self.settle(scores, errors, given)
 
     def begin(self, **given: Any) -> None:

@@ -29,7 +29,11 @@ def check_example(name: str, example: Example) -> str | None:
         [score] = build(name, **example.options)(completions=[example.completion], **columns)
     except Exception as error:
         return f"{example.completion!r} raises {type(error).__name__}: {error}"
-    return None if same(score, example.score) else f"{example.completion!r} gets {score}, not {example.score}"
+    if None in (score, example.score):
+        right = score is example.score
+    else:
+        right = math.isclose(score, example.score, rel_tol=1e-6, abs_tol=1e-9)
+    return None if right else f"{example.completion!r} gets {score}, not {example.score}"
 
 
 def told_constant(reward: Any, scores: list[Score]) -> str | None:
@@ -45,9 +49,3 @@ def told_constant(reward: Any, scores: list[Score]) -> str | None:
 
 def promises_more_than_one(examples: Iterable[Example]) -> bool:
     return len({example.score for example in examples} - {None}) > 1
-
-
-def same(score: Score, expected: Score) -> bool:
-    if score is None or expected is None:
-        return score is expected
-    return math.isclose(score, expected, rel_tol=1e-6, abs_tol=1e-9)

@@ -108,14 +108,10 @@ def lookup(name: str) -> Registration:
 
 def explaining(name: str) -> Registration | None:
     """The registration of `name`; `None` where it explains nothing, or is not to be had here."""
-    announce_entry_points()
-    if name not in _registered and name not in _lazy:
-        return None
     try:
-        entry = lookup(name)
+        return entry if (entry := lookup(name)).explain else None
     except (ImportError, ValueError):
         return None
-    return entry if entry.explain else None
 
 
 def build(name: str, **options: Any) -> Reward:

@@ -86,23 +86,18 @@ class Reward:
         self.needs_cpu = registration.needs_cpu
         self.examples = registration.examples
 
-    def __call__(
-        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
-    ) -> list[Score]:
+    def __call__(self, /, *, completions: Sequence, **given: Any) -> list[Score]:
         """One score a completion, None where the reward declines.
 
         Args:
-            prompts: as TRL passes them; only for functions that name them.
             completions: texts, or lists of chat messages, of which the last one's content is taken.
-            completion_ids: token ids, a list a completion; only for functions that name them.
-            columns: the data set's columns, a list each with one entry a completion, and TRL's extras.
+            given: the data set's columns, a list each with one entry a completion, and TRL's extras, such as `prompts`.
 
         Raises:
             ValueError: if a column that the function needs is not there.
         """
-        arguments = self.arguments({**columns, "prompts": prompts, "completion_ids": completion_ids})
         texts = [plain_text(completion) for completion in completions]
-        return self.registration.function(completions=texts, **arguments, **self.options)
+        return self.registration.function(completions=texts, **self.arguments(given), **self.options)
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """Of everything `given` beside the completions, what the function reads."""

@@ -1,12 +1,7 @@
 """What a reward function's signature says: the columns it needs, its options, and what else it takes from the trainer.
 
-A reward is an ordinary function, and its parameters are its contract:
-
-    def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
-                  texts        needed columns   option
-
-A parameter with a default before the `*` is an option where the recipe gives it a value, and else a column that is used
-where the data set has it. `**columns` takes all others.
+def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
+              texts        needed columns   option
 """
 
 import inspect

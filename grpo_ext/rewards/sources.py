@@ -159,7 +159,8 @@ def check_unique(rewards: Sequence[Any]) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not abs(weight) <= LARGEST_WEIGHT:
+    known: Any = weight if isinstance(weight, numbers.Real) and not isinstance(weight, bool) else float("nan")
+    if not abs(known) <= LARGEST_WEIGHT:
         raise ValueError(
             f"The weight of reward {name!r} is {weight!r}, but it must be a finite number, at most {LARGEST_WEIGHT:g} in size."
         )
