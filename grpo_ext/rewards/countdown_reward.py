@@ -52,15 +52,15 @@ def exact(number: Any, column: str) -> int | Fraction:
 def in_words(fault: tuple[str, Any], nums: Sequence[float], target: float) -> str:
     """A fault as a sentence without its full stop."""
     kind, evidence = fault
-    if kind == "no_answer":
-        return "there is no closed <answer> block"
-    if kind == "no_expression":
-        return f"the answer is not a plain expression: {evidence}"
     if kind == "numbers":
         return f"it uses the numbers {listing(evidence)}, but {listing(sorted(nums, key=float))} are to be used, each once"
-    if kind == "zero_division":
-        return "it divides by zero"
-    return f"its value is {readable(evidence)}, not {target}"
+    if kind == "value":
+        return f"its value is {readable(evidence)}, not {target}"
+    return {
+        "no_answer": "there is no closed <answer> block",
+        "no_expression": f"the answer is not a plain expression: {evidence}",
+        "zero_division": "it divides by zero",
+    }[kind]
 
 
 def listing(numbers: Sequence[float]) -> str:

@@ -46,12 +46,9 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
             `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>` to the letter.
         prefix: text put before the completion, for prompts that already open the first tag.
     """
-    return [float(has_form(prefix + text, mode)) for text in completions]
-
-
-def has_form(text: str, mode: Mode) -> bool:
-    """Whether `text` has the form. Each tag stands once, so that its pattern is searched for in linear time."""
-    return all(text.count(tag) == 1 for tag in TAGS) and FORMS[mode].fullmatch(text) is not None
+    texts = [prefix + text for text in completions]
+    once = [all(text.count(tag) == 1 for tag in TAGS) for text in texts]  # so that a pattern matches in linear time
+    return [float(ok and FORMS[mode].fullmatch(text) is not None) for ok, text in zip(once, texts, strict=True)]
 
 
 @register(

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
 
-from grpo_ext.rewards.deadline import TooLate, deadline
+from grpo_ext.rewards.deadline import TooLate, deadline, in_time
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS
@@ -137,8 +137,7 @@ class Guard:
             self.lost.clear()
         elif self.max_failure_rate < 1:
             self.lost.update(map(number_of, given.get("prompts") or ()))
-        enough = len(self._recent) >= self.window / 4
-        if enough and self.failure_rate > self.max_failure_rate:
+        if len(self._recent) >= self.window / 4 and self.failure_rate > self.max_failure_rate:
             self.fail(
                 f"Reward {self.name!r} failed on {sum(self._recent)} of the last {len(self._recent)} rows, more than "
                 f"the share of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
@@ -171,8 +170,6 @@ class AsyncGuard(Guard):
     """The guard of an async function, which TRL awaits together with the others. A batch fails as a whole."""
 
     async def __call__(self, /, **given: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
-        from grpo_ext.rewards.own_loop import in_time
-
         count = len(given["completions"])
 
         async def answer() -> tuple[list[Score], dict[int, str]]:
@@ -229,14 +226,9 @@ def number_of(value: Any) -> int:
 def one_row(given: dict[str, Any], row: int, count: int) -> dict[str, Any]:
     """The arguments for one completion. It logs nothing: the batch that failed may have logged already."""
 
-    def ignore(*_: Any) -> None:
-        pass
+    def own(key: str, value: Any) -> Any:
+        if key in ("log_extra", "log_metric"):
+            return lambda *_: None
+        return [value[row]] if isinstance(value, list | tuple) and len(value) == count else value
 
-    return {
-        key: ignore
-        if key in ("log_extra", "log_metric")
-        else [value[row]]
-        if isinstance(value, list | tuple) and len(value) == count
-        else value
-        for key, value in given.items()
-    }
+    return {key: own(key, value) for key, value in given.items()}

@@ -40,9 +40,7 @@ class RewardPool:
 
     def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
         if workers < 1 or timeout <= 0:
-            raise ValueError(
-                f"A pool needs at least one worker and a positive timeout, not {workers} and {timeout:g} s."
-            )
+            raise ValueError(f"A pool needs at least one worker and a positive timeout, not {workers}, {timeout:g} s.")
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
         self._foreman: Foreman | None = None

@@ -42,9 +42,7 @@ def register(
         TypeError: if the function cannot be called as rewards are.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
-        raise ValueError(
-            f"A reward's name has letters, digits, `_` and `-` and begins with a letter, unlike {name!r}."
-        )
+        raise ValueError(f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}.")
 
     def decorate(function: Callable) -> Callable:
         if inspect.iscoroutinefunction(function):

@@ -77,11 +77,10 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     if label is not None and not isinstance(label, str):
         raise ValueError(f"The label of reward {name!r} is text; got {label!r}.")
     reward = find(name, options)
-    if label is None:
-        return reward, weight
-    if isinstance(reward, str):
+    if label is not None and isinstance(reward, str):
         raise ValueError(f"The reward model {name!r} cannot have a label: its metric is named after it.")
-    reward.name = reward.__name__ = label
+    if label is not None:
+        reward.name = reward.__name__ = label
     return reward, weight
 
 
@@ -117,7 +116,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
         sys.path.append(os.getcwd())
     try:
         module = load_file(place) if place.endswith(".py") else importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"Reward {name!r}: {place} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -139,7 +138,7 @@ def load_plugin(path: str) -> None:
     """Run a plugin file once; `ValueError` if it cannot be run."""
     try:
         load_file(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"The reward plugin {path} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
@@ -186,18 +185,15 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     there = list(dataset_columns)
     for name in there:
         if name in RESERVED:
-            raise ValueError(
-                f"The data set has a column {name!r}, a name under which the trainer passes something of its own to "
-                f"rewards. Rename or drop it."
-            )
+            words = f"The data set has a column {name!r}, a name under which the trainer passes something else to rewards."
+            raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
+        name = metric_name(reward)
         for column in needed_columns(reward):
             if column == "prompt":
-                raise ValueError(
-                    f"Reward {metric_name(reward)!r} reads 'prompt'; its parameter must be named `prompts`."
-                )
+                raise ValueError(f"Reward {name!r} reads 'prompt'; its parameter must be named `prompts`.")
             if column not in there:
                 raise ValueError(
-                    f"Reward {metric_name(reward)!r} reads the column {column!r}, which the data set lacks."
+                    f"Reward {name!r} reads the column {column!r}, which the data set lacks."
                     f"{did_you_mean(column, there)} Its columns: {', '.join(there)}."
                 )

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import pickle
+import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -61,16 +62,6 @@ def keep(child: int) -> NoReturn:
     os._exit(0 if code is None else code if code >= 0 else 128 - code)
 
 
-def limit_memory(limit: int) -> None:
-    """Let allocations beyond `limit` bytes of data fail; 0 for no limit."""
-    if limit:
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
     """The score of one row, or its error."""
     try:
@@ -119,7 +110,10 @@ def introduce(packed: bytes) -> Reward | str:
 def main() -> None:
     fd, parent, memory_limit = map(int, sys.argv[1:4])
     leave_keeper(parent, fd)
-    limit_memory(memory_limit)
+    if memory_limit:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = memory_limit if hard == resource.RLIM_INFINITY else min(memory_limit, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(Connection(fd))
 

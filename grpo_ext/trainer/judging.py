@@ -96,40 +96,28 @@ class Judge:
         self.settle()
         return found
 
-    def settle(self) -> None:
-        """Raise on every rank where a reward failed too often on any, and count the rows that failed."""
-        self.failed = settle_failures(self.trainer.reward_funcs, gather_object)
+    def settle(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
+        """Count the rows that failed on all ranks, whose lists `gather` collects.
 
-
-def settle_failures(reward_funcs: list[Any], gather: Callable[[list[Any]], list[Any]]) -> dict[str, int]:
-    """Raise on every rank where a reward failed too often on any, or on all rows of all; else count the failed rows.
-
-    Args:
-        reward_funcs: the trainer's.
-        gather: collects a list over all ranks.
-
-    Returns:
-        Failed rows since the start, by reward, for rewards that failed at all.
-
-    Raises:
-        RewardFailure: with the message of the first rank that has one.
-    """
-    guards = [reward for reward in reward_funcs if isinstance(reward, Guard)]
-    failed: Counter[str] = Counter()
-    lost: dict[str, list[set[int]]] = {}
-    errors = {}
-    for name, count, failure, prompts, error in gather(
-        [(guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error) for guard in guards]
-    ):
-        if failure:
-            raise RewardFailure(failure)
-        failed[name] += count
-        lost.setdefault(name, []).append(prompts)
-        errors.setdefault(name, error)
-    for name, of_ranks in lost.items():
-        if all(of_ranks) and len(set().union(*of_ranks)) > 1:  # one prompt alone may be a bad row of the data
-            raise RewardFailure(
-                f"Reward {name!r} failed on every completion. Mend it, try it with `grpo-ext rewards score`, and resume; "
-                f"`reward_max_failure_rate: 1` goes on without it. The last failure: {errors[name]}"
-            )
-    return {name: count for name, count in failed.items() if count}
+        Raises:
+            RewardFailure: on all ranks, where a reward failed too often on any of them, or on all rows of all.
+        """
+        guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
+        failed: Counter[str] = Counter()
+        lost: dict[str, list[set[int]]] = {}
+        errors = {}
+        for name, count, failure, prompts, error in gather(
+            [(guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error) for guard in guards]
+        ):
+            if failure:
+                raise RewardFailure(failure)
+            failed[name] += count
+            lost.setdefault(name, []).append(prompts)
+            errors.setdefault(name, error)
+        for name, of_ranks in lost.items():
+            if all(of_ranks) and len(set().union(*of_ranks)) > 1:  # one prompt alone may be a bad row of the data
+                raise RewardFailure(
+                    f"Reward {name!r} failed on every completion. Mend it, try it with `grpo-ext rewards score`, and resume; "
+                    f"`reward_max_failure_rate: 1` goes on without it. The last failure: {errors[name]}"
+                )
+        self.failed = {name: count for name, count in failed.items() if count}

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from grpo_ext.rewards import own_loop
+from grpo_ext.rewards import deadline
 from grpo_ext.rewards.guard import AsyncGuard
 
 LONG = 8.0  # seconds that a blocking reward takes; the limits below are a fraction of it
@@ -23,7 +23,7 @@ async def waits(completions, **columns):
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch):
-    monkeypatch.setattr(own_loop, "ANSWER", 0.3)
+    monkeypatch.setattr(deadline, "ANSWER", 0.3)
 
 
 def test_one_that_blocks_is_given_up_and_the_next_ones_run():
@@ -41,9 +41,9 @@ def test_the_loop_of_one_that_only_waits_too_long_goes_on():
         await asyncio.sleep(60)
 
     asyncio.run(AsyncGuard(waits)(completions=["a"]))
-    loops = dict(own_loop._loops)
+    loops = dict(deadline._loops)
     assert asyncio.run(AsyncGuard(sleeps, timeout=0.05)(completions=["a"])) == [None]
-    assert loops and own_loop._loops == loops
+    assert loops and deadline._loops == loops
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit, RuntimeError])

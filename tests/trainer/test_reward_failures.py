@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.rewards.guard import Guard, RewardFailure
-from grpo_ext.trainer.judging import rewards_for, settle_failures
+from grpo_ext.trainer.judging import Judge, rewards_for
 
 
 def make(folder, out, rewards, **settings):
@@ -125,19 +125,19 @@ def test_a_step_is_that_of_all_ranks(ranks, stops):
         guards.append(Guard(Faulty(raises=(0,) if fails else ()), deferred=True))
         guards[-1](completions=[[{"content": "x"}]] * 2, prompts=[f"prompt {rank}"] * 2, number=[0, 0])
 
-    def gather(mine):
-        return [entry for guard in guards for entry in gathered(guard)]
+    def settled(guard: Guard, gather) -> Judge:
+        judge = Judge(SimpleNamespace(reward_funcs=[guard]))
+        judge.settle(gather)
+        return judge
 
-    def gathered(guard):
-        found = []
-        settle_failures([guard], lambda mine: found.extend(mine) or [])
-        return found
-
+    found = []
+    for guard in guards:
+        settled(guard, lambda mine: found.extend(mine) or [])
     if stops:
         with pytest.raises(RewardFailure, match="every completion"):
-            settle_failures(guards[:1], gather)
+            settled(guards[0], lambda mine: found)
     else:
-        assert settle_failures(guards[:1], gather).get("faulty", 0) == 2 * sum(ranks)
+        assert settled(guards[0], lambda mine: found).failed.get("faulty", 0) == 2 * sum(ranks)
 
 
 def test_rewards_that_seed_and_move_change_nothing_of_the_run(tiny_folder, tmp_path, monkeypatch):
