@@ -29,7 +29,7 @@ def check_example(name: str, example: Example) -> str | None:
         [score] = build(name, **example.options)(completions=[example.completion], **columns)
     except Exception as error:
         return f"{example.completion!r} raises {type(error).__name__}: {error}"
-    if None in (score, example.score):
+    if score is None or example.score is None:
         right = score is example.score
     else:
         right = math.isclose(score, example.score, rel_tol=1e-6, abs_tol=1e-9)

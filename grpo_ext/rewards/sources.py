@@ -185,7 +185,9 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     there = list(dataset_columns)
     for name in there:
         if name in RESERVED:
-            words = f"The data set has a column {name!r}, a name under which the trainer passes something else to rewards."
+            words = (
+                f"The data set has a column {name!r}, a name under which the trainer passes something else to rewards."
+            )
             raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
         name = metric_name(reward)

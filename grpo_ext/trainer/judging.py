@@ -105,7 +105,7 @@ class Judge:
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
         lost: dict[str, list[set[int]]] = {}
-        errors = {}
+        errors: dict[str, str] = {}
         for name, count, failure, prompts, error in gather(
             [(guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error) for guard in guards]
         ):
