@@ -34,7 +34,7 @@ def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _T
     if numerator == goal * denominator:
         return None
     result = Fraction(numerator, denominator)
-    return None if abs(result - goal) <= exact(tolerance, "tolerance") else ("value", result)
+    return None if abs(result - goal) <= Fraction(tolerance) else ("value", result)
 
 
 def exact(number: Any, column: str) -> int | Fraction:
