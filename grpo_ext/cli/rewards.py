@@ -14,11 +14,15 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_ext.cli.command import add_command
+
+if TYPE_CHECKING:
+    from grpo_ext.rewards import RewardInfo
 
 SCORE = """`grpo-ext rewards score`: score a file of completions.
 
@@ -43,9 +47,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     show.add_argument("name", metavar="NAME")
     show.set_defaults(run=run_show)
 
-    check = commands.add_parser(
-        "check", parents=plugins, help="run the rewards' own examples; exit code 1 if one fails"
-    )
+    words = "run the rewards' own examples; exit code 1 if one fails"
+    check = commands.add_parser("check", parents=plugins, help=words)
     check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     check.set_defaults(run=run_check)
 
@@ -67,42 +70,41 @@ def run_list(args: argparse.Namespace) -> int:
     width = max(len(info.name) for info in catalogue)
     for info in catalogue:
         print(f"{info.name:{width}}  {info.summary}")
-        reads = f"reads {', '.join(info.columns)}" if info.columns else ""
-        takes = f"takes {', '.join(map(option_text, info.options.items()))}" if info.options else ""
-        if reads or takes:
-            print(" " * width + "  " + "; ".join(filter(None, (reads, takes))))
+        more = {"reads": ", ".join(info.columns), "takes": options_of(info)}
+        if any(more.values()):
+            print(" " * width + "  " + "; ".join(f"{verb} {what}" for verb, what in more.items() if what))
     return 0
 
 
-def option_text(option: tuple[str, Any]) -> str:
-    """`mode='loose'`, or `target` for one that must be given."""
+def options_of(info: RewardInfo) -> str:
+    """`mode='loose', target`: with its default, but for one that must be given."""
     from grpo_ext.rewards.signature import REQUIRED
 
-    key, default = option
-    return key if default is REQUIRED else f"{key}={default!r}"
+    options = {**info.options, **info.optional}.items()
+    return ", ".join(key if default is REQUIRED else f"{key}={default!r}" for key, default in options)
 
 
 def run_show(args: argparse.Namespace) -> int:
     load_plugins(args)
+    from grpo_ext.rewards.explanation import clip
     from grpo_ext.rewards.registry import lookup
 
     info = lookup(args.name).info
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
-    print(f"Options:  {', '.join(map(option_text, info.options.items())) or 'none'}")
+    print(f"Options:  {options_of(info) or 'none'}")
+    if info.optional:
+        print(f"          (unless set, the column is read if there is one: {', '.join(info.optional)})")
     where = "worker processes where reward_workers is above 0" if info.needs_cpu else "the training process"
     print(f"Runs in:  {where}")
     print("Examples:" if info.examples else "Examples: none")
     for example in info.examples:
-        extras = "".join(f"  {key}={shown(value)}" for key, value in {**example.columns, **example.options}.items())
+        extras = "".join(
+            f"  {key}={clip(repr(value))}" for key, value in {**example.columns, **example.options}.items()
+        )
         score = "None" if example.score is None else f"{example.score:.3g}"
-        print(f"  {score:>5}  {shown(example.completion)}{extras}")
+        print(f"  {score:>5}  {clip(repr(example.completion))}{extras}")
     return 0
-
-
-def shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -133,19 +135,14 @@ def run_score(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         pool = stack.enter_context(RewardPool(args.workers, timeout=args.timeout)) if args.workers else None
         guard = Guard(reward, pool=pool, timeout=args.timeout, max_failure_rate=1.0)
-        output = stack.enter_context(opened(args.output))
+        output = sys.stdout if args.output == "-" else None
+        if args.output and output is None:
+            output = stack.enter_context(Path(args.output).open("w", encoding="utf-8"))
         total, scored = score_file(guard, Path(args.input), args.column, output)
     mean = f"mean {total / scored:.4f}" if scored else "no mean"
     unscored = guard.scored - scored - guard.failed
     print(f"{guard.name}: {mean}, {guard.scored} rows, {unscored} declined, {guard.failed} failed", file=sys.stderr)
     return 0
-
-
-def opened(output: str | None) -> AbstractContextManager[TextIO | None]:
-    """Where scored rows go: a file, standard output for `-`, or nowhere."""
-    if output is None or output == "-":
-        return nullcontext(sys.stdout if output else None)
-    return Path(output).open("w", encoding="utf-8")
 
 
 def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> tuple[float, int]:
@@ -165,17 +162,12 @@ def batches(path: Path, column: str) -> Iterator[list[dict[str, Any]]]:
     """The file's rows, some at a time, with a progress bar over its bytes."""
     from tqdm import tqdm
 
-    rows: list[dict[str, Any]] = []
     with path.open("rb") as lines, tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as bar:
-        for number, line in enumerate(lines, 1):
-            bar.update(len(line))
-            if line.strip():
-                rows.append(read_row(line, column, f"{path}:{number}"))
-            if len(rows) == BATCH:
+        numbered = enumerate(lines, 1)
+        while batch := list(islice(numbered, BATCH)):
+            if rows := [read_row(line, column, f"{path}:{number}") for number, line in batch if line.strip()]:
                 yield rows
-                rows = []
-        if rows:
-            yield rows
+            bar.update(sum(len(line) for _, line in batch))
 
 
 def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:
@@ -192,7 +184,7 @@ def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:
 
 def as_columns(rows: list[dict[str, Any]], column: str, needed: tuple[str, ...]) -> dict[str, list[Any]]:
     """Rows as the arguments of a reward: the completions, and the columns that every row has."""
-    shared = set.intersection(*(set(row) for row in rows)) - {column, "completions", "prompt"}
+    shared = set.intersection(*map(set, rows)) - {column, "completions", "prompt"}
     for name in needed:
         if name not in shared:
             there = ", ".join(sorted(shared))
@@ -202,7 +194,7 @@ def as_columns(rows: list[dict[str, Any]], column: str, needed: tuple[str, ...])
 
 
 def read_option(text: str) -> tuple[str, Any]:
-    """`key=value`; the value is read as JSON where it is some, else as text."""
+    """`key=value`, the value as `read_value` has it."""
     key, sign, value = text.partition("=")
     if not sign:
         raise ValueError(f"--option {text}: write it as key=value.")

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from grpo_ext.rewards.answers import first_answer, first_span
-from grpo_ext.rewards.explanation import Explanation, answer_marks
+from grpo_ext.rewards.explanation import Explanation, answer_marks, clip
 from grpo_ext.rewards.expression import ExpressionError, literals, parse, value
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
@@ -16,8 +16,7 @@ _TOLERANCE = 1e-5
 
 def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> tuple[str, Any] | None:
     """What is wrong with a completion, as a kind and its evidence (see `in_words`), or None if it is right."""
-    if not isinstance(target, int | float):
-        raise TypeError(f"The column `target` holds {target!r}, which is no number.")
+    goal = exact(target, "target")
     answer = first_answer(text)
     if answer is None:
         return "no_answer", None
@@ -26,36 +25,46 @@ def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _T
     except ExpressionError as error:
         return "no_expression", error
     used = sorted(literals(postfix))
-    if used != sorted(nums):
-        if any(not isinstance(number, int | float) for number in nums):
-            raise TypeError(f"The column `nums` holds {nums!r}, which is no list of numbers.")
+    if used != sorted(exact(number, "nums") for number in nums):
         return "numbers", used
     try:
         numerator, denominator = value(postfix)
     except ZeroDivisionError:
         return "zero_division", None
-    if numerator == target * denominator:
+    if numerator == goal * denominator:
         return None
     result = Fraction(numerator, denominator)
-    return None if abs(result - Fraction(target)) <= Fraction(tolerance) else ("value", result)
+    return None if abs(result - goal) <= Fraction(tolerance) else ("value", result)
+
+
+def exact(number: Any, column: str) -> int | Fraction:
+    """What a number says as it is written: 1/10 for 0.1, also where numpy or torch holds it. `TypeError` if it is none."""
+    if type(number) is int:
+        return number
+    try:
+        if isinstance(number, str):
+            raise ValueError
+        return Fraction(str(number.numpy() if hasattr(number, "numpy") else number))
+    except (ValueError, ArithmeticError):
+        raise TypeError(f"The column `{column}` holds {number!r}, which is no number.") from None
 
 
 def in_words(fault: tuple[str, Any], nums: Sequence[float], target: float) -> str:
     """A fault as a sentence without its full stop."""
     kind, evidence = fault
-    if kind == "no_answer":
-        return "there is no closed <answer> block"
-    if kind == "no_expression":
-        return f"the answer is not a plain expression: {evidence}"
     if kind == "numbers":
-        return f"it uses the numbers {listing(evidence)}, but {listing(sorted(nums))} are to be used, each once"
-    if kind == "zero_division":
-        return "it divides by zero"
-    return f"its value is {readable(evidence)}, not {target}"
+        return f"it uses the numbers {listing(evidence)}, but {listing(sorted(nums, key=float))} are to be used, each once"
+    if kind == "value":
+        return f"its value is {readable(evidence)}, not {target}"
+    return {
+        "no_answer": "there is no closed <answer> block",
+        "no_expression": f"the answer is not a plain expression: {evidence}",
+        "zero_division": "it divides by zero",
+    }[kind]
 
 
 def listing(numbers: Sequence[float]) -> str:
-    return ", ".join(map(readable, map(Fraction, numbers)))
+    return ", ".join(readable(Fraction(exact(number, "nums"))) for number in numbers)
 
 
 def readable(number: Fraction) -> str:
@@ -84,13 +93,9 @@ def explain_countdown(
     if completion.count("<answer>") > 1:
         lines.append(f"Only the first of {completion.count('<answer>')} <answer> blocks counts.")
     if wrong is None:
-        lines.append(f"It uses {listing(sorted(nums))}, each once, and its value is {target}.")
+        lines.append(f"It uses {listing(sorted(nums, key=float))}, each once, and its value is {target}.")
     why = "1: the answer is right" if wrong is None else f"0: {in_words(wrong, nums, target)}"
     return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
-
-
-def clip(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 @register(

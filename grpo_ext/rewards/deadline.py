@@ -1,11 +1,17 @@
-"""A time limit for code that runs in this process: a timer whose signal raises in the midst of it."""
+"""Time limits for code of this process: a timer whose signal raises in its midst, and for coroutines a loop of their own."""
 
+import asyncio
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 AGAIN = 0.5  # seconds after which a limit that was swallowed is raised again
+ANSWER = 1.0  # seconds in which a loop that is not blocked answers
+
+_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a thread does not follow into a fork
 
 
 class TooLate(BaseException):
@@ -33,3 +39,19 @@ def deadline(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
+    """What `coroutine` returns, run in a loop beside this one; `TimeoutError` after `seconds`, even where it blocks."""
+    if (loop := _loops.get(os.getpid())) is None:  # one for all, which can share sessions and semaphores
+        loop = _loops[os.getpid()] = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="async-rewards", daemon=True).start()
+    future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+    try:
+        return await asyncio.wait_for(future, seconds)
+    except TimeoutError:
+        answered = threading.Event()
+        loop.call_soon_threadsafe(answered.set)
+        if not await asyncio.to_thread(answered.wait, ANSWER) and _loops.get(os.getpid()) is loop:
+            del _loops[os.getpid()]  # nothing can end its thread, and the next call starts another
+        raise TimeoutError(f"it took more than {seconds:g} s") from None

@@ -17,6 +17,11 @@ class Explanation(NamedTuple):
     marks: tuple[Mark, ...] = ()
 
 
+def clip(text: str) -> str:
+    """A text as an explanation quotes it."""
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
 def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
     """The mark on the answer that stands at `span`, without the blanks around it; none where there is no answer."""
     answer = text[slice(*span)] if span else ""

@@ -32,24 +32,21 @@ def parse(text: str) -> Postfix:
     depth = 0
     operand = False  # whether an operand has just ended
     for token in _TOKEN.findall(text):
+        if operand == (token not in "+-*/)"):
+            wrong = "follows a value without an operator" if operand else "has nothing on its left"
+            raise ExpressionError(f"{token!r} {wrong}")
         if token in "+-*/":
-            if not operand:
-                raise ExpressionError(f"{token!r} has nothing on its left")
             precedence = _PRECEDENCE[token]
             while pending and _PRECEDENCE[pending[-1]] >= precedence:
                 output.append(pending.pop())
             pending.append(token)
             operand = False
         elif token == "(":
-            if operand:
-                raise ExpressionError("'(' follows a value without an operator")
             depth += 1
             if depth > MAX_DEPTH:
                 raise ExpressionError(f"more than {MAX_DEPTH} parentheses open at once")
             pending.append(token)
         elif token == ")":
-            if not operand:
-                raise ExpressionError("')' follows no value")
             if not depth:
                 raise ExpressionError("')' closes nothing")
             while pending[-1] != "(":
@@ -57,8 +54,6 @@ def parse(text: str) -> Postfix:
             pending.pop()
             depth -= 1
         else:
-            if operand:
-                raise ExpressionError(f"{token!r} follows a value without an operator")
             output.append(literal(token))
             operand = True
     if not operand:

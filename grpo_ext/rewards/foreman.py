@@ -13,6 +13,7 @@ from multiprocessing.connection import Pipe, wait
 from typing import Any
 
 START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
+TICK = 0.02  # seconds between two looks at who is late
 MAX_EXTRA = 8  # workers beyond the crew, in place of those that are overdue
 MAX_FAILED_STARTS = 3  # in a row; then the rows that wait are given up
 
@@ -74,7 +75,7 @@ class Worker:
 
 
 class Foreman(threading.Thread):
-    """Keeps `crew` workers at work. `introduce`, `take` and `stop` may be called from any thread.
+    """Keeps `crew` workers at work. `take` and `stop` may be called from any thread.
 
     Args:
         crew: how many workers.
@@ -96,14 +97,9 @@ class Foreman(threading.Thread):
         self._heard, self._bell = Pipe(duplex=False)
         self._ringing = threading.Lock()
 
-    def introduce(self, key: int, packed: bytes) -> None:
-        """Let all workers know a reward."""
-        if key not in self.rewards:
-            self.rewards[key] = packed
-            self._ring()
-
-    def take(self, job: Job, tasks: list[tuple[int, bytes]]) -> None:
-        """Have rows scored."""
+    def take(self, job: Job, key: int, packed: bytes, tasks: list[tuple[int, bytes]]) -> None:
+        """Have rows scored by the reward `packed`, which goes by `key`."""
+        self.rewards[key] = packed
         self.failed_starts = 0
         self.queue.extend((job, row, message) for row, message in tasks)
         self._ring()
@@ -126,7 +122,8 @@ class Foreman(threading.Thread):
                 self.hire()
                 self.assign()
                 pipes: dict[Any, Worker] = {worker.connection: worker for worker in self.workers}
-                for pipe in wait([self._heard, *pipes], self.seconds_to_next_event()):
+                busy = any(worker.stage != "idle" for worker in self.workers)
+                for pipe in wait([self._heard, *pipes], TICK if busy else None):
                     if pipe is self._heard:
                         self._heard.recv_bytes()
                     else:
@@ -140,11 +137,6 @@ class Foreman(threading.Thread):
                 process.wait()
             for job, row, _ in waiting:
                 job.settle(row, None, "RuntimeError: the pool has ended")
-
-    @property
-    def patience(self) -> float:
-        """Seconds after which a worker no longer counts as one of the crew."""
-        return max(0.2, self.timeout / 20, 10 * self.usual)
 
     def count_overdue(self) -> int:
         return sum(worker.overdue for worker in self.workers)
@@ -180,11 +172,12 @@ class Foreman(threading.Thread):
         except Exception:  # it has died, or has closed its pipe
             with suppress(subprocess.TimeoutExpired):
                 worker.process.wait(timeout=0.5)
-            self.failed_starts += worker.stage == "starting"
+            self.failed_starts += worker.stage != "scoring"
             code = worker.process.returncode
             self.drop(worker, f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash")
             return
-        self.failed_starts = 0
+        if worker.stage != "starting":  # one that starts may still fail at what the reward needs
+            self.failed_starts = 0
         out_of_memory = False
         if worker.task is not None:
             job, row, _ = worker.task
@@ -198,7 +191,7 @@ class Foreman(threading.Thread):
 
     def dismiss(self) -> None:
         """Kill who is past the deadline, and put those that are overdue aside."""
-        now = time.monotonic()
+        now, patience = time.monotonic(), max(0.2, self.timeout / 20, 10 * self.usual)
         for worker in [worker for worker in self.workers if worker.stage != "idle"]:
             spent = now - worker.since
             if worker.connection.poll():  # it has answered, or died, while others were looked after
@@ -209,7 +202,7 @@ class Foreman(threading.Thread):
                     self.drop(worker)
             elif spent > self.timeout:
                 self.drop(worker, f"TimeoutError: the row took more than {self.timeout:g} s")
-            elif spent > self.patience and not worker.overdue:
+            elif spent > patience and not worker.overdue:
                 worker.overdue = True
                 with suppress(OSError):
                     os.setpriority(os.PRIO_PGRP, worker.process.pid, 19)
@@ -224,14 +217,3 @@ class Foreman(threading.Thread):
         if worker.task is not None:
             job, row, _ = worker.task
             job.settle(row, None, error)
-
-    def seconds_to_next_event(self) -> float | None:
-        """How long until a worker is late or overdue; None if there is nothing to wait for but messages."""
-        events = []
-        for worker in self.workers:
-            if worker.stage == "scoring":
-                limit = self.timeout if worker.overdue else min(self.timeout, self.patience)
-                events.append(worker.since + limit)
-            elif worker.stage != "idle":
-                events.append(worker.since + START_LIMIT)
-        return max(0.0, min(events) - time.monotonic() + 1e-3) if events else None

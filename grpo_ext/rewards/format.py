@@ -4,7 +4,7 @@ import re
 from itertools import islice
 from typing import Literal
 
-from grpo_ext.rewards.answers import ANSWER, ANSWER_END, TAGS, THINK, THINK_END
+from grpo_ext.rewards.answers import TAGS
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 
@@ -12,6 +12,10 @@ MAX_LENGTH = 200_000  # characters of a completion in which steps are looked for
 # The tags with the line breaks that belong to them in the strict form.
 TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 Mode = Literal["strict", "loose"]
+FORMS = {
+    "strict": re.compile(r"<think>\n.*\n</think>\n<answer>\n.*\n</answer>", re.DOTALL),
+    "loose": re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL),
+}
 
 _STRICT = "<think>\nwork\n</think>\n<answer>\n42\n</answer>"
 _LOOSE = "<think> work </think> <answer>42</answer>"
@@ -35,31 +39,16 @@ _STRICTLY = {"mode": "strict"}
 def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
     """1 where the completion is one <think> block followed by one <answer> block, else 0.
 
-    Each tag stands exactly once, and nothing stands outside the blocks.
+    Each tag stands exactly once, and nothing stands outside the blocks. They may be empty: the shape alone is judged.
 
     Args:
         mode: "loose" leaves the white space around tags and blocks free; "strict" wants
             `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>` to the letter.
         prefix: text put before the completion, for prompts that already open the first tag.
     """
-    right = is_strict if mode == "strict" else is_loose
-    return [float(right(prefix + text)) for text in completions]
-
-
-def is_strict(text: str) -> bool:
-    """Whether `text` is `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`, each tag once."""
-    thought, _, answer = text.partition("\n</think>\n<answer>\n")
-    framed = thought.startswith("<think>\n") and answer.endswith("\n</answer>")
-    return framed and all(text.count(tag) == 1 for tag in TAGS)
-
-
-def is_loose(text: str) -> bool:
-    """Whether `text` is a think block and an answer block, each tag once, white space around them free."""
-    text = text.strip()
-    if not (text.startswith(THINK) and text.endswith(ANSWER_END)) or any(text.count(tag) != 1 for tag in TAGS):
-        return False
-    end, start = text.find(THINK_END), text.find(ANSWER)
-    return end < start and not text[end + len(THINK_END) : start].strip()
+    texts = [prefix + text for text in completions]
+    once = [all(text.count(tag) == 1 for tag in TAGS) for text in texts]  # so that a pattern matches in linear time
+    return [float(ok and FORMS[mode].fullmatch(text) is not None) for ok, text in zip(once, texts, strict=True)]
 
 
 @register(

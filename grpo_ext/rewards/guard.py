@@ -3,73 +3,72 @@
 Wrong are an exception, the wrong number of scores, inf, NaN, and what is no number. A batch that fails is scored again
 row by row, so that only the rows at fault lose their score. A function that fails on too many rows stops the run.
 
-Time can be bounded, too: for rewards in worker processes by the pool, for async ones by their loop, for all others, in the
-main thread, by a timer that interrupts Python code. It cannot interrupt a long computation in C: that takes a worker process.
+Time can be bounded, too: for rewards in worker processes by the pool, for async ones by a loop of their own, for all others,
+in the main thread, by a timer that interrupts Python code. It cannot interrupt a long computation in C: that takes a worker.
 """
 
 import inspect
 import logging
-import math
-import traceback
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
 
-from grpo_ext.rewards.deadline import TooLate, deadline
+from grpo_ext.rewards.deadline import TooLate, deadline, in_time
 from grpo_ext.rewards.reward import Reward, Score
+from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS
+from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
 logger = logging.getLogger(__name__)
 
 OnError = Literal["none", "raise"]
-SHOWN = 500  # characters of a row that a log line shows
 
 
 class RewardFailure(RuntimeError):
     """A reward failed too often, or at all where `on_error="raise"`. The message ends with the last traceback."""
 
 
+@dataclass(eq=False)
 class Guard:
     """A reward that answers every row with a finite number or None.
 
     Args:
         reward: what `build` returns, or any function with TRL's signature. For an async one make an `AsyncGuard`.
-        name: of its metric. `None`: the reward's own.
         on_error: "none" leaves failed rows unscored; "raise" stops at the first.
         max_failure_rate: share of failed rows, over the last `window`, above which `RewardFailure` is raised.
         window: how many rows the share is taken over. With less than a quarter of them there is no judgement.
         timeout: seconds that a row may take, a batch that many times as long. `None`: any time.
         pool: a `RewardPool`, used, with its own timeout, where the reward declares `needs_cpu`.
+        deferred: keep the `RewardFailure` in `failure`, so that no rank leaves a collective call alone.
 
     Attributes:
         failed, scored (`int`): rows that failed, and rows seen, since the start.
+        lost (`set[int]`): the prompts, as numbers, whose rows have all failed since a row last did not.
         last_error (`str`): what the last failure was, with its traceback where there is one.
     """
 
-    def __init__(
-        self,
-        reward: Callable,
-        *,
-        name: str | None = None,
-        on_error: OnError = "none",
-        max_failure_rate: float = 0.5,
-        window: int = 256,
-        timeout: float | None = None,
-        pool: Any = None,
-    ):
-        self.reward = reward
-        self.name = self.__name__ = name or reward_name(reward)
-        self.columns = getattr(reward, "columns", ())
-        self.on_error = on_error
-        self.max_failure_rate = max_failure_rate
-        self.timeout = timeout
-        self.rowwise = isinstance(reward, Reward) and reward.needs_cpu
-        self.pool = pool if self.rowwise else None
+    reward: Callable
+    _: KW_ONLY
+    on_error: OnError = "none"
+    max_failure_rate: float = 0.5
+    window: int = 256
+    timeout: float | None = None
+    pool: Any = None
+    deferred: bool = False
+
+    def __post_init__(self) -> None:
+        self.name = self.__name__ = reward_name(self.reward)
+        self.columns = getattr(self.reward, "columns", ())
+        self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
+        self.pool = self.pool if self.rowwise else None
+        self.failure: RewardFailure | None = None
         self.failed = self.scored = 0
+        self.lost: set[int] = set()
         self.last_error = ""
-        self.window = window
-        self._recent: deque[bool] = deque(maxlen=window)
+        self._recent: deque[bool] = deque(maxlen=self.window)
         self._told: set[str] = set()
 
     @property
@@ -77,64 +76,69 @@ class Guard:
         """Share of failed rows among the last `window`."""
         return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
-    def __call__(
-        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
-    ) -> list[Score]:
-        """One score a completion; the arguments are those that TRL passes to a reward.
+    def __call__(self, /, **given: Any) -> list[Score]:
+        """One score a completion; given are `completions` and what else TRL passes to a reward.
 
         Raises:
             RewardFailure: as `on_error` and `max_failure_rate` say.
         """
-        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
         if self.pool is not None:
-            answers, errors = self.pool.score(self.reward, given)
+            scores, errors = self.pool.score(self.reward, given)
         else:
-            answers, errors = self.score_batch(given)
-        return self.settle(answers, errors, given)
+            with undisturbed(self.seed(given)):
+                scores, errors = self.score_batch(given)
+        return self.settle(scores, errors, given)
 
     def begin(self, **given: Any) -> None:
         """Start scoring rows that the guard will be called with, where the reward runs in worker processes."""
         if self.pool is not None:
             self.pool.begin(self.reward, given)
 
-    def score_batch(self, given: dict[str, Any]) -> tuple[list[Any], dict[int, str]]:
-        """The function's answers and, by row, its errors. One call, or one a row where that fails."""
-        count = len(given["completions"])
+    def seed(self, given: dict[str, Any]) -> int:
+        """Of what the reward draws: of step and completions, so that a resumed run draws the same."""
+        step = getattr(given.get("trainer_state"), "global_step", 0)
+        return number_of((self.name, step, given["completions"]))
+
+    def score_batch(self, given: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
+        """The scores and, by row, the errors. One call, or one a row where that fails."""
+        count, miscounted = len(given["completions"]), False
         if count == 1 or not self.rowwise:
             try:
-                with deadline(self.timeout and self.timeout * count):
-                    return checked_length(self.reward(**given), count), {}
-            except (Exception, SystemExit, TooLate) as error:
-                if count == 1:
-                    return [None], {0: in_full(error)}
-        answers: list[Any] = []
+                with deadline(self.timeout and self.timeout * count), one_process():
+                    try:
+                        return scores_of(self.reward(**copied(given)), count)
+                    except KeyboardInterrupt:
+                        raise
+                    except BaseException as error:  # told within the deadline: its words may hang, too
+                        why, miscounted = in_full(error), isinstance(error, Miscounted)
+            except TooLate as error:
+                why = in_full(error)
+            if count == 1:
+                return [None], {0: why}
+        scores: list[Score] = []
         errors: dict[int, str] = {}
         for row in range(count):
-            answer, wrong = self.score_batch(one_row(given, row, count))
-            answers += answer
+            score, wrong = self.score_batch(one_row(given, row, count))
+            scores += score
             errors |= dict.fromkeys([row], wrong[0]) if wrong else {}
-        return answers, errors
+        if miscounted and not errors:  # no row is at fault alone: it takes one completion for all, or one for many
+            return [None] * count, dict.fromkeys(range(count), why)
+        return scores, errors
 
-    def settle(self, answers: list[Any], errors: dict[int, str], given: dict[str, Any]) -> list[Score]:
-        """The answers as scores; what failed is counted, told and judged."""
-        scores: list[Score] = []
-        for row, answer in enumerate(answers):
-            score, error = None, errors.get(row)
-            if error is None:
-                try:
-                    score = as_score(answer)
-                except Exception as reason:  # whatever a foreign type's __float__ raises
-                    error = f"{type(reason).__name__}: {reason}"
-            scores.append(score)
-            self._recent.append(error is not None)
-            self.scored += 1
-            if error is not None:
-                self.failed += 1
-                self.last_error = error
-                self.tell(error, given, row)
-        enough = len(self._recent) >= self.window / 4
-        if enough and self.failure_rate > self.max_failure_rate:
-            raise RewardFailure(
+    def settle(self, scores: list[Score], errors: dict[int, str], given: dict[str, Any]) -> list[Score]:
+        """The scores; what failed is counted, told and judged."""
+        self.scored += len(scores)
+        self.failed += len(errors)
+        self._recent.extend(row in errors for row in range(len(scores)))
+        for row, error in sorted(errors.items()):
+            self.last_error = error
+            self.tell(error, given, row)
+        if len(errors) < len(scores):
+            self.lost.clear()
+        elif self.max_failure_rate < 1:
+            self.lost.update(map(number_of, given.get("prompts") or ()))
+        if len(self._recent) >= self.window / 4 and self.failure_rate > self.max_failure_rate:
+            self.fail(
                 f"Reward {self.name!r} failed on {sum(self._recent)} of the last {len(self._recent)} rows, more than "
                 f"the share of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
             )
@@ -142,35 +146,45 @@ class Guard:
 
     def tell(self, error: str, given: dict[str, Any], row: int) -> None:
         """Log a failure with its row, once for each kind; raise where that is wanted."""
+        kind = error.rpartition("\n")[2].partition(":")[0]
+        if kind in self._told and self.on_error == "none":
+            return
+        self._told.add(kind)
         whole = one_row(given, row, len(given["completions"]))
-        shown = {key: value for key, value in whole.items() if key not in EXTRAS}
+        shown = clipped({key: value for key, value in whole.items() if key not in EXTRAS})
         if self.on_error == "raise":
-            raise RewardFailure(f"Reward {self.name!r} failed on {clipped(shown)}: {error}")
-        kind = error.strip().rpartition("\n")[2].partition(":")[0]
-        if kind not in self._told:
-            self._told.add(kind)
-            logger.warning(
-                f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures like this one are only "
-                f"counted. The row: {clipped(shown)}. The failure: {error}"
-            )
+            self.fail(f"Reward {self.name!r} failed on {shown}: {error}")
+            return
+        logger.warning(
+            f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures like this one are only "
+            f"counted. The row: {shown}. The failure: {error}"
+        )
+
+    def fail(self, words: str) -> None:
+        self.failure = self.failure or RewardFailure(words)
+        if not self.deferred:
+            raise self.failure
 
 
 class AsyncGuard(Guard):
     """The guard of an async function, which TRL awaits together with the others. A batch fails as a whole."""
 
-    async def __call__(  # type: ignore[override]  # a Guard whose answer TRL awaits
-        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
-    ) -> list[Score]:
-        import asyncio
+    async def __call__(self, /, **given: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
+        count = len(given["completions"])
 
-        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
-        count = len(completions)
+        async def answer() -> tuple[list[Score], dict[int, str]]:
+            with one_process():
+                try:
+                    return scores_of(await self.reward(**copied(given)), count)
+                except BaseException as error:  # a reward's own CancelledError must not reach TRL
+                    return [None] * count, dict.fromkeys(range(count), in_full(error))
+
         try:
-            answer = asyncio.wait_for(self.reward(**given), self.timeout and self.timeout * count)
-            answers, errors = checked_length(await answer, count), {}
-        except (Exception, SystemExit) as error:
-            answers, errors = [None] * count, dict.fromkeys(range(count), in_full(error))
-        return self.settle(answers, errors, given)
+            with undisturbed(self.seed(given)):
+                scores, errors = await in_time(answer(), self.timeout and self.timeout * count)
+        except TimeoutError as error:
+            scores, errors = [None] * count, dict.fromkeys(range(count), in_full(error))
+        return self.settle(scores, errors, given)
 
 
 def guard_rewards(rewards: Sequence[Any], **options: Any) -> list[Any]:
@@ -197,53 +211,24 @@ def reward_name(reward: Callable) -> str:
     return reward_name(reward.func) if isinstance(reward, partial) else type(reward).__name__
 
 
-def as_score(answer: Any) -> Score:
-    """A finite float or None; an error for anything else."""
-    if answer is None:
-        return None
-    if not hasattr(answer, "__float__") and not hasattr(answer, "__index__"):
-        raise TypeError(f"it returned {clipped(answer)}, which is no number")
-    score = float(answer)
-    if not math.isfinite(score):
-        raise ValueError(f"it returned {score}")
-    return score
+def copied(value: Any) -> Any:
+    """Lists and mappings anew, with the same things in them, so that a reward can change its arguments alone."""
+    if isinstance(value, list):
+        return [copied(item) if isinstance(item, list | dict) else item for item in value]
+    return {key: copied(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def checked_length(answers: Any, count: int) -> list[Any]:
-    """The answers as a list of `count`; `TypeError` or `ValueError` if they are none."""
-    if answers is None or isinstance(answers, str | bytes | dict):
-        raise TypeError(f"it returned {clipped(answers)} and not a list of {count} scores")
-    answers = list(answers)
-    if len(answers) != count:
-        raise ValueError(f"it returned {len(answers)} scores for {count} completions")
-    return answers
+def number_of(value: Any) -> int:
+    """32 bits that stand for a value's `repr`, the same in every process."""
+    return zlib.crc32(repr(value).encode("utf-8", "replace"))
 
 
 def one_row(given: dict[str, Any], row: int, count: int) -> dict[str, Any]:
     """The arguments for one completion. It logs nothing: the batch that failed may have logged already."""
 
-    def ignore(*_: Any) -> None:
-        pass
+    def own(key: str, value: Any) -> Any:
+        if key in ("log_extra", "log_metric"):
+            return lambda *_: None
+        return [value[row]] if isinstance(value, list | tuple) and len(value) == count else value
 
-    return {
-        key: ignore
-        if key in ("log_extra", "log_metric")
-        else [value[row]]
-        if isinstance(value, list | tuple) and len(value) == count
-        else value
-        for key, value in given.items()
-    }
-
-
-def in_full(error: BaseException) -> str:
-    """An error with the end of its traceback."""
-    return "".join(traceback.format_exception(error))[-8 * SHOWN :].strip()
-
-
-def clipped(value: Any) -> str:
-    """`repr`, of bounded length and without its own failures."""
-    try:
-        text = repr(value)
-    except Exception as error:
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} ... {text[-SHOWN // 2 :]}"
+    return {key: own(key, value) for key, value in given.items()}

@@ -51,11 +51,6 @@ def length(
         lengths = [len(text.split()) for text in completions]
     else:
         lengths = [len(text) for text in completions]
-    return [ratio(n, target, prefer) for n in lengths]
-
-
-def ratio(n: int, target: int, prefer: Prefer) -> float:
-    if n == 0:
-        return 0.0
-    shorter, longer = min(1.0, target / n), min(1.0, n / target)
-    return {"shorter": shorter, "longer": longer, "near": min(shorter, longer)}[prefer]
+    short = [1.0 if prefer == "longer" else min(1.0, target / n) if n else 0.0 for n in lengths]
+    long = [1.0 if prefer == "shorter" else min(1.0, n / target) for n in lengths]
+    return [min(pair) for pair in zip(short, long, strict=True)]

@@ -1,6 +1,8 @@
 """A reward's own examples, run: does it still say what it promises?"""
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 from grpo_ext.rewards.registry import build, lookup
 from grpo_ext.rewards.reward import Example, Score
@@ -13,7 +15,7 @@ def check_reward(name: str) -> tuple[list[str], int]:
     except ImportError as error:
         return [f"not available: {error}"], 0
     faults = [fault for example in examples if (fault := check_example(name, example))]
-    if len({example.score for example in examples if example.score is not None}) < 2:
+    if not promises_more_than_one(examples):
         faults.append(
             "there must be an example that earns more and one that earns less: register(..., examples=[...])"
         )
@@ -27,10 +29,23 @@ def check_example(name: str, example: Example) -> str | None:
         [score] = build(name, **example.options)(completions=[example.completion], **columns)
     except Exception as error:
         return f"{example.completion!r} raises {type(error).__name__}: {error}"
-    return None if same(score, example.score) else f"{example.completion!r} gets {score}, not {example.score}"
+    if score is None or example.score is None:
+        right = score is example.score
+    else:
+        right = math.isclose(score, example.score, rel_tol=1e-6, abs_tol=1e-9)
+    return None if right else f"{example.completion!r} gets {score}, not {example.score}"
 
 
-def same(score: Score, expected: Score) -> bool:
-    if score is None or expected is None:
-        return score is expected
-    return math.isclose(score, expected, rel_tol=1e-6, abs_tol=1e-9)
+def told_constant(reward: Any, scores: list[Score]) -> str | None:
+    """What to say of a reward, or its guard, that gave different completions one score; `None` if its examples differ."""
+    examples = getattr(getattr(reward, "reward", reward), "examples", ())
+    if len(scores) < 2 or None in scores or len({*scores}) > 1 or promises_more_than_one(examples):
+        return None
+    return (
+        f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} different completions. A reward that "
+        "cannot differ teaches nothing: try it on completions of your own with `grpo-ext rewards score`."
+    )
+
+
+def promises_more_than_one(examples: Iterable[Example]) -> bool:
+    return len({example.score for example in examples} - {None}) > 1

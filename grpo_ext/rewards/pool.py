@@ -16,12 +16,11 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 from grpo_ext.rewards.foreman import Foreman, Job
-from grpo_ext.rewards.guard import in_full
 from grpo_ext.rewards.reward import Reward, plain_text
+from grpo_ext.rewards.scores import in_full
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
@@ -41,21 +40,13 @@ class RewardPool:
 
     def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
         if workers < 1 or timeout <= 0:
-            raise ValueError(
-                f"A pool needs at least one worker and a positive timeout, not {workers} and {timeout:g} s."
-            )
+            raise ValueError(f"A pool needs at least one worker and a positive timeout, not {workers}, {timeout:g} s.")
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
         self._foreman: Foreman | None = None
         self._keys: dict[Any, int] = {}
         self._begun: dict[int, tuple[list[tuple[int, bytes]], Job, Foreman]] = {}  # by reward, rows handed out early
         self._key = itertools.count()
-
-    def start(self, rewards: Iterable[Reward] = ()) -> None:
-        """Start the workers and let them import what `rewards` need, in the background. `score` would do it, too."""
-        foreman = self._ready_foreman()
-        for reward in rewards:
-            foreman.introduce(*self._packed(reward))
 
     def begin(self, reward: Reward, given: dict[str, Any]) -> None:
         """Have rows scored that `score` will be asked for later. Whatever is wrong with them, `score` will tell.
@@ -64,10 +55,9 @@ class RewardPool:
             reward, given: as for `score`. What `begin` was given before for the same reward is forgotten.
         """
         try:
-            key, packed, columns = self._plan(reward, given)
+            key, packed, job, tasks = self._prepare(reward, given)
         except Exception:
             return
-        job, tasks = self._tasks(key, columns, given["completions"])
         if (stale := self._begun.pop(key, None)) is not None:
             stale[1].cancelled = True
         self._begun[key] = tasks, job, self._hand_out(key, packed, job, tasks)
@@ -79,13 +69,11 @@ class RewardPool:
             reward: a registered reward.
             given: what TRL passes to rewards; `completions` and the columns.
         """
-        completions = given["completions"]
-        count = len(completions)
+        count = len(given["completions"])
         try:
-            key, packed, columns = self._plan(reward, given)
+            key, packed, job, tasks = self._prepare(reward, given)
         except Exception as error:
             return [None] * count, dict.fromkeys(range(count), in_full(error))
-        job, tasks = self._tasks(key, columns, completions)
         begun = self._begun.pop(key, None)
         if begun and begun[0] == tasks and begun[2].is_alive():  # the very same rows
             _, job, foreman = begun
@@ -101,26 +89,24 @@ class RewardPool:
             job.cancelled = not job.done.is_set()
         return job.scores, job.errors
 
-    def _plan(self, reward: Reward, given: dict[str, Any]) -> tuple[int, bytes, dict[str, Any]]:
-        key, packed = self._packed(reward)
-        return key, packed, reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
-
-    @staticmethod
-    def _tasks(key: int, columns: dict[str, Any], completions: list[Any]) -> tuple[Job, list[tuple[int, bytes]]]:
-        """A row and its message each; rows that cannot be sent are settled."""
-        job, tasks = Job(len(completions)), []
-        for row, completion in enumerate(completions):
+    def _prepare(self, reward: Reward, given: dict[str, Any]) -> tuple[int, bytes, Job, list[tuple[int, bytes]]]:
+        """The reward's key and pickle, and a job with a message for each of its rows; rows that cannot be sent are settled."""
+        packed = pickle.dumps(reward)
+        with self._lock:
+            key = self._keys.setdefault(packed, next(self._key))
+        columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
+        job, tasks = Job(len(given["completions"])), []
+        for row, completion in enumerate(given["completions"]):
             try:
                 own = {name: [value[row]] for name, value in columns.items() if value is not None}
                 tasks.append((row, pickle.dumps((key, None, {**own, "completions": [plain_text(completion)]}))))
             except Exception as error:
                 job.settle(row, None, in_full(error))
-        return job, tasks
+        return key, packed, job, tasks
 
     def _hand_out(self, key: int, packed: bytes, job: Job, tasks: list[tuple[int, bytes]]) -> Foreman:
         foreman = self._ready_foreman()
-        foreman.introduce(key, packed)
-        foreman.take(job, tasks)
+        foreman.take(job, key, packed, tasks)
         return foreman
 
     def close(self) -> None:
@@ -144,8 +130,3 @@ class RewardPool:
                 self._foreman.start()
                 weakref.finalize(self, self._foreman.stop)
             return self._foreman
-
-    def _packed(self, reward: Reward) -> tuple[int, bytes]:
-        packed = pickle.dumps(reward)
-        with self._lock:
-            return self._keys.setdefault(packed, next(self._key)), packed

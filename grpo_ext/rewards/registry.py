@@ -1,14 +1,4 @@
-"""The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`.
-
-For example::
-
-    @register("brief", examples=[Example("ok", 1.0), Example("much too long", 0.0)])
-    def brief(completions, *, limit: int = 5):
-        "1 where the completion has at most `limit` characters."
-        return [float(len(text) <= limit) for text in completions]
-
-    build("brief", limit=80)(completions=["..."])
-"""
+"""The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`."""
 
 import copyreg
 import importlib
@@ -52,9 +42,7 @@ def register(
         TypeError: if the function cannot be called as rewards are.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
-        raise ValueError(
-            f"A reward's name has letters, digits, `_` and `-` and begins with a letter, unlike {name!r}."
-        )
+        raise ValueError(f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}.")
 
     def decorate(function: Callable) -> Callable:
         if inspect.iscoroutinefunction(function):
@@ -118,14 +106,10 @@ def lookup(name: str) -> Registration:
 
 def explaining(name: str) -> Registration | None:
     """The registration of `name`; `None` where it explains nothing, or a package that it needs is missing."""
-    announce_entry_points()
-    if name not in _registered and name not in _lazy:
-        return None
     try:
-        entry = lookup(name)
+        return entry if (entry := lookup(name)).explain else None
     except (ImportError, ValueError):
         return None
-    return entry if entry.explain else None
 
 
 def build(name: str, **options: Any) -> Reward:
@@ -156,20 +140,10 @@ def registered_by(module: str) -> list[str]:
     return [name for name, entry in _registered.items() if entry.function.__module__ == module]
 
 
-def packed(entry: Registration) -> tuple[str, str, str | None, bytes | None]:
-    """What another process needs to find a registration: its module and file or, for a script or notebook, the code."""
-    module = entry.function.__module__
-    if module == "__main__":  # must not run a second time, and a notebook is no module
-        import dill
-
-        return entry.name, module, None, dill.dumps(entry, recurse=True)
-    return entry.name, module, getattr(sys.modules.get(module), "__file__", None), None
-
-
 def rebuild(
     registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str
 ) -> Reward:
-    """The reward that was pickled, from what `packed` gave."""
+    """The reward that was pickled, from what `reduced` gave."""
     if code is not None and registered not in _registered:
         import dill
 
@@ -180,8 +154,15 @@ def rebuild(
 
 
 def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
-    """A reward as `pickle` keeps it: by the name that it is registered under."""
-    return rebuild, (*packed(reward.registration), reward.options, reward.name)
+    """A reward as `pickle` keeps it: by name, with its module and file or, for a script or notebook, the code."""
+    entry, code = reward.registration, None
+    module = entry.function.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__":  # must not run a second time, and a notebook is no module
+        import dill
+
+        code = dill.dumps(entry, recurse=True)
+    return rebuild, (entry.name, module, file, code, reward.options, reward.name)
 
 
 copyreg.pickle(Reward, reduced)

@@ -33,12 +33,16 @@ class Example:
 
 @dataclass(frozen=True)
 class RewardInfo:
-    """An entry of the catalogue. Options without a default have the value `REQUIRED`."""
+    """An entry of the catalogue. Options without a default have the value `REQUIRED`.
+
+    `optional` are options, too, with their defaults; where one is not set, a column of its name is read if there is one.
+    """
 
     name: str
     summary: str
     columns: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    optional: dict[str, Any] = field(default_factory=dict)
     needs_cpu: bool = False
     examples: tuple[Example, ...] = ()
     doc: str = ""
@@ -59,8 +63,8 @@ class Registration:
     def info(self) -> RewardInfo:
         doc = inspect.getdoc(self.function) or ""
         summary = " ".join(doc.split("\n\n")[0].split())
-        columns, options = self.signature.columns, self.signature.options
-        return RewardInfo(self.name, summary, columns, options, self.needs_cpu, self.examples, doc)
+        takes = self.signature.columns, self.signature.options, self.signature.optional
+        return RewardInfo(self.name, summary, *takes, self.needs_cpu, self.examples, doc)
 
 
 class Reward:
@@ -82,22 +86,18 @@ class Reward:
         self.needs_cpu = registration.needs_cpu
         self.examples = registration.examples
 
-    def __call__(
-        self, /, prompts: Any = None, completions: Sequence = (), completion_ids: Any = None, **columns: Any
-    ) -> list[Score]:
+    def __call__(self, /, *, completions: Sequence, **given: Any) -> list[Score]:
         """One score a completion, None where the reward declines.
 
         Args:
-            prompts: as TRL passes them; only for functions that name them.
             completions: texts, or lists of chat messages, of which the last one's content is taken.
-            completion_ids: token ids, a list a completion; only for functions that name them.
-            columns: the data set's columns, a list each with one entry a completion, and TRL's extras.
+            given: the data set's columns, a list each with one entry a completion, and TRL's extras, such as `prompts`.
 
         Raises:
             ValueError: if a column that the function needs is not there.
         """
-        arguments = self.arguments({**columns, "prompts": prompts, "completion_ids": completion_ids})
-        return self.registration.function([plain_text(c) for c in completions], **arguments, **self.options)
+        texts = [plain_text(completion) for completion in completions]
+        return self.registration.function(completions=texts, **self.arguments(given), **self.options)
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """Of everything `given` beside the completions, what the function reads."""

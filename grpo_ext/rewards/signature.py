@@ -1,12 +1,7 @@
 """What a reward function's signature says: the columns it needs, its options, and what else it takes from the trainer.
 
-A reward is an ordinary function, and its parameters are its contract:
-
-    def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
-                  texts        needed columns   option
-
-A parameter with a default before the `*` is an option where the recipe gives it a value, and else a column that is used
-where the data set has it. `**columns` takes all others.
+def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
+              texts        needed columns   option
 """
 
 import inspect
@@ -29,7 +24,7 @@ class Signature:
 
     Args:
         columns: data set columns that it cannot do without.
-        optional: what is an option where it is given, and else a data set column that it reads where it exists.
+        optional: what is an option where it is given, and else a column that it reads where it exists; with its default.
         extras: which of `EXTRAS` it names, and whether it cannot do without.
         options: keyword-only parameters with their defaults, `REQUIRED` where there is none.
         types: the annotations of the options and the optional that have one.
@@ -37,7 +32,7 @@ class Signature:
     """
 
     columns: tuple[str, ...]
-    optional: tuple[str, ...]
+    optional: dict[str, Any]
     extras: dict[str, bool]
     options: dict[str, Any]
     types: dict[str, Any]
@@ -51,27 +46,28 @@ def read_signature(function: Callable) -> Signature:
     if "completions" not in parameters:
         raise TypeError(f"{label}: a reward function needs a parameter named `completions`, the list of texts.")
     columns: list[str] = []
-    optional: list[str] = []
-    extras, options, rest = {}, {}, False
+    extras, options, optional, rest = {}, {}, {}, False
     for name, parameter in parameters.items():
-        if name == "completions":
-            continue
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise TypeError(f"{label}: parameter `{name}` is positional, but rewards are called by name.")
+        if name == "completions":
+            continue
         if parameter.kind is parameter.VAR_KEYWORD:
             rest = True
         elif name in EXTRAS:
             extras[name] = parameter.default is REQUIRED
         elif parameter.kind is parameter.KEYWORD_ONLY:
             options[name] = parameter.default
+        elif parameter.default is REQUIRED:
+            columns.append(name)
         else:
-            (columns if parameter.default is REQUIRED else optional).append(name)
+            optional[name] = parameter.default
     try:
         hints = get_type_hints(function)
     except Exception:  # they cannot be resolved
         hints = {}
     types = {name: hints[name] for name in (*options, *optional) if name in hints}
-    return Signature(tuple(columns), tuple(optional), extras, options, types, rest)
+    return Signature(tuple(columns), optional, extras, options, types, rest)
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:

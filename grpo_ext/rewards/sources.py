@@ -8,7 +8,6 @@ file of `reward_plugins`, or an entry point of the group `grpo_ext.rewards`), a 
 """
 
 import inspect
-import math
 import numbers
 import re
 from collections import Counter
@@ -26,6 +25,7 @@ from grpo_ext.rewards.signature import EXTRAS, read_signature
 # Columns that TRL drops, overwrites or passes twice.
 RESERVED = ("completion", "completions", *EXTRAS)
 MORE_KEYS = ("weight", "label")
+LARGEST_WEIGHT = 1e4  # of a reward: see `LARGEST` of the scores
 
 
 def resolve_rewards(
@@ -47,11 +47,7 @@ def resolve_rewards(
     specs = [specs] if isinstance(specs, str | Mapping) or callable(specs) else list(specs)
     if not specs:
         raise ValueError(f"No reward is named. Name at least one, such as {names()[0]!r}.")
-    rewards, weights = [], []
-    for spec in specs:
-        reward, weight = resolve(spec)
-        rewards.append(reward)
-        weights.append(weight)
+    rewards, weights = map(list, zip(*map(resolve, specs), strict=True))
     if reward_weights is not None:
         if any(weight is not None for weight in weights):
             raise ValueError("The weights stand in `reward_weights` and beside the rewards: keep one of the two.")
@@ -79,11 +75,10 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     if label is not None and not isinstance(label, str):
         raise ValueError(f"The label of reward {name!r} is text; got {label!r}.")
     reward = find(name, options)
-    if label is None:
-        return reward, weight
-    if isinstance(reward, str):
+    if label is not None and isinstance(reward, str):
         raise ValueError(f"The reward model {name!r} cannot have a label: its metric is named after it.")
-    reward.name = reward.__name__ = label
+    if label is not None:
+        reward.name = reward.__name__ = label
     return reward, weight
 
 
@@ -121,7 +116,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     place, _, attribute = name.rpartition(":")
     try:
         module = load_place(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"Reward {name!r}: {place} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -143,7 +138,7 @@ def load_plugin(path: str) -> None:
     """Run a plugin file once; `ValueError` if it cannot be run."""
     try:
         load_file(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"The reward plugin {path} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
@@ -163,8 +158,11 @@ def check_unique(rewards: Sequence[Any]) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
-        raise ValueError(f"The weight of reward {name!r} is {weight!r}, but it must be a finite number.")
+    known: Any = weight if isinstance(weight, numbers.Real) and not isinstance(weight, bool) else float("nan")
+    if not abs(known) <= LARGEST_WEIGHT:
+        raise ValueError(
+            f"The weight of reward {name!r} is {weight!r}, but it must be a finite number, at most {LARGEST_WEIGHT:g} in size."
+        )
     return float(weight)
 
 
@@ -187,18 +185,17 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     there = list(dataset_columns)
     for name in there:
         if name in RESERVED:
-            raise ValueError(
-                f"The data set has a column {name!r}, a name under which the trainer passes something of its own to "
-                f"rewards. Rename or drop it."
+            words = (
+                f"The data set has a column {name!r}, a name under which the trainer passes something else to rewards."
             )
+            raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
+        name = metric_name(reward)
         for column in needed_columns(reward):
             if column == "prompt":
-                raise ValueError(
-                    f"Reward {metric_name(reward)!r} reads 'prompt'; its parameter must be named `prompts`."
-                )
+                raise ValueError(f"Reward {name!r} reads 'prompt'; its parameter must be named `prompts`.")
             if column not in there:
                 raise ValueError(
-                    f"Reward {metric_name(reward)!r} reads the column {column!r}, which the data set lacks."
+                    f"Reward {name!r} reads the column {column!r}, which the data set lacks."
                     f"{did_you_mean(column, there)} Its columns: {', '.join(there)}."
                 )

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import pickle
+import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -15,8 +16,9 @@ from typing import Any, NoReturn
 
 import psutil
 
-from grpo_ext.rewards.guard import as_score, checked_length, in_full
 from grpo_ext.rewards.reward import Reward
+from grpo_ext.rewards.scores import in_full, scores_of
+from grpo_ext.rewards.undisturbed import one_process
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDS = {signal.SIGTERM, signal.SIGCHLD}
@@ -60,23 +62,15 @@ def keep(child: int) -> NoReturn:
     os._exit(0 if code is None else code if code >= 0 else 128 - code)
 
 
-def limit_memory(limit: int) -> None:
-    """Let allocations beyond `limit` bytes of data fail; 0 for no limit."""
-    if limit:
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
     """The score of one row, or its error."""
     try:
-        return as_score(checked_length(reward(**row), 1)[0]), None
+        with one_process():
+            [found], errors = scores_of(reward(**row), 1)
+            return found, errors.get(0)
     except MemoryError:
         return None, "MemoryError: it needed more memory than a reward worker has"
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return None, in_full(error)
 
 
@@ -86,7 +80,6 @@ def serve(connection: Connection) -> None:
     A message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it for a
     score. Each gets one answer, and so does having started.
     """
-    pid = os.getpid()
     rewards: dict[int, Reward | str] = {}  # a text where the reward cannot be built here
     connection.send_bytes(pickle.dumps("started"))
     while True:
@@ -99,8 +92,6 @@ def serve(connection: Connection) -> None:
             answer: object = (None, reward) if isinstance(reward, str) else score(reward, row)
         else:
             rewards[key], answer = introduce(packed), "met"
-        if os.getpid() != pid:  # the reward has forked: the answer is its parent's
-            os._exit(0)
         connection.send_bytes(pickle.dumps(answer))
 
 
@@ -111,7 +102,7 @@ def introduce(packed: bytes) -> Reward | str:
     except Exception as error:
         return in_full(error)
     for example in reward.examples[:1]:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), one_process():
             reward(completions=[example.completion], **{key: [value] for key, value in example.columns.items()})
     return reward
 
@@ -119,7 +110,10 @@ def introduce(packed: bytes) -> Reward | str:
 def main() -> None:
     fd, parent, memory_limit = map(int, sys.argv[1:4])
     leave_keeper(parent, fd)
-    limit_memory(memory_limit)
+    if memory_limit:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = memory_limit if hard == resource.RLIM_INFINITY else min(memory_limit, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(Connection(fd))
 

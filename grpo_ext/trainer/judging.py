@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
+from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.sources import find
+from grpo_ext.rewards.sources import checked_weight, find, metric_name
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.records import Scored
 
@@ -20,31 +21,30 @@ Row = dict[str, Any]
 
 
 def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
-    """The reward functions as a trainer is given them, each behind a guard whose failure waits for all ranks.
-
-    Args:
-        reward_funcs: as `GRPOExtTrainer` takes them. A name means what it means in a recipe; reward models stay as they are.
-        args: a `GRPOExtConfig`.
+    """The reward functions as a trainer is given them, by name or not, behind guards with its options; models as they are.
 
     Raises:
-        ValueError: for a name that nothing has.
+        ValueError: for an unknown name, and for a weight that float32 cannot hold.
     """
-    given = reward_funcs if isinstance(reward_funcs, list | tuple) else [] if reward_funcs is None else [reward_funcs]
-    guarded = guard_rewards(
-        [find(f, {}) if isinstance(f, str) else f for f in given],
+    reward_funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
+    found = [find(reward, {}) if isinstance(reward, str) else reward for reward in reward_funcs if reward is not None]
+    for reward, weight in zip(found, args.reward_weights or (), strict=False):  # TRL counts them
+        checked_weight(metric_name(reward), weight)
+    return guard_rewards(
+        found,
         on_error=args.reward_on_error,
         max_failure_rate=args.reward_max_failure_rate,
         timeout=args.reward_timeout,
         pool=RewardPool(args.reward_workers, timeout=args.reward_timeout) if args.reward_workers else None,
+        deferred=True,
     )
-    return [_deferring(reward) if isinstance(reward, Guard) else reward for reward in guarded]
 
 
 def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[float]) -> list[dict[str, Any]]:
     """What a run tells of its rewards: name, weight, and of a registered one what it is and its options."""
     found = []
     for reward, name, weight in zip(reward_funcs, names, weights, strict=True):
-        inner = reward.guard.reward if isinstance(reward, Deferring) else None
+        inner = reward.reward if isinstance(reward, Guard) else None
         known = {"reward": inner.registration.name, "options": inner.options} if isinstance(inner, Reward) else {}
         found.append({"name": name, "weight": weight, **known})
     return found
@@ -78,14 +78,14 @@ class Judge:
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.failed: dict[str, int] = {}  # rows that a reward failed on since the start of the run, on all ranks
-        self._counted: dict[str, int] = {}  # of them by this process's guards, at the last look
+        self._counted: Counter[str] = Counter()  # of them by this process's guards, at the last look
 
     def begin(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> None:
         """Let rewards in worker processes begin, while the completions are scored under the old policy and the reference."""
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
         for reward in self.trainer.reward_funcs:
-            if isinstance(reward, Deferring):
-                reward.guard.begin(prompts=prompts, completions=completions, completion_ids=ids, **columns)
+            if isinstance(reward, Guard):
+                reward.begin(prompts=prompts, completions=completions, completion_ids=ids, **columns)
 
     def rewards(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> Tensor:
         """(B of all ranks, R), NaN where a reward did not score a completion.
@@ -97,76 +97,37 @@ class Judge:
         self.settle()
         return found
 
-    def settle(self) -> None:
-        """Raise on every rank where a reward failed too often on any, and count the rows that failed."""
-        counted = settle_failures(self.trainer.reward_funcs, gather_object)
-        for name, count in counted.items():
-            self.failed[name] = self.failed.get(name, 0) + count - self._counted.get(name, 0)
-        self._counted = counted
+    def settle(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
+        """Count the rows that failed on all ranks, whose lists `gather` collects.
+
+        Raises:
+            RewardFailure: on all ranks, where a reward failed too often on any of them, or on all rows of all.
+        """
+        guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
+        failed: Counter[str] = Counter()
+        lost: dict[str, list[set[int]]] = {}
+        errors: dict[str, str] = {}
+        for name, count, failure, prompts, error in gather(
+            [(guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error) for guard in guards]
+        ):
+            if failure:
+                raise RewardFailure(failure)
+            failed[name] += count
+            lost.setdefault(name, []).append(prompts)
+            errors.setdefault(name, error)
+        for name, of_ranks in lost.items():
+            if all(of_ranks) and len(set().union(*of_ranks)) > 1:  # one prompt alone may be a bad row of the data
+                raise RewardFailure(
+                    f"Reward {name!r} failed on every completion. Mend it, try it with `grpo-ext rewards score`, and resume; "
+                    f"`reward_max_failure_rate: 1` goes on without it. The last failure: {errors[name]}"
+                )
+        for name, count in failed.items():
+            if count:
+                self.failed[name] = self.failed.get(name, 0) + count - self._counted[name]
+        self._counted = failed
 
     def state_dict(self) -> dict[str, Any]:
         return {"failed": dict(self.failed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.failed = dict(state["failed"])
-
-
-class Deferring:
-    """A guard whose `RewardFailure` is kept in `failure` instead of raised, so that no rank leaves a collective call alone.
-
-    The trainer raises it on every rank once all have scored their rows.
-    """
-
-    def __init__(self, guard: Guard):
-        self.guard = guard
-        self.__name__ = guard.name
-        self.columns = guard.columns
-        self.failure: RewardFailure | None = None
-
-    def __call__(self, *, completions: list[Any], **given: Any) -> list[float | None]:
-        try:
-            return self.guard(completions=completions, **given)
-        except RewardFailure as failure:
-            return self._keep(failure, completions)
-
-    def _keep(self, failure: RewardFailure, completions: list[Any]) -> list[float | None]:
-        self.failure = failure
-        return [None] * len(completions)
-
-
-class AsyncDeferring(Deferring):
-    """`Deferring` for a reward that TRL awaits."""
-
-    async def __call__(self, *, completions: list[Any], **given: Any) -> list[float | None]:  # type: ignore[override]  # TRL awaits it
-        guard: Any = self.guard
-        try:
-            return await guard(completions=completions, **given)
-        except RewardFailure as failure:
-            return self._keep(failure, completions)
-
-
-def _deferring(guard: Guard) -> Deferring:
-    return AsyncDeferring(guard) if isinstance(guard, AsyncGuard) else Deferring(guard)
-
-
-def settle_failures(reward_funcs: list[Any], gather: Callable[[list[Any]], list[Any]]) -> dict[str, int]:
-    """Raise on every rank where a reward failed too often on any; else count the failed rows of all ranks.
-
-    Args:
-        reward_funcs: the trainer's.
-        gather: collects a list over all ranks.
-
-    Returns:
-        Failed rows since the start, by reward, for rewards that failed at all.
-
-    Raises:
-        RewardFailure: with the message of the first rank that has one.
-    """
-    guarded = [reward for reward in reward_funcs if isinstance(reward, Deferring)]
-    mine = [(reward.__name__, reward.guard.failed, str(reward.failure or "")) for reward in guarded]
-    failed: dict[str, int] = {}
-    for name, count, failure in gather(mine):
-        if failure:
-            raise RewardFailure(failure)
-        failed[name] = failed.get(name, 0) + count
-    return {name: count for name, count in failed.items() if count}

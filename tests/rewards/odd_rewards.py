@@ -16,6 +16,12 @@ def odd(completions, gold=None, *, scale: float = 1.0):
     return [scale * act(text) for text in completions]
 
 
+@register("odd_first", needs_cpu=True, examples=[Example("die", None)])
+def odd_first(completions):
+    """As `odd`, whose first example is harmless."""
+    return [act(text) for text in completions]
+
+
 @register("odd_columns", needs_cpu=True)
 def odd_columns(completions, gold, prompts, **columns):
     """1 where all columns are of the completion's own row."""

@@ -70,6 +70,16 @@ def test_show_has_doc_columns_options_and_examples(command, capsys):
         command("rewards", "show", "cuntdown")
 
 
+def test_show_and_list_have_options_that_may_be_columns(command, capsys, tmp_path):
+    path = tmp_path / "either.py"
+    path.write_text(PLUGIN.format(name="either", score=1.0).replace("(completions)", "(completions, most: int = 7)"))
+    assert command("rewards", "show", "--plugin", path, "either") == 0
+    out = capsys.readouterr().out
+    assert "Options:  most=7\n" in out and "the column is read if there is one: most" in out
+    assert command("rewards", "list") == 0
+    assert "takes most=7" in capsys.readouterr().out
+
+
 def test_check_passes_for_all_and_fails_for_a_broken_one(command, capsys, tmp_path):
     assert command("rewards", "check") == 0
     assert "FAILED" not in capsys.readouterr().out

@@ -57,6 +57,29 @@ def test_tolerance_is_exact():
     assert score("<answer>.1 + .2 - .3</answer>", [Fraction(1, 10), Fraction(1, 5), Fraction(3, 10)], 0) == 1.0
 
 
+def test_floats_are_the_numbers_that_they_are_written_as():
+    assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.2], 0.3, tolerance=0.0) == 1.0
+    assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.2], 0.4) == 0.0
+    assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.3], 0.3) == 0.0
+    assert in_words(fault("<answer>0.1 + 0.1</answer>", [0.1, 0.2], 1), [0.2, 0.1], 1) == (
+        "it uses the numbers 1/10, 1/10, but 1/10, 1/5 are to be used, each once"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32", "float64"])
+def test_columns_of_numpy_and_torch(dtype):
+    import numpy
+    import torch
+
+    for nums, target in (([3, 4, 5], 27), ([0.1, 4, 5], 0.9)) if dtype.startswith("float") else (([3, 4, 5], 27),):
+        text = f"<answer>{nums[0]} * (4 + 5)</answer>"
+        of_numpy = numpy.array(nums, dtype=dtype), numpy.array(target, dtype=dtype)
+        of_torch = torch.tensor(nums, dtype=getattr(torch, dtype)), torch.tensor(target, dtype=getattr(torch, dtype))
+        for kind in (of_numpy, (of_numpy[0], of_numpy[1][()]), of_torch):
+            assert score(text, *kind, tolerance=0.0) == 1.0
+            assert score(text, kind[0], kind[1] + 1) == 0.0
+
+
 def test_conversational_completions_read_the_last_message():
     completion = [
         {"role": "tool", "content": "<answer>1</answer>"},
@@ -65,7 +88,9 @@ def test_conversational_completions_read_the_last_message():
     assert build("countdown")(completions=[completion], nums=[[1, 2]], target=[3]) == [1.0]
 
 
-@pytest.mark.parametrize(("nums", "target"), [("1 2", 3), (["1", "2"], 3), ([1, 2], "3"), ([1, 2], None), (None, 3)])
+@pytest.mark.parametrize(
+    ("nums", "target"), [("1 2", 3), (["1", "2"], 3), ([1, 2], "3"), ([1, 2], None), (None, 3), ([1, 2], float("nan"))]
+)
 def test_bad_columns_are_said_to_be_bad(nums, target):
     with pytest.raises(TypeError):
         score("<answer>1 + 2</answer>", nums, target)

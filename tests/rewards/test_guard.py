@@ -11,7 +11,8 @@ import pytest
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, as_score, guard_rewards
+from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
+from grpo_ext.rewards.scores import as_score
 
 
 def by_row(answer):

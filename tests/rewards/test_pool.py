@@ -84,8 +84,10 @@ def test_bad_rows_become_none_and_the_others_are_unharmed(odd, workers):
         texts[place] = text
     with RewardPool(workers, timeout=0.5, memory_limit=2**29) as pool:
         started = time.perf_counter()
+        ask(pool, odd(), "1")
+        slow = time.perf_counter() - started  # to start a worker, on a machine that may be busy
         scores, errors = ask(pool, odd(), *texts)
-        assert time.perf_counter() - started < 12
+        assert time.perf_counter() - started < max(12, 20 * slow)
         assert scores == [None if n in places else float(n) for n in range(60)]
         assert set(errors) == set(places)
         assert "TimeoutError" in errors[places[0]] and "exit code 3" in errors[places[4]]
@@ -116,11 +118,13 @@ def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
     for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
         texts[place] = text
     with RewardPool(2, timeout=2.0) as pool:
-        pool.start([odd()])
+        before = time.perf_counter()
         ask(pool, odd(), "1")
         started = time.perf_counter()
         scores, _ = ask(pool, odd(), *texts)
-        assert time.perf_counter() - started < 2.0 + 2.0
+        assert time.perf_counter() - started < 2.0 + max(
+            2.0, 6 * (started - before)
+        )  # as long as six workers take to start
     assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
 
 
@@ -299,6 +303,19 @@ def test_workers_that_cannot_start_fail_the_rows_and_not_the_run(odd, monkeypatc
         assert scores == [None, None] and "no reward worker can be started" in errors[0]
         monkeypatch.undo()
         assert ask(pool, odd(), "1") == ([1.0], {})
+
+
+def test_a_reward_whose_first_example_kills_its_worker_is_given_up(odd):
+    with RewardPool(1) as pool:
+        scores, errors = ask(pool, build("odd_first"), "1", "2")
+        assert scores == [None, None] and "no reward worker can be started" in errors[1]
+
+
+def test_an_error_in_a_worker_names_the_line_of_the_reward(odd):
+    with RewardPool(1) as pool:
+        _, errors = ask(pool, odd(), "raise")
+    number = 1 + [line.strip() for line in ODD.read_text().splitlines()].index("return float(text)")
+    assert errors[0].endswith(f"({ODD}:{number}, in act)")
 
 
 def test_empty_batch(odd):

@@ -160,7 +160,12 @@ def test_wrong_options_of_functions_are_found(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("def f(:", "SyntaxError"), ("import no_such_module", "No module named"), ("1 / 0", "ZeroDivisionError")],
+    [
+        ("def f(:", "SyntaxError"),
+        ("import no_such_module", "No module named"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(0)", "SystemExit"),
+    ],
 )
 def test_broken_plugins_are_named(tmp_path, text, words):
     path = tmp_path / "broken.py"

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
+import random
+from types import SimpleNamespace
 
+import numpy
 import pytest
+import torch
 from datasets import Dataset
 from transformers import AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.rewards.guard import Guard, RewardFailure
+from grpo_ext.trainer.judging import Judge, rewards_for
 
 
 def make(folder, out, rewards, **settings):
     args = GRPOExtConfig(
         output_dir=str(out),
-        max_steps=4,
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=settings.pop("per_device_train_batch_size", 16),
+        max_steps=settings.pop("max_steps", 4),
         num_generations=4,
         max_completion_length=8,
         learning_rate=1e-3,
@@ -88,3 +95,82 @@ def test_registered_rewards_are_taken_by_name(tiny_folder, tmp_path):
     assert trainer.reward_func_names == ["format", "length"]
     trainer.train()
     assert "rewards/format/mean" in trainer.state.log_history[0]
+
+
+def test_a_reward_that_fails_on_all_rows_of_a_step_stops_the_run_at_once(tiny_folder, tmp_path):
+    """Two prompts of four completions: far fewer rows than the share of failures is judged by."""
+    trainer = make(tiny_folder, tmp_path, [Faulty(raises=range(8))], max_steps=2, per_device_train_batch_size=8)
+    with pytest.raises(
+        RewardFailure, match=r"(?s)'faulty' failed on every completion\. Mend it, .* no idea \(.*\.py:\d+"
+    ):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_one_bad_row_of_the_data_does_not_stop_a_run_of_one_prompt_a_step(tiny_folder, tmp_path):
+    faulty = Faulty(raises=(3,))
+    trainer = make(tiny_folder, tmp_path, [faulty], max_steps=8, per_device_train_batch_size=4)
+    trainer.train()
+    assert trainer.state.log_history[-2]["rewards/faulty/failed"] == 4 and trainer.state.global_step == 8
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stops"),
+    [([True, True], True), ([True, False], False), ([False, False], False)],
+)
+def test_a_step_is_that_of_all_ranks(ranks, stops):
+    """Each rank has one prompt, of which all completions fail or none does."""
+    guards = []
+    for rank, fails in enumerate(ranks):
+        guards.append(Guard(Faulty(raises=(0,) if fails else ()), deferred=True))
+        guards[-1](completions=[[{"content": "x"}]] * 2, prompts=[f"prompt {rank}"] * 2, number=[0, 0])
+
+    def settled(guard: Guard, gather) -> Judge:
+        judge = Judge(SimpleNamespace(reward_funcs=[guard]))
+        judge.settle(gather)
+        return judge
+
+    found = []
+    for guard in guards:
+        settled(guard, lambda mine: found.extend(mine) or [])
+    if stops:
+        with pytest.raises(RewardFailure, match="every completion"):
+            settled(guards[0], lambda mine: found)
+    else:
+        assert settled(guards[0], lambda mine: found).failed.get("faulty", 0) == 2 * sum(ranks)
+
+
+def test_rewards_that_seed_and_move_change_nothing_of_the_run(tiny_folder, tmp_path, monkeypatch):
+    """The same weights, bit by bit, in the same relative folder, as with a reward that only counts."""
+
+    class Restless:
+        __name__ = "restless"
+
+        def __call__(self, completions, **kwargs):
+            random.seed(0)
+            numpy.random.seed(0)
+            torch.manual_seed(0)
+            os.chdir("/")
+            return length(completions)
+
+    async def cancelled(completions, **kwargs):
+        torch.manual_seed(1)
+        raise asyncio.CancelledError
+
+    found = {}
+    for name, rewards in (("quiet", [length]), ("restless", [Restless(), cancelled])):
+        monkeypatch.chdir(tmp_path)
+        trainer = make(tiny_folder, name, rewards, temperature=1.0, reward_max_failure_rate=1.0)
+        trainer.train()
+        trainer.save_model()
+        found[name] = [p.detach().clone() for p in trainer.model.parameters()]
+    assert (tmp_path / "restless" / "model.safetensors").is_file()
+    assert all(torch.equal(a, b) for a, b in zip(*found.values(), strict=True))
+
+
+def test_unknown_names_and_weights_beyond_float32_are_refused_before_the_model_is_loaded():
+    args = SimpleNamespace(reward_weights=[1e300], reward_on_error="none", reward_workers=0)
+    with pytest.raises(ValueError, match=r"weight of reward 'length' is 1e\+300, but it must be .* at most 10000"):
+        rewards_for([length], args)
+    with pytest.raises(ValueError, match=r"No reward is named 'fromat'.*Did you mean 'format'"):
+        rewards_for("fromat", args)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from grpo_ext.rewards.answers import first_span
-from grpo_ext.rewards.explanation import Explanation
+from grpo_ext.rewards.explanation import Explanation, Mark
 from grpo_ext.rewards.poem.forms import counted_places
 from grpo_ext.rewards.poem.judge import NOTHING, RHYME, Fault, Verdict, judge, rhymes_of
 from grpo_ext.rewards.poem.rhyme_book import RhymeBook
@@ -36,19 +36,16 @@ def explain_format(
     poem, places = verse(completion, lines)
     verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
     words = [
-        f"Last line read: {shown(poem[-1])}" if poem[-1] else "No last line was found in the completion.",
+        f"Last line read: {poem[-1]}" if poem[-1] else "No last line was found in the completion.",
         f"Form: {verdict.form}, the pattern that fits the whole poem best:",
         *explain_pattern(poem, verdict, tones, strict),
         *explain_tones(verdict, tones),
         *explain_rhyme(poem, verdict, rhyme_book),
     ]
     start = (len(poem) - 1) * len(verdict.pattern[0])
-    marks = tuple(
-        (places[at], places[at] + 1, "fault", explain_fault(fault, tones))
-        for fault in verdict.line_faults[-1]
-        if (at := fault.position - start) < len(places)
-    )
-    return Explanation("\n".join(words), marks)
+    faults = [(fault.position - start, fault) for fault in verdict.line_faults[-1]]
+    marks = [mark(places[at], explain_fault(fault, tones)) for at, fault in faults if at < len(places)]
+    return Explanation("\n".join(words), tuple(marks))
 
 
 def explain_yun(
@@ -63,9 +60,12 @@ def explain_yun(
     poem, places = verse(completion, lines)
     verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
     words = "\n".join(line.strip() for line in explain_rhyme(poem, verdict, rhyme_book))
-    if verdict.rhyme_score or not places:
-        return Explanation(words)
-    return Explanation(words, ((places[-1], places[-1] + 1, "fault", "The last character does not rhyme."),))
+    wrong = [] if verdict.rhyme_score else places[-1:]
+    return Explanation(words, tuple(mark(place, "The last character does not rhyme.") for place in wrong))
+
+
+def mark(place: int, words: str) -> Mark:
+    return place, place + 1, "fault", words
 
 
 def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
@@ -82,14 +82,13 @@ def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str]
 
 def explain_pattern(poem: Sequence[str], verdict: Verdict, tones: Tones, strict: bool) -> list[str]:
     """Each line beside its pattern: free places in parentheses, the tones of each character, ✗ at faults."""
-    out = []
+    length, out = len(verdict.pattern[0]), []
+    counted = counted_places(length, strict)
     for number, (line, pattern, faults) in enumerate(zip(poem, verdict.pattern, verdict.line_faults, strict=True)):
-        length = len(pattern)
-        places = {fault.position - number * length for fault in faults}
-        counted = counted_places(length, strict)
+        wrong = {fault.position - number * length for fault in faults}
         wanted = "".join(tone if place in counted else f"（{tone}）" for place, tone in enumerate(pattern))
-        spoken = [(character, tones_of(character, tones)) for character in line[:length]]
-        marked = [f"{c}{MARKS.get(t, t)}{'✗' * (place in places)}" for place, (c, t) in enumerate(spoken)]
+        spoken = [(c, tones_of(c, tones)) for c in line[:length]]
+        marked = [f"{c}{MARKS.get(t, t)}{'✗' * (place in wrong)}" for place, (c, t) in enumerate(spoken)]
         out.append(f"  {wanted}  {' '.join(marked)}")
     return out
 
@@ -98,8 +97,7 @@ def explain_tones(verdict: Verdict, tones: Tones) -> list[str]:
     """The last line's faults one by one, and its score; then what costs nothing."""
     *given, last = verdict.line_faults
     out = [f"  {explain_fault(fault, tones)}" for fault in last if fault.wanted != NOTHING]
-    extra = sum(fault.wanted == NOTHING for fault in last)
-    if extra:
+    if extra := len(last) - len(out):
         out.append(f"  Characters too many: {extra}.")
     out.append(f"poem_format {verdict.last_line_score:.3f}: faults in the last line: {len(last)}.")
     if any(given):
@@ -124,8 +122,7 @@ def explain_rhyme(poem: Sequence[str], verdict: Verdict, rhyme_book: RhymeBook) 
     out = []
     for number in sorted(verdict.rhyming):
         line = poem[number]
-        groups = rhymes_of(line, length, rhyme_book)
-        if groups:
+        if groups := rhymes_of(line, length, rhyme_book):
             out.append(f"  Line {number + 1} ends on {line[-1]}: {', '.join(groups)}.")
         elif len(line) != length:
             out.append(f"  Line {number + 1} has {len(line)} characters instead of {length}: it rhymes with nothing.")
@@ -134,7 +131,3 @@ def explain_rhyme(poem: Sequence[str], verdict: Verdict, rhyme_book: RhymeBook) 
     why = "the last line is in it" if verdict.rhyme_score else "the last line is not in it"
     group = f"most rhyming lines share {verdict.rhyme_group}, and {why}" if verdict.rhyme_group else "no line rhymes"
     return [*out, f"poem_yun {verdict.rhyme_score:.0f}: {group}."]
-
-
-def shown(line: str) -> str:
-    return line if len(line) <= 40 else f"{line[:40]}… ({len(line)} characters)"

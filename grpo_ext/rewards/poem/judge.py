@@ -137,11 +137,9 @@ def line_length(lines: Sequence[str]) -> int:
 
 def places_at_fault(spoken: list[str], pattern: str, strict: bool) -> list[int]:
     """Where in a line no reading fits; where a character is missing or too many, the place is never free."""
-    if len(spoken) == len(pattern):
-        return [place for place in counted_places(len(pattern), strict) if pattern[place] not in spoken[place]]
     shorter, longer = sorted((len(spoken), len(pattern)))
-    counted = [place for place in counted_places(len(pattern), strict) if place < shorter]
-    return [*(place for place in counted if pattern[place] not in spoken[place]), *range(shorter, longer)]
+    counted = counted_places(len(pattern), strict)
+    return [*(n for n in counted if n < shorter and pattern[n] not in spoken[n]), *range(shorter, longer)]
 
 
 def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:

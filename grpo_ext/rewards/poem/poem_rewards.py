@@ -87,12 +87,11 @@ def judge_completions(
     completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> list[Verdict | None]:
     """A verdict for each completion; None for rows that hold no poem."""
-    verdicts = []
-    for completion, row in zip(completions, lines, strict=True):
-        given = given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row))
-        poem = given and (*given, last_line(completion, given))
-        verdicts.append(judge_lines(poem, tones, rhyme_book, strict) if poem else None)
-    return verdicts
+    rows = [given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row)) for row in lines]
+    return [
+        judge_lines((*given, last_line(completion, given)), tones, rhyme_book, strict) if given else None
+        for completion, given in zip(completions, rows, strict=True)
+    ]
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """Level or oblique: what tones a character can have, in Mandarin or in 平水韵."""
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from grpo_ext.rewards.poem.mandarin import syllables
 from grpo_ext.rewards.poem.rhyme_book import entries
@@ -25,17 +25,12 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
     Raises:
         ValueError: if `tones` is neither.
     """
-    if tones == "modern":
-        return modern_tones(character)
-    if tones == "pingshui":
-        read = {LEVEL if entry.tone == "平" else OBLIQUE for entry in entries(character)}
-        return as_text(read) if read else modern_tones(character)
-    raise ValueError(f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵).")
-
-
-def modern_tones(character: str) -> str:
-    return as_text({LEVEL if tone <= 2 else OBLIQUE for tone, _ in syllables(character) if tone})
-
-
-def as_text(tones: set[str]) -> str:
-    return "".join(tone for tone in EITHER if tone in tones)
+    if tones not in get_args(Tones):
+        raise ValueError(
+            f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵)."
+        )
+    found = (
+        {LEVEL if entry.tone == "平" else OBLIQUE for entry in entries(character)} if tones == "pingshui" else set()
+    )
+    found = found or {LEVEL if tone <= 2 else OBLIQUE for tone, _ in syllables(character) if tone}
+    return "".join(tone for tone in EITHER if tone in found)

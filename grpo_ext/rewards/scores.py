@@ -1,0 +1,73 @@
+"""What a reward function returned, as scores, and what it raised, in words."""
+
+import math
+import traceback
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.rewards.reward import Score
+
+SHOWN = 500  # characters of a value that a message shows
+LARGEST = 1e12  # a score; its square times a weight's stays finite in float32, in which training computes
+MACHINERY = {
+    str(Path(__file__).with_name(f"{name}.py")) for name in ("guard", "scores", "reward", "worker", "deadline")
+}
+
+
+class Miscounted(ValueError):
+    """A reward answered with more or fewer scores than there are completions."""
+
+
+def scores_of(answers: Any, count: int) -> tuple[list[Score], dict[int, str]]:
+    """The scores of `count` completions and, by row, what is wrong with those that are none.
+
+    Raises:
+        TypeError: if the answers are no list.
+        Miscounted: if they are not as many.
+    """
+    if answers is None or isinstance(answers, str | bytes | dict):
+        raise TypeError(f"it returned {clipped(answers)} and not a list of {count} scores")
+    if len(answers := list(answers)) != count:
+        raise Miscounted(f"it returned {len(answers)} scores for {count} completions")
+    scores: list[Score] = []
+    errors: dict[int, str] = {}
+    for row, answer in enumerate(answers):
+        try:
+            scores.append(as_score(answer))
+        except Exception as error:  # whatever a foreign type's __float__ raises
+            scores.append(None)
+            errors[row] = f"{type(error).__name__}: {error}"
+    return scores, errors
+
+
+def as_score(answer: Any) -> Score:
+    """A finite float or None; an error for anything else."""
+    if answer is None:
+        return None
+    if not hasattr(answer, "__float__") and not hasattr(answer, "__index__"):
+        raise TypeError(f"it returned {clipped(answer)}, which is no number")
+    score = float(answer)
+    if not abs(score) <= LARGEST:
+        raise ValueError(f"it returned {score}" + (f", beyond {LARGEST:g}" if math.isfinite(score) else ""))
+    return score
+
+
+def in_full(error: BaseException) -> str:
+    """An error with the end of its traceback. The last line says what was raised, and where in the reward's own file."""
+    told = traceback.TracebackException.from_exception(error)
+    above = list(told.format())[: -len(list(told.format_exception_only()))]
+    frames = [frame for frame in told.stack if frame.filename not in MACHINERY]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    place = f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+    said = " ".join(str(told).split())[:SHOWN]
+    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return f"{''.join(above)[-6 * SHOWN :]}{what}{place}".strip()
+
+
+def clipped(value: Any) -> str:
+    """`repr`, of bounded length and without its own failures."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} ... {text[-SHOWN // 2 :]}"
