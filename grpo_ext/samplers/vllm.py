@@ -80,7 +80,9 @@ class OurVLLM(VLLMGeneration):
         if self.mode == "colocate" and (settings := self._settings()):
             made["LLM"] = partial(usual_vllm(), **settings)
         elif self.mode == "server" and self.accelerator.is_main_process:
-            made["VLLMClient"] = partial(self._client(), request_timeout=self.options.vllm_server_request_timeout)
+            vocabulary = self.model.config.get_text_config().vocab_size
+            seconds = self.options.vllm_server_request_timeout
+            made["VLLMClient"] = partial(self._client(), request_timeout=seconds, vocabulary=vocabulary)
         with made_with(**made):
             super()._init_vllm()
 

@@ -22,7 +22,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from grpo_ext.recipe.vllm_options import OR_MERGED
 from grpo_ext.samplers.vllm import OurVLLM
-from grpo_ext.samplers.vllm_client import PROBE_SECONDS, ServerClient
+from grpo_ext.samplers.vllm_client import ServerClient
+from grpo_ext.vllm.http import PROBE_SECONDS
 from grpo_ext.vllm.settings import adapter_settings
 
 MEMORY = Path("/dev/shm")
