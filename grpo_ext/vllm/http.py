@@ -1,7 +1,7 @@
 """Requests to a server that may be anything: each answer ends in time, fits into memory, and is one that vLLM would give.
 
-A `Line` stands in place of the `requests.Session` of TRL's client. `requests` bounds the time of one read from the socket, and a
-server that sends a byte now and then never reaches that.
+A `Line` stands in place of the `requests.Session` of TRL's client: `requests` bounds the time of one read from the socket, which
+a server that drips never takes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def shape(**fields: Any) -> Any:
     return TypedDict("Shape", fields)  # type: ignore[operator]
 
 
-MODEL, NAMED = shape(dtype=str, logprobs_mode=str, max_model_len=int), shape(id=str)
+MODEL = shape(dtype=str, logprobs_mode=str, max_model_len=int)
 TRANSFER, LORA = shape(backend=str) | None, shape(max_lora_rank=int) | None
 SHAPES = {
     "/version": shape(version=str),
-    "/v1/models": shape(data=Annotated[list[NAMED], Field(min_length=1)]),
+    "/v1/models": shape(data=Annotated[list[shape(id=str)], Field(min_length=1)]),  # type: ignore[misc]
     "/server_info": shape(vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)),
     "/get_world_size": shape(world_size=Annotated[int, Field(ge=1, le=2**16)]),
     "/weight_info": shape(weight_version=str | None),
