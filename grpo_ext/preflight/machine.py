@@ -12,7 +12,7 @@ from grpo_ext.common.near import did_you_mean
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.rules import Values
-from grpo_ext.vllm.http import own_line, who_answers
+from grpo_ext.vllm.http import Line, who_answers
 from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
@@ -62,7 +62,7 @@ def check_server(v: Values, findings: Findings) -> None:
     base = server_url(v)
     key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
     try:
-        findings.figures["server"] = f"{base} answers: vLLM {who_answers(own_line(SERVER_PATIENCE), base)}"
+        findings.figures["server"] = f"{base} answers: vLLM {who_answers(Line(SERVER_PATIENCE), base)}"
     except ConnectionError as error:
         findings.problem(
             f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve`, or with `grpo-ext train --serve`, "

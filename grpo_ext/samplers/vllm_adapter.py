@@ -27,8 +27,8 @@ from grpo_ext.vllm.settings import adapter_settings
 # Fields of a LoraConfig that vLLM reads, or that do not change what a trained adapter computes.
 KNOWN = (
     *("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
-    *("lora_dropout", "task_type", "inference_mode", "base_model_name_or_path", "revision", "auto_mapping", "peft_version"),
-    "init_lora_weights",
+    *("lora_dropout", "task_type", "inference_mode", "base_model_name_or_path", "revision", "auto_mapping"),
+    *("peft_version", "init_lora_weights"),
 )
 
 

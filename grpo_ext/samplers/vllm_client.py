@@ -18,7 +18,7 @@ import torch
 from trl.generation.vllm_client import VLLMClient
 
 from grpo_ext.vllm.completions import what_is_wrong
-from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, own_line, who_answers
+from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, Line, who_answers
 from grpo_ext.vllm.transfer import WeightGroup, own_address
 
 GROUP_SECONDS = 120.0  # that the workers may take to join, and one tensor to travel
@@ -46,7 +46,7 @@ class ServerClient(VLLMClient):
         self.refused = False
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
         self._version: str | None = None  # of the weights that the server must have
-        self._line, self._vocabulary = own_line(request_timeout), vocabulary
+        self._line, self._vocabulary = Line(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:

@@ -1,7 +1,7 @@
 """Requests to a server that may be anything: each answer ends in time, fits into memory, and is one that vLLM would give.
 
-A `Line` stands in place of the `requests.Session` of TRL's client: `requests` bounds the time of one read from the socket, which
-a server that drips never takes.
+A `Line` stands in place of the `requests.Session` of TRL's client, which bounds the time of one read from the socket alone: a
+server that drips never takes that long.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Line:
 
     Args:
         seconds: that an answer may take as a whole.
-        key: sent along, and the server must prove that it has it, too.
+        key: sent along, and the server must prove that it has it, too; `None`: that of the environment.
         most: bytes that an answer may have.
 
     Raises:
@@ -82,7 +82,7 @@ class Line:
     """
 
     def __init__(self, seconds: float, key: str | None = None, most: int = MOST_BYTES):
-        self.seconds, self.key, self.most = seconds, key, most
+        self.seconds, self.key, self.most = seconds, key or os.environ.get(KEY), most
 
     def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:
         return self._ask("GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds)
@@ -142,11 +142,6 @@ def _hang_up(sock: socket.socket) -> None:
 def proof(key: str, nonce: str) -> bytes:
     """What only those can say of a nonce who have the key."""
     return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest().encode()
-
-
-def own_line(seconds: float) -> Line:
-    """A line with the key of the environment."""
-    return Line(seconds, os.environ.get(KEY))
 
 
 def who_answers(line: Line, base: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from grpo_ext.vllm import EngineFailure
-from grpo_ext.vllm.http import PROBE_SECONDS, own_line, who_answers
+from grpo_ext.vllm.http import PROBE_SECONDS, Line, who_answers
 
 STOP_SECONDS = 20.0
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of a launcher that starts trainers
@@ -127,6 +127,6 @@ def _signal_all(process: subprocess.Popen, number: int) -> None:
 def answers(url: str) -> bool:
     """Whether a vLLM server there is healthy, and has the key of the environment."""
     try:
-        return bool(who_answers(own_line(PROBE_SECONDS), url))
+        return bool(who_answers(Line(PROBE_SECONDS), url))
     except ConnectionError:
         return False
