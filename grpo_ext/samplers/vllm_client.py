@@ -199,7 +199,7 @@ class ServerClient(VLLMClient):
         if self._version is None:
             return
         answer = self.session.get(f"{self.base_url}/weight_info", timeout=PROBE_SECONDS)
-        if answer.status_code == 200 and answer.json()["weight_version"] != self._version:
+        if answer.status_code != 404 and answer.json()["weight_version"] != self._version:
             raise ConnectionError("it was started anew, or another run gave it weights")
 
 

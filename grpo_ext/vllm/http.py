@@ -88,13 +88,14 @@ class Line:
         return self._ask("GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds)
 
     def post(self, url: str, json: Any = None) -> Answer:
-        return self._ask("POST", url, jsons.dumps(json).encode(), self.seconds)
+        return self._ask("POST", url, b"" if json is None else jsons.dumps(json).encode(), self.seconds)
 
     def _ask(self, method: str, url: str, body: bytes | None, seconds: float) -> Answer:
         place, nonce, end = urlsplit(url), secrets.token_hex(16), time.monotonic() + seconds
         headers = {"Content-Type": "application/json", NONCE: nonce}
         if self.key and not place.path.endswith("/health"):  # which is asked first, and shows who has the key
             headers["Authorization"] = f"Bearer {self.key}"
+        where = place.netloc.rpartition("@")[2]
         kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
         try:
             line = kind(place.hostname or "", place.port, timeout=min(seconds, PROBE_SECONDS))
@@ -116,10 +117,10 @@ class Line:
             cause = "what answers does not speak HTTP" if garbled else str(error)  # whose bytes are not shown
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 cause = f"no whole answer within {seconds:g} s"
-            raise ConnectionError(f"{place.netloc}: {cause}") from None
+            raise ConnectionError(f"{where}: {cause}") from None
         if self.key and not hmac.compare_digest(answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)):
             raise ConnectionError(
-                f"{place.netloc}: what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
+                f"{where}: what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
             )
         return said
 
