@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     check_model_folder(recipe)
-    server = server_of(recipe, args.num_processes)
+    server = server_of(recipe, args.num_processes, here=args.dry_run)
     print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
     if args.dry_run:
         return 0

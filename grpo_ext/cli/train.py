@@ -14,6 +14,8 @@ Keys are the fields of TRL's GRPOConfig and ModelConfig with their names, of GRP
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
 import signal
 import sys
 from collections.abc import Callable
@@ -66,9 +68,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
-    """Run a job beside the server of its recipe; its exit code."""
+    """Run a job beside the server of its recipe, for which both have a key; its exit code."""
+    from grpo_ext.vllm.http import KEY
     from grpo_ext.vllm.of_recipe import server_of, trainer_devices
 
+    os.environ.setdefault(KEY, secrets.token_urlsafe())
     server, environment = server_of(recipe, num_processes), trainer_devices(recipe)
     args = recipe.training
     print(f"Starting the vLLM server at {server.url}; what it says is in {server.log}.", flush=True)

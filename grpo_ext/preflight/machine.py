@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import urllib.error
-import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from grpo_ext.common.near import did_you_mean
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.rules import Values
+from grpo_ext.vllm.http import Line, who_answers
 from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
@@ -63,12 +62,10 @@ def check_server(v: Values, findings: Findings) -> None:
     base = server_url(v)
     key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
     try:
-        with urllib.request.urlopen(f"{base}/health/", timeout=SERVER_PATIENCE):
-            findings.figures["server"] = f"{base} answers"
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        reason = getattr(error, "reason", None) or error
+        findings.figures["server"] = f"{base} answers: vLLM {who_answers(Line(SERVER_PATIENCE), base)}"
+    except ConnectionError as error:
         findings.problem(
-            f"no vLLM server answers at {base} ({reason}). Start one with `grpo-ext serve`, or with `grpo-ext train --serve`, "
+            f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve`, or with `grpo-ext train --serve`, "
             "or correct vllm_server_host and vllm_server_port.",
             key,
         )

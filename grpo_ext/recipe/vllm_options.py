@@ -42,6 +42,8 @@ class EngineOptions:
             (`vllm_server_timeout` seconds each) and given the current weights, for one generation or sync.
         vllm_server_request_timeout (`float`, defaults to 1800): seconds after which a request counts as hung. A generation is
             one request.
+        vllm_server_host (`str`, defaults to `"127.0.0.1"`): where the server listens and trainers look for it. Anywhere else
+            both need the key of the environment variable `VLLM_API_KEY`.
         vllm_server_devices (`str`, *optional*): the GPUs of a server that `grpo-ext serve` or `train --serve` starts, such as
             `"2,3"`; `train --serve` trains on the others.
     """
@@ -51,6 +53,7 @@ class EngineOptions:
     vllm_sync_check_limit: Positive | None = None
     vllm_server_retries: CountOrZero = 3
     vllm_server_request_timeout: Annotated[float, Field(ge=1)] = 1800.0
+    vllm_server_host: str = "127.0.0.1"
     vllm_server_devices: str | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from grpo_ext.step.records import Generation
 
@@ -27,10 +27,8 @@ class Request:
     temperature: float
 
 
-class Sampler(Protocol):
-    """Completes prompts. `submit` may begin the work and return at once; `collect` waits for it. All ranks call alike.
-
-    The trainer calls `load_weights`, `submit` and `collect` in this order for each generation.
+class Sampler:
+    """Completes prompts. All ranks call `load_weights` and then `sample` for each generation.
 
     Attributes:
         name: as users know it.
@@ -41,47 +39,14 @@ class Sampler(Protocol):
     """
 
     name: str
-    separate: bool
-    watched: bool
-    tokenizes: bool
-    order: str
-
-    def submit(self, request: Request) -> None:
-        """Ask for a generation."""
-
-    def collect(self) -> Generation:
-        """The generation that was asked for."""
-        ...
-
-    def load_weights(self, step: int) -> None:
-        """Take the trainer's weights of this optimizer step, where the sampler has a copy of its own."""
-
-
-class Synchronous:
-    """A sampler that does its work in `collect`."""
-
     separate = False
     watched = False
     tokenizes = False
     order = "hf"
 
-    def __init__(self) -> None:
-        self._request: Request | None = None
-
-    def submit(self, request: Request) -> None:
-        """Ask for a generation."""
-        self._request = request
-
-    def collect(self) -> Generation:
-        """The generation that was asked for."""
-        if self._request is None:
-            raise RuntimeError("Nothing was asked for: call submit first.")
-        request, self._request = self._request, None
-        return self.sample(request)
-
     def sample(self, request: Request) -> Generation:
-        """Do the work."""
+        """Complete the prompts."""
         raise NotImplementedError
 
     def load_weights(self, step: int) -> None:
-        """Nothing to do for a sampler that uses the trainer's own model."""
+        """Take the trainer's weights of this optimizer step, where the sampler has a copy of its own."""

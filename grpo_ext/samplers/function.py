@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from grpo_ext.samplers.base import Request, Sampler, Synchronous
+from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.step.records import Generation
 
 REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
-class FunctionSampler(Synchronous):
+class FunctionSampler(Sampler):
     """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and what the rewards may want to know.
 
     Args:
@@ -26,7 +26,6 @@ class FunctionSampler(Synchronous):
     name, tokenizes = "rollout_func", True
 
     def __init__(self, rollout_func: Callable[[list[Any], Any], dict[str, Any]], trainer: Any, vllm: Sampler | None):
-        super().__init__()
         self.rollout_func, self.trainer, self.vllm = rollout_func, trainer, vllm
         self.separate = vllm is not None and vllm.separate
         self.order = "hf" if vllm is None else vllm.order

@@ -12,12 +12,12 @@ from transformers import GenerationConfig
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.rollout.support import NotSupported, base_model, check_config, check_model
-from grpo_ext.samplers.base import Request, Synchronous
+from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
 
 
-class HFSampler(Synchronous):
+class HFSampler(Sampler):
     """transformers' `generate`.
 
     Args:
@@ -42,7 +42,6 @@ class HFSampler(Synchronous):
         every: int = 1,
         watched: bool = True,
     ):
-        super().__init__()
         self.turn, self.model, self.params, self.set_temperature = turn, model, params, set_temperature
         self.strict, self.every, self.watched = strict, every, watched
 

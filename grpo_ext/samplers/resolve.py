@@ -52,11 +52,12 @@ def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
         given["structured_outputs"] = args.vllm_structured_outputs_regex
     if not vllm and "suppress_tokens" in trainer.generation_kwargs:
         given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
-    config = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    filled_in = not (vllm or trainer.use_transformers_continuous_batching)  # by `generate` alone
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
         given,
-        None if vllm or config is None else config.to_dict(),
+        own.to_dict() if filled_in and own is not None else None,
         sampler=sampler.order,
         watched=sampler.watched,
     )

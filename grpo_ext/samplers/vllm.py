@@ -19,7 +19,7 @@ from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.samplers.base import Request, Synchronous
+from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.seams.vllm import made_with, usual_vllm
@@ -30,7 +30,7 @@ from grpo_ext.vllm.settings import TextModel, cpu_settings, vllm_dtype
 logger = logging.getLogger(__name__)
 
 
-class VLLMSampler(Synchronous):
+class VLLMSampler(Sampler):
     """Samples with vLLM, which gets the trainer's weights when the step has changed.
 
     Args:
@@ -40,7 +40,6 @@ class VLLMSampler(Synchronous):
     separate, order = True, "vllm"
 
     def __init__(self, vllm: OurVLLM):
-        super().__init__()
         self.vllm, self.name = vllm, f"vLLM ({vllm.mode})"
         self._loaded: int | None = None  # the step whose weights it has
 
@@ -80,7 +79,9 @@ class OurVLLM(VLLMGeneration):
         if self.mode == "colocate" and (settings := self._settings()):
             made["LLM"] = partial(usual_vllm(), **settings)
         elif self.mode == "server" and self.accelerator.is_main_process:
-            made["VLLMClient"] = partial(self._client(), request_timeout=self.options.vllm_server_request_timeout)
+            vocabulary = self.model.config.get_text_config().vocab_size
+            seconds = self.options.vllm_server_request_timeout
+            made["VLLMClient"] = partial(self._client(), request_timeout=seconds, vocabulary=vocabulary)
         with made_with(**made):
             super()._init_vllm()
 

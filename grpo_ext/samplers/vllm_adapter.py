@@ -6,8 +6,6 @@ with an earlier one can then be taken for nothing else: its prefix cache goes by
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,20 +20,15 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from grpo_ext.recipe.vllm_options import OR_MERGED
 from grpo_ext.samplers.vllm import OurVLLM
-from grpo_ext.samplers.vllm_client import PROBE_SECONDS, ServerClient
+from grpo_ext.samplers.vllm_client import ServerClient
+from grpo_ext.vllm.http import PROBE_SECONDS
 from grpo_ext.vllm.settings import adapter_settings
 
-MEMORY = Path("/dev/shm")
-# Fields of a LoraConfig that vLLM reads, and those that do not change what a trained adapter computes.
-READ = ("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
-HARMLESS = (
-    "lora_dropout",
-    "task_type",
-    "inference_mode",
-    "base_model_name_or_path",
-    "revision",
-    "auto_mapping",
-    "peft_version",
+# Fields of a LoraConfig that vLLM reads, or that do not change what a trained adapter computes.
+KNOWN = (
+    *("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+    *("lora_dropout", "task_type", "inference_mode", "base_model_name_or_path", "revision", "auto_mapping"),
+    *("peft_version", "init_lora_weights"),
 )
 
 
@@ -52,8 +45,6 @@ class AdapterVLLM(OurVLLM):
             raise ValueError(
                 f"an adapter that is sharded is not gathered for vLLM: train without FSDP or ZeRO-3{OR_MERGED}"
             )
-        if self.mode == "colocate" and self.enable_sleep_mode:
-            raise ValueError(f"an engine that sleeps loses its base: set vllm_enable_sleep_mode: false{OR_MERGED}")
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
         if self.mode == "colocate":
@@ -67,7 +58,7 @@ class AdapterVLLM(OurVLLM):
 
     def _push(self) -> None:
         if self.mode == "colocate":
-            with saved(self.model, in_memory(self.model)) as folder:
+            with saved(self.model) as folder:
                 self._load(folder)
         elif self.accelerator.is_main_process:
             self.vllm_client.load_adapter(saved(self.model, self.options.output_dir))
@@ -171,13 +162,8 @@ def check_adapter(model: Any) -> None:
     if type(config) is not LoraConfig:
         raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
     adapter_settings(config.r)
-    plain = LoraConfig()
-    changed = [
-        field.name
-        for field in fields(config)
-        if field.name not in (*READ, *HARMLESS, "init_lora_weights")
-        and getattr(config, field.name) != getattr(plain, field.name)
-    ]
+    plain, names = LoraConfig(), [field.name for field in fields(config) if field.name not in KNOWN]
+    changed = [name for name in names if getattr(config, name) != getattr(plain, name)]
     if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
         changed.append("init_lora_weights")
     if changed:
@@ -191,16 +177,9 @@ def check_adapter(model: Any) -> None:
         raise ValueError(f"vLLM is given no adapter of embeddings or of the output head: take them out{OR_MERGED}")
 
 
-def in_memory(model: PeftModel) -> Path | None:
-    """A folder in memory with room for the adapter twice; `None`, the machine's usual one, where there is none."""
-    size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * size
-    return MEMORY if there else None
-
-
 @contextmanager
-def saved(model: PeftModel, parent: Path | str | None) -> Iterator[str]:
-    """The trained adapter in a folder of its own under `parent` for a while, as an absolute path."""
+def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
+    """The trained adapter in a folder of its own for a while, as an absolute path; `parent`: not the system's usual one."""
     if parent is not None:
         Path(parent).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="vllm-adapter-", dir=parent and Path(parent).absolute()) as folder:

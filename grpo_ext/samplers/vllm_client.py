@@ -1,4 +1,5 @@
-"""The trainer's line to a vLLM server: it never waits for ever, and knows whether the server has the weights it was given.
+"""The trainer's line to a vLLM server: it never waits for ever, knows whether the server has the weights it was given, and
+takes no completion that it did not ask for.
 
 TRL's client does the talking. Where a request fails, `ServerClient` keeps the cause and answers with nothing instead of
 raising on the one rank that talks; `OurVLLM` tells all ranks.
@@ -8,41 +9,29 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import requests
 import torch
-from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 
+from grpo_ext.vllm.completions import what_is_wrong
+from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, Line, who_answers
 from grpo_ext.vllm.transfer import WeightGroup, own_address
 
-PROBE_SECONDS = 5.0  # that a healthy server may take to say so
 GROUP_SECONDS = 120.0  # that the workers may take to join, and one tensor to travel
+TOKEN_BYTES = 512  # at most, of one token of an answer: its text, number and log-prob
 NOTHING: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
-
-
-class TimedSession(requests.Session):
-    """A session whose requests end after `seconds`, and are not sent again: the caller knows what to do first."""
-
-    def __init__(self, seconds: float):
-        super().__init__()
-        self.seconds = seconds
-        for scheme in ("http://", "https://"):
-            self.mount(scheme, HTTPAdapter(pool_maxsize=64))
-
-    def request(self, method: Any, url: Any, *args: Any, **kwargs: Any) -> requests.Response:
-        kwargs["timeout"] = kwargs.get("timeout") or (PROBE_SECONDS, self.seconds)
-        return super().request(method, url, *args, **kwargs)
 
 
 class ServerClient(VLLMClient):
     """As TRL's, but a failed generation or weight update leaves `failure` set and does nothing until `reconnect()`.
 
     Args:
-        request_timeout: seconds that an answer may take; the others are TRL's.
+        request_timeout: seconds that an answer may take.
+        vocabulary: tokens that the model knows; the others are TRL's.
 
     Attributes:
         failure: what went wrong, `None` where nothing did.
@@ -50,33 +39,32 @@ class ServerClient(VLLMClient):
     """
 
     communicator: Any
+    session: Any
 
-    def __init__(self, *args: Any, request_timeout: float, **kwargs: Any):
+    def __init__(self, *args: Any, request_timeout: float, vocabulary: int, **kwargs: Any):
         self.failure: str | None = None
         self.refused = False
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
         self._version: str | None = None  # of the weights that the server must have
+        self._line, self._vocabulary = Line(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
-        self.session.close()
-        self.session = TimedSession(request_timeout)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:
-        """Wait until the server says that it is healthy.
+        """Wait until a vLLM server answers that is healthy.
 
         Raises:
             ConnectionError: with the last cause, after `total_timeout` seconds.
         """
+        self.session = self._line  # in place of the one that TRL has made just before
         end = time.monotonic() + total_timeout
         while True:
             try:
-                status = requests.get(f"{self.base_url}/health", timeout=PROBE_SECONDS).status_code
-                if status == 200:
-                    return
-                cause = f"it answers with status {status}"
-            except requests.RequestException as error:
-                cause = short(error)
-            if time.monotonic() >= end:
-                raise ConnectionError(f"no vLLM server was up at {self.base_url} within {total_timeout:g} s ({cause})")
+                who_answers(self._line, self.base_url)
+                return
+            except ConnectionError as error:
+                if time.monotonic() >= end:
+                    words = f"no vLLM server was up at {self.base_url} within {total_timeout:g} s ({error})"
+                    raise ConnectionError(words) from None
             time.sleep(retry_interval)
 
     def get_server_info(self) -> dict[str, Any]:
@@ -128,10 +116,8 @@ class ServerClient(VLLMClient):
     ) -> None:
         send = self._send_by_gloo if isinstance(self.communicator, WeightGroup) else super().update_named_params
         self._attempt(lambda: send(metadata, named_params))
-        for (
-            _
-        ) in named_params:  # to its end after a failure, too: other ranks gather along, an adapter is taken out again
-            pass
+        # to its end after a failure, too: other ranks gather along, an adapter is taken out again
+        deque(named_params, maxlen=0)
 
     def _send_by_gloo(self, metadata: Any, named_params: Any) -> None:
         names, dtype_names, shapes = (list(field) for field in zip(*metadata, strict=True))
@@ -153,9 +139,31 @@ class ServerClient(VLLMClient):
     def reset_prefix_cache(self) -> None:
         self._attempt(super().reset_prefix_cache)
 
-    def generate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def image_features(self, images: list, *args: Any, **kwargs: Any) -> list:
+        features = super().image_features
+        return self._attempt(lambda: features(images, *args, **kwargs)) or [None] * len(images)
+
+    def generate(self, prompts: Any, features: Any = None, n: int = 1, **sampling: Any) -> dict[str, Any]:  # type: ignore[override]
+        """As TRL's, where all that came is what was asked for; else `NOTHING`."""
         generate = super().generate
-        return self._attempt(lambda: generate(*args, **kwargs)) or NOTHING
+        return self._attempt(lambda: self._checked(generate, prompts, features, n, sampling)) or NOTHING
+
+    def _checked(self, generate: Any, prompts: Any, features: Any, n: int, sampling: dict[str, Any]) -> dict[str, Any]:
+        given = {"max_tokens": 16, "logprobs": 0, **sampling, **(sampling.get("generation_kwargs") or {})}
+        longest = given["max_tokens"] or self.get_server_info()["model_config"]["max_model_len"]
+        tokens = n * (sum(map(len, prompts)) + len(prompts) * longest)
+        told = None if given["logprobs"] is None else given["logprobs"] + 1
+        self._line.most = MOST_BYTES + tokens * TOKEN_BYTES * (told or 1)
+        try:
+            found = generate(prompts, features, n, **sampling)
+            wrong = what_is_wrong(found, prompts, n, longest, told, self._vocabulary)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            wrong = f"they are not of vLLM's form ({type(error).__name__})"
+        finally:
+            self._line.most = MOST_BYTES
+        if wrong:
+            raise ConnectionError(f"completions came that were not asked for: {wrong}")
+        return found
 
     def reconnect(self, seconds: float) -> None:
         """Find a server again within `seconds` and join its workers; where that fails, `failure` is set anew."""
@@ -182,7 +190,7 @@ class ServerClient(VLLMClient):
             answer = work()
             self._check_weights()
             return answer
-        except Exception as error:  # requests' own, gloo's RuntimeError, TRL's bare Exception for a bad status
+        except Exception as error:  # the line's own, gloo's RuntimeError, TRL's bare Exception for a bad status
             self.failure, self.refused = short(error), str(error).startswith("Request failed: 4")
             return None
 
@@ -191,7 +199,7 @@ class ServerClient(VLLMClient):
         if self._version is None:
             return
         answer = self.session.get(f"{self.base_url}/weight_info", timeout=PROBE_SECONDS)
-        if answer.status_code == 200 and answer.json()["weight_version"] != self._version:
+        if answer.status_code != 404 and answer.json()["weight_version"] != self._version:
             raise ConnectionError("it was started anew, or another run gave it weights")
 
 

@@ -62,7 +62,11 @@ def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]]
 
 def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
     """One completion of each list of tokens, by transformers."""
-    return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
+    training = trainer.model.training
+    try:
+        return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
+    finally:
+        trainer.model.train(training)  # continuous batching leaves it in training, and evaluation loses its figures
 
 
 def sample_at(trainer: Any, temperature: float) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from grpo_ext.vllm import EngineFailure
+from grpo_ext.vllm.http import PROBE_SECONDS, Line, who_answers
 
-PROBE_SECONDS = 5.0
 STOP_SECONDS = 20.0
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of a launcher that starts trainers
 LOG = "vllm_server.log"  # in the run's folder
@@ -43,9 +43,13 @@ class Server:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> subprocess.Popen:
-        """Start it, without waiting until it answers; `ValueError` if another one answers there already."""
-        if answers(self.url):
+        """Start it, without waiting until it answers; `ValueError` if something answers there already."""
+        place = urlsplit(self.url)
+        with suppress(OSError), socket.create_connection((place.hostname, place.port or 80), PROBE_SECONDS):
             raise ValueError(f"a server answers at {self.url} already: stop it, or set another vllm_server_port.")
+        return self._launch()
+
+    def _launch(self) -> subprocess.Popen:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as out:
             self.process = subprocess.Popen(
@@ -112,7 +116,7 @@ class Server:
                 flush=True,
             )
             self.stop()
-            self.start()
+            self._launch()
 
 
 def _signal_all(process: subprocess.Popen, number: int) -> None:
@@ -121,9 +125,8 @@ def _signal_all(process: subprocess.Popen, number: int) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether a server there says that it is healthy."""
+    """Whether a vLLM server there is healthy, and has the key of the environment."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=PROBE_SECONDS) as answer:
-            return answer.status == 200
-    except (OSError, ValueError, urllib.error.URLError):
+        return bool(who_answers(Line(PROBE_SECONDS), url))
+    except ConnectionError:
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from grpo_ext.recipe.memory import BYTES
 from grpo_ext.recipe.rules import Values
 from grpo_ext.recipe.vllm_options import vllm_rank
+from grpo_ext.vllm.http import KEY
 
 MIB = 2**20
 BLOCK = 128  # tokens of a block of vLLM's CPU cache
@@ -105,6 +107,7 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         # log-probs of the distribution that is sampled from, which the correction divides by
         "logprobs-mode": "processed_logprobs",
         "max-logprobs": -1,
+        "middleware": "grpo_ext.vllm.guard.Guard" if os.environ.get(KEY) else None,
     }
     if v["use_peft"] and v["vllm_sync_adapter"] == "adapter":
         flags |= {name.replace("_", "-"): value for name, value in adapter_settings(v["lora_r"]).items()}

@@ -20,6 +20,8 @@ SAMPLER=${HOSTS[-1]}
 TRAINERS=$((${#HOSTS[@]} - 1))
 ((TRAINERS > 0)) || { echo "two machines at least: one trains, one samples" >&2; exit 2; }
 # The server listens at the sampler's address. The group port is opened by process 0, on the first machine.
+# Server and trainers share a key, without which the server would take weights from whoever reaches it.
+export VLLM_API_KEY=${VLLM_API_KEY:-$(head -c 24 /dev/urandom | base64)}
 SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port "$SAMPLE_PORT" --vllm_group_port "$GROUP_PORT")
 
 srun --nodes 1 --nodelist "$SAMPLER" --kill-on-bad-exit=0 \

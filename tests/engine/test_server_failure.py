@@ -17,15 +17,18 @@ from engine_parts import free_port, outside
 
 from grpo_ext import load_recipe
 from grpo_ext.trainer.manifest import what_is_wrong
+from grpo_ext.vllm.http import KEY
 from grpo_ext.vllm.of_recipe import server_of
 
 pytestmark = pytest.mark.vllm
 STEPS = 6
+WITH_KEY = {"Authorization": "Bearer secret"}
 
 
 @pytest.fixture
-def recipe(engine_folder, tmp_path):
-    """A recipe file, and where its server answers; a generation takes a second or more."""
+def recipe(engine_folder, tmp_path, monkeypatch):
+    """A recipe file, and where its server answers; a generation takes a second or more, and a key is needed."""
+    monkeypatch.setenv(KEY, "secret")
     rewards = tmp_path / "spread.py"
     rewards.write_text(
         "from grpo_ext import register\n\n@register('spread')\ndef spread(completions):\n"
@@ -56,7 +59,9 @@ def wait_for_generation(process, url, run, step):
     while process.poll() is None:
         done = (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").exists() else 0
         try:
-            lines = requests.get(f"{url}/metrics", timeout=5).text.splitlines() if done >= step else []
+            lines = (
+                requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=5).text.splitlines() if done >= step else []
+            )
         except requests.RequestException:
             lines = []
         if any(line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0 for line in lines):
@@ -99,6 +104,8 @@ def test_run_without_its_server_ends_with_a_checkpoint_and_goes_on_from_it(recip
     server.start()
     try:
         server.wait_ready(240)
+        for route in ("update_weights", "collective_rpc", "reset_prefix_cache", "v1/completions"):
+            assert requests.post(f"{url}/{route}", json={}, timeout=5).status_code == 401
         run = start(path, "--vllm_server_timeout", "3", "--vllm_server_retries", "1")
         wait_for_generation(run, url, tmp_path / "run", step=2)
         os.killpg(server.process.pid, signal.SIGKILL)

@@ -67,7 +67,8 @@ def networks():
             process.communicate()
 
 
-def test_weights_travel_between_two_networks(engine_folder, tmp_path, networks):
+def test_weights_travel_between_two_networks(engine_folder, tmp_path, networks, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")  # without one a server refuses to listen at such an address
     trainers, samplers = networks
     place = {"vllm_mode": "server", "vllm_server_host": SAMPLERS, "vllm_server_port": free_port()}
     rate = {"learning_rate": 1e-2, "lr_scheduler_type": "constant", "max_steps": 5}

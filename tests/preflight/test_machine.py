@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import namedtuple
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from bad_servers import reply, routes, says, serving
 
 from grpo_ext.preflight import machine
 from grpo_ext.preflight.findings import Findings
@@ -17,34 +16,26 @@ def flat(**settings):
     return load_recipe(None, {"model_name_or_path": "m", "output_dir": "out", **settings}).flat
 
 
-class Healthy(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200 if self.path == "/health/" else 404)
-        self.end_headers()
-
-    def log_message(self, *args):
-        pass
-
-
-@pytest.fixture
-def server():
-    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+VLLM = {"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": {"data": [{"id": "m"}]}}
 
 
 @pytest.mark.parametrize("by_url", [False, True])
-def test_a_server_that_answers_is_said_so(server, by_url):
-    base = f"http://127.0.0.1:{server}"
-    place = (
-        {"vllm_server_base_url": f"{base}/"}
-        if by_url
-        else {"vllm_server_host": "127.0.0.1", "vllm_server_port": server}
-    )
-    findings = Findings()
-    machine.check_server(flat(use_vllm=True, vllm_mode="server", **place), findings)
-    assert findings.sound and base in findings.figures["server"]
+def test_a_server_that_answers_is_said_so(by_url):
+    with serving(routes(VLLM)) as base:
+        port = int(base.rpartition(":")[2])
+        place = {"vllm_server_base_url": f"{base}/"} if by_url else {"vllm_server_port": port}
+        findings = Findings()
+        machine.check_server(flat(use_vllm=True, vllm_mode="server", **place), findings)
+    assert findings.sound and findings.figures["server"] == f"{base} answers: vLLM 0.31.0 with m"
+
+
+def test_what_is_not_vllm_is_a_problem():
+    for answer, words in ((says(reply(b"<html>")), "is not vLLM"), (says(b"220 ftp\x1b\r\n"), "does not speak HTTP")):
+        with serving(answer) as base:
+            findings = Findings()
+            machine.check_server(flat(use_vllm=True, vllm_mode="server", vllm_server_base_url=base), findings)
+        problem = findings.problems[0]
+        assert words in problem.message and problem.message.isprintable() and problem.key == "vllm_server_base_url"
 
 
 def test_no_server_is_asked_for_where_none_is_used():

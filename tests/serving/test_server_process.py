@@ -19,6 +19,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
+        self.wfile.write(b'{"version": "0.31.0", "data": [{"id": "m"}]}')
 child = subprocess.Popen(["sleep", "300"])
 print("child", child.pid, flush=True)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()

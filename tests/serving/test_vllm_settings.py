@@ -7,6 +7,8 @@ import pytest
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.vllm import of_recipe
+from grpo_ext.vllm.http import KEY
+from grpo_ext.vllm.of_recipe import check_reach
 from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_words, vllm_dtype
 
 SMALL = TextModel(num_hidden_layers=2, kv_heads=2, head_size=32, longest=512, dtype="float32")
@@ -56,7 +58,7 @@ def test_server_on_a_cpu():
     given = flags(SMALL, use_cpu=True, bf16=False, vllm_server_port=8123, vllm_max_model_length=256)
     assert given["dtype"] == "float32" and "enforce-eager" in given
     assert int(given["kv-cache-memory-bytes"]) == 64 * MIB
-    assert (given["host"], given["port"], given["max-model-len"]) == ("0.0.0.0", "8123", "256")
+    assert (given["host"], given["port"], given["max-model-len"]) == ("127.0.0.1", "8123", "256")
     assert given["logprobs-mode"] == "processed_logprobs"
     assert given["weight-transfer-config"] == '{"backend": "gloo"}'
 
@@ -94,3 +96,38 @@ def test_server_that_is_given_adapters():
     assert (given["enable-lora"], given["max-loras"], given["max-lora-rank"]) == ("", "1", "64")
     assert "weight-transfer-config" not in given
     assert "enable-lora" not in flags(SMALL, use_cpu=True, use_peft=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.0.0.2"])
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_a_server_of_this_machine_needs_no_key(host, key, monkeypatch):
+    monkeypatch.setenv(KEY, key) if key else monkeypatch.delenv(KEY, raising=False)
+    check_reach(f"http://[{host}]:8000" if ":" in host else f"http://{host}:8000")
+    assert flags(None, vllm_server_port=8123).get("middleware") == ("grpo_ext.vllm.guard.Guard" if key else None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.9", "node2", "localhost.example.org", "[::]"])
+def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
+    recipe = load_recipe(None, {**SERVER, "vllm_server_base_url": f"http://{host}:8000"})
+    monkeypatch.setattr(of_recipe, "gpu_is_there", lambda: True)
+    monkeypatch.delenv(KEY, raising=False)
+    with pytest.raises(ValueError, match=rf"set {KEY} .* or write vllm_server_host: 127.0.0.1"):
+        of_recipe.server_of(recipe)
+    monkeypatch.setenv(KEY, "secret")
+    server = of_recipe.server_of(recipe)
+    assert (
+        "will listen at" in caplog.text and "secret" not in " ".join(server.words) and "--middleware" in server.words
+    )
+    assert server.environment[KEY] == "secret"
+
+
+def test_dry_run_does_not_ask_the_network(tmp_path, capsys, monkeypatch):
+    """Not even where it may: the config of a model that is not here is asked for by its name."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", lambda *_, **__: pytest.fail("it asked"))
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "model_name_or_path: nobody/nothing\nuse_vllm: true\nvllm_mode: server\nuse_cpu: true\nbf16: false\n"
+    )
+    assert main(["serve", "--config", str(recipe), "--dry_run"]) == 2
+    assert "`hf download nobody/nothing config.json`" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import clipped, register_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
-from grpo_ext.samplers.base import Synchronous
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
@@ -314,7 +314,7 @@ class SeparateSampler(GRPOTrainer):
         return ids, [row.tolist() for row in recorder.rows(ids)[1]]
 
 
-class WatchedSampler(Synchronous):
+class WatchedSampler(Sampler):
     """The same as a sampler of ours: another engine, which tells its log-probs and not what it kept."""
 
     name, separate = "separate", True

@@ -12,13 +12,13 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.samplers.base import Synchronous
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.step.records import Generation
 
 ROWS = 64
 
 
-class NoisySampler(Synchronous):
+class NoisySampler(Sampler):
     """Another engine: its log-probs are the model's but for noise, a ratio of mean 1 a token."""
 
     name, separate = "noisy", True

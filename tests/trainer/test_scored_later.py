@@ -16,7 +16,7 @@ from scripted_groups import GROUP, train
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.watch import Recorder
-from grpo_ext.samplers.base import Synchronous
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
@@ -44,7 +44,7 @@ def even(completion_ids, **kwargs):
     return [float(sum(ids) % 2) for ids in completion_ids]
 
 
-class TellsNothing(Synchronous):
+class TellsNothing(Sampler):
     """transformers' sampling on the policy itself, of which it is not known what truncation kept."""
 
     name = "tells nothing"

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
-from grpo_ext.samplers.base import Synchronous
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.seams.generate import watching
 from grpo_ext.seams.trl import complete, sample_at
 from grpo_ext.step.records import Generation
@@ -121,7 +121,7 @@ def test_a_resumed_run_finds_its_temperature_again(tiny_folder, tmp_path):
     assert all(torch.equal(p, weights[name]) for name, p in whole.model.named_parameters())
 
 
-class OtherEngine(Synchronous):
+class OtherEngine(Sampler):
     """Draws as vLLM is used: another engine, which is told its temperature at each call."""
 
     name, separate = "other", True

@@ -1,0 +1,161 @@
+"""Requests to a server that may be anything: each answer ends in time, fits into memory, and is one that vLLM would give.
+
+A `Line` stands in place of the `requests.Session` of TRL's client, which bounds the time of one read from the socket alone: a
+server that drips never takes that long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json as jsons
+import os
+import secrets
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from threading import Timer
+from typing import Annotated, Any
+from urllib.parse import urlencode, urlsplit
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+KEY = "VLLM_API_KEY"  # the environment variable with the key that trainers and server share; vLLM's own
+NONCE, PROOF = "x-grpo-ext-nonce", "x-grpo-ext-proof"
+PROBE_SECONDS = 5.0  # that a healthy server may take to say so
+MOST_BYTES = 16 * 2**20  # of any answer but a generation
+
+
+def shape(**fields: Any) -> Any:
+    """A JSON object with at least these fields."""
+    return TypedDict("Shape", fields)  # type: ignore[operator]
+
+
+MODEL = shape(dtype=str, logprobs_mode=str, max_model_len=int)
+TRANSFER, LORA = shape(backend=str) | None, shape(max_lora_rank=int) | None
+SHAPES = {
+    "/version": shape(version=str),
+    "/v1/models": shape(data=Annotated[list[shape(id=str)], Field(min_length=1)]),  # type: ignore[misc]
+    "/server_info": shape(vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)),
+    "/get_world_size": shape(world_size=Annotated[int, Field(ge=1, le=2**16)]),
+    "/weight_info": shape(weight_version=str | None),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said, with what TRL reads of a `requests.Response`."""
+
+    path: str
+    status_code: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """Its beginning, without what could steer a terminal."""
+        return "".join(c if c.isprintable() else " " for c in self.body[:300].decode("utf-8", errors="replace"))
+
+    def json(self) -> Any:
+        """The object that it is; `ConnectionError` where vLLM would not answer so."""
+        kind = next((kind for path, kind in SHAPES.items() if self.path.endswith(path)), dict[str, Any])
+        try:
+            return TypeAdapter(kind).validate_json(self.body)
+        except ValidationError as error:
+            wrong = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, (self.path, *wrong["loc"])))
+            raise ConnectionError(f"what answers is not vLLM: {where}: {wrong['msg'][:100]}") from None
+
+
+class Line:
+    """The way to servers, which keeps nothing open and follows no redirection.
+
+    Args:
+        seconds: that an answer may take as a whole.
+        key: sent along, and the server must prove that it has it, too; `None`: that of the environment.
+        most: bytes that an answer may have.
+
+    Raises:
+        ConnectionError: from all requests, with one line, where no whole answer came.
+    """
+
+    def __init__(self, seconds: float, key: str | None = None, most: int = MOST_BYTES):
+        self.seconds, self.key, self.most = seconds, key or os.environ.get(KEY), most
+
+    def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:
+        return self._ask("GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds)
+
+    def post(self, url: str, json: Any = None) -> Answer:
+        return self._ask("POST", url, b"" if json is None else jsons.dumps(json).encode(), self.seconds)
+
+    def _ask(self, method: str, url: str, body: bytes | None, seconds: float) -> Answer:
+        place, nonce, end = urlsplit(url), secrets.token_hex(16), time.monotonic() + seconds
+        headers = {"Content-Type": "application/json", NONCE: nonce}
+        if self.key and not place.path.endswith("/health"):  # which is asked first, and shows who has the key
+            headers["Authorization"] = f"Bearer {self.key}"
+        where = place.netloc.rpartition("@")[2]
+        kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
+        try:
+            line = kind(place.hostname or "", place.port, timeout=min(seconds, PROBE_SECONDS))
+            line.connect()
+            line.sock.settimeout(None)
+            ending = Timer(end - time.monotonic(), _hang_up, [line.sock])
+            ending.start()
+            try:
+                line.request(method, url.removeprefix(f"{place.scheme}://{place.netloc}") or "/", body, headers)
+                answer = line.getresponse()
+                said = Answer(place.path, answer.status, self._read(answer))
+                if time.monotonic() >= end:  # an answer without a length ends where we hang up
+                    raise TimeoutError
+            finally:
+                ending.cancel()
+                line.close()
+        except (OSError, HTTPException, ValueError) as error:
+            garbled = isinstance(error, HTTPException) and not isinstance(error, OSError)
+            cause = "what answers does not speak HTTP" if garbled else str(error)  # whose bytes are not shown
+            if isinstance(error, TimeoutError) or time.monotonic() >= end:
+                cause = f"no whole answer within {seconds:g} s"
+            raise ConnectionError(f"{where}: {cause}") from None
+        if self.key and not hmac.compare_digest(answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)):
+            raise ConnectionError(
+                f"{where}: what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
+            )
+        return said
+
+    def _read(self, answer: Any) -> bytes:
+        pieces, size = [], 0
+        while (piece := answer.read(2**20)) and (size := size + len(piece)) <= self.most:
+            pieces.append(piece)
+        if piece:
+            raise OSError(f"an answer of more than {self.most:,} bytes")
+        if answer.length:
+            raise OSError("the answer ended early")
+        return b"".join(pieces)
+
+
+def _hang_up(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)  # whoever reads from it or writes to it goes on at once
+
+
+def proof(key: str, nonce: str) -> bytes:
+    """What only those can say of a nonce who have the key."""
+    return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest().encode()
+
+
+def who_answers(line: Line, base: str) -> str:
+    """The version of the vLLM at `base` and the model that it serves, as "0.31.0 with NAME".
+
+    Raises:
+        ConnectionError: if it is not healthy, something else, or wants another key.
+    """
+    found = []
+    for path in ("/health", "/version", "/v1/models"):
+        answer = line.get(base + path, timeout=min(line.seconds, PROBE_SECONDS))
+        if answer.status_code != 200:
+            hint = f": set {KEY} as where the server was started" if answer.status_code == 401 else ""
+            raise ConnectionError(f"{path} answers with status {answer.status_code}{hint}")
+        found.append(answer)
+    return f"{found[1].json()['version']} with {found[2].json()['data'][0]['id']}"

@@ -1,0 +1,73 @@
+"""Servers that are not vLLM, or no longer well: real sockets at 127.0.0.1, whose every answer a function sends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def serving(answer):
+    """`answer(connection, path, headers, body)` sends what it likes, in a thread for each request; yields the base URL."""
+    ended = threading.Event()
+
+    def serve(connection):
+        with connection, suppress(OSError), connection.makefile("rb") as reader:
+            path = reader.readline().split()[1].decode()
+            headers = {}
+            while line := reader.readline().strip():
+                name, _, value = line.decode().partition(": ")
+                headers[name.lower()] = value
+            answer(connection, path, headers, reader.read(int(headers.get("content-length", 0))))
+
+    def accept(listener):
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                connection = listener.accept()[0]
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join()
+
+
+def reply(body, status=200, headers=()):
+    """The bytes of an answer; an object becomes JSON."""
+    if not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    lines = [f"HTTP/1.1 {status} word", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def says(*pieces, pause=0.0, for_ever=False):
+    """An `answer` that sends these pieces of bytes, the last again and again if `for_ever`, whatever it is asked."""
+    gap = threading.Event()
+
+    def answer(connection, *_):
+        for piece in pieces:
+            connection.sendall(piece)
+        while for_ever:
+            gap.wait(pause)
+            connection.sendall(pieces[-1])
+
+    return answer
+
+
+def routes(table, otherwise=None):
+    """An `answer` by path: objects of JSON, or functions of the request's own object; 404 for the rest."""
+
+    def answer(connection, path, headers, body):
+        found = table.get(path.partition("?")[0], otherwise)
+        if callable(found):
+            found = found(json.loads(body) if body else None)
+        connection.sendall(reply({}, 404) if found is None else reply(found))
+
+    return answer
