@@ -14,6 +14,7 @@ from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
+from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.sources import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler
@@ -29,7 +30,7 @@ from grpo_ext.step.judge import outcome_index
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.door import Door, check_prompt, columns_of, rewards_of
 from grpo_ext.trainer.evaluation import outcome_of
-from grpo_ext.trainer.judging import Deferring, Judge
+from grpo_ext.trainer.judging import Judge
 from grpo_ext.trainer.leaving import Leaving
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.old_and_reference import OldAndReference
@@ -78,7 +79,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # which TRL drops
     if columns and trainer.rollout_func is None:
-        check_columns([r.guard.reward if isinstance(r, Deferring) else r for r in trainer.reward_funcs], columns)
+        check_columns([r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns)
     for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
         check_prompt(rows)
     schedule = settings.schedule_of(args)
