@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from grpo_ext.common.modules import load_file
+from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import loss_names
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
@@ -67,6 +68,8 @@ def reference(v: Values, _: int) -> Iterator[Problem]:
     if v["sync_ref_model"] and v["use_peft"]:
         words = "and with use_peft the reference is the model without its adapter: take one of the two out."
         yield Problem(f"sync_ref_model needs a reference model, {words}", "sync_ref_model")
+    if v["beta"] and (why := REFUSED.get((v["kl_estimator"], v["use_bias_correction_kl"]))):
+        yield Problem(f"kl_estimator: {why}.", "kl_estimator")
 
 
 def entropy(v: Values, _: int) -> Iterator[Problem]:

@@ -111,6 +111,8 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("curriculum: adaptiv\n", "none, easy_to_hard, adaptive, easy_pool; got 'adaptiv'. Did you mean 'adaptive'?"),
         ("vllm_server_port: 70000\n", "vllm_server_port must be at least 1 and at most 65535, got 70000"),
         ("kl_estimator: k1\nloss_normalization: micro_batch\n", "kl_estimator: k1 needs loss_normalization: step"),
+        ("beta: 0.1\nkl_estimator: k2\n", "recipe.yaml:3: kl_estimator: k2 times the importance ratio"),
+        ("preset: grpo_paper\nkl_estimator: k1\n", "write use_bias_correction_kl: true, or kl_estimator: k2 or k3"),
         (
             "std_estimator: population\nmulti_objective_aggregation: normalize_then_sum\n",
             "needs multi_objective_aggregation",
