@@ -163,6 +163,17 @@ def vespo_stats(x: LossInputs) -> dict[str, Stat]:
     return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask)}
 
 
+def ratios_move(accumulation: int, steps_per_generation: int, num_iterations: int) -> bool:
+    """Whether a generation is trained on in several optimizer steps, so that ratios differ from 1 and need old log-probs.
+
+    Args:
+        accumulation: micro-batches of an optimizer step.
+        steps_per_generation: micro-batches that a generation is cut into.
+        num_iterations: how often it is trained on.
+    """
+    return accumulation % (steps_per_generation * num_iterations) != 0
+
+
 def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
     """w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
     log_ratio = logps - old_logps

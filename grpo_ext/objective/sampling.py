@@ -41,6 +41,11 @@ MASKING: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("bad_words_ids", "bad_words", "begin_suppress_tokens"), ([],)),
 }
 
+UNTOLD_KEPT_SETS = (
+    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not tell "
+    "them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
+)
+
 
 @dataclass(frozen=True)
 class SamplingParams:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from grpo_ext.common.modules import load_file
 from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import loss_names
+from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
@@ -60,6 +61,20 @@ def normalization(v: Values, _: int) -> Iterator[Problem]:
             if own[key]:
                 needed = "multi_objective_aggregation: sum_then_normalize, where a completion has one reward."
                 yield Problem(f"{key}: {v[key]} needs {needed}", key)
+
+
+def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
+    """Notes on a clip range that no ratio can leave."""
+    batch = batch_of(v, num_processes)
+    keys = [key for key in ("epsilon_high", "delta") if v[key] is not None and v["loss_type"] != "cispo"]
+    if batch.moves_on or not keys:
+        return
+    step = batch.gradient_accumulation_steps
+    words = "clips nothing where each generation is trained on in one optimizer step, whose ratios are 1"
+    yield from (Problem(f"{key} {words}: write steps_per_generation: {2 * step}, say.", key) for key in keys)
+    if v["preset"] == "dapo_paper":
+        paper = f"DAPO takes 16 steps (section 4.1): write steps_per_generation: {16 * step}"
+        yield Problem(f"dapo_paper: epsilon_high {words}. {paper}.", "preset")
 
 
 def reference(v: Values, _: int) -> Iterator[Problem]:

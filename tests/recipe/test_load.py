@@ -196,6 +196,16 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
     assert str(notes[1]).endswith("recipe.yaml:3: lora_r does nothing without use_peft: true.")
 
 
+def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
+    text = "model_name_or_path: m\npreset: dapo_paper\ngradient_accumulation_steps: 4\nnum_generations: 8\n"
+    (note,) = load_recipe(write(tmp_path, text)).notes
+    assert str(note).endswith("write steps_per_generation: 64.") and "recipe.yaml:2: dapo_paper" in str(note)
+    assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
+    (note,) = load_recipe(None, {**MODEL, "delta": 3.0}).notes
+    assert "delta clips nothing" in str(note)
+    assert not load_recipe(None, {**MODEL, "delta": 3.0, "num_iterations": 2}).notes
+
+
 def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
     path = write(tmp_path, "model_name_or_path: m\ndataset_name: d\ndataset_test_split: x\neval_strategy: steps\n")
     with pytest.raises(RecipeError) as error:
