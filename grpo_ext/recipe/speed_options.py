@@ -53,7 +53,9 @@ def speed_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
             if asked and v[needed] != value:
                 yield Problem(f"{what} needs {needed}: {str(value).lower()}.", key)
     if v["pad_to_multiple_of"] and v["loss_normalization"] == "step":
-        words = "pads nothing, since rows are cut to their longest: take it out, or write loss_normalization: micro_batch."
+        words = (
+            "pads nothing, since rows are cut to their longest: take it out, or write loss_normalization: micro_batch."
+        )
         yield Problem(f"pad_to_multiple_of {words}", "pad_to_multiple_of")
     if v[cut] and (v["top_entropy_quantile"] or 1.0) < 1.0:
         words = f"is taken over a micro-batch, which {cut} would cut: take one of the two out."

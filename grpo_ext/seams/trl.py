@@ -166,10 +166,10 @@ def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
 def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
     """TRL's own generation and rewards, for images, tools and environments.
 
-    Log-probs of another engine's completions and of the reference are left to us. TRL still scores old log-probs where a
-    generation is trained on in several steps; ours replace them.
+    Log-probs of the policy that sampled and of the reference are left to us: TRL takes a generation for one of a single use.
     """
-    with replaced(trainer, vllm_importance_sampling_correction=False, beta=0.0):
+    single = replaced(trainer.args, steps_per_generation=1), replaced(trainer, num_iterations=1)
+    with single[0], single[1], replaced(trainer, vllm_importance_sampling_correction=False, beta=0.0):
         return GRPOTrainer._generate_and_score_completions(trainer, rows)
 
 
