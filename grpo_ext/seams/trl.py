@@ -104,6 +104,12 @@ def calculate_rewards(
     return trainer._calculate_rewards(rows, prompts, completions, ids)
 
 
+def drop_reward_logs(trainer: Any) -> None:
+    """Forget what rewards have logged since the last generation."""
+    trainer._pending_extra_logs.clear()
+    trainer._pending_metrics.clear()
+
+
 def keep_completions(
     trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor
 ) -> None:
@@ -117,11 +123,10 @@ def keep_completions(
     for column in sorted(set(gather_object(list(trainer._pending_extra_logs)))):
         values = trainer._pending_extra_logs.get(column, [None] * len(prompts))
         logs["extra"][column].extend(gather_object(values))
-    trainer._pending_extra_logs.clear()
     for name in sorted(set(gather_object(list(trainer._pending_metrics)))):
         noted = gather_object(trainer._pending_metrics.get(name, []))
         metrics_of(trainer)[name].append(float(torch.tensor(noted, dtype=torch.float32).mean()))
-    trainer._pending_metrics.clear()
+    drop_reward_logs(trainer)
 
 
 @contextmanager

@@ -163,7 +163,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def evaluate(
         self,
-        eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None = None,
+        eval_dataset: str | Dataset | IterableDataset | dict[str, Dataset] | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:

@@ -87,3 +87,8 @@ def test_several_updates_and_a_reference(tiny_folder, tmp_path, settings, monkey
         pytest.approx(0.0, abs=1e-6),
         pytest.approx(0.05, abs=0.049),
     ]
+
+
+def test_an_evaluation_by_generate_is_refused(tiny_folder, tmp_path):
+    with pytest.raises(ValueError, match="knows nothing of a model that reads images"):
+        run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path, eval_temperature=0.0)
