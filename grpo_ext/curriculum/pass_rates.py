@@ -116,11 +116,6 @@ class PassRates:
         bins = np.digitize(rates, [1e-9, 0.25, 0.5, 0.75, 1 - 1e-9])
         return {name: float((bins == i).mean()) for i, name in enumerate(HISTOGRAM)}
 
-    def counts(self) -> list[PassCount]:
-        """What is known, for `write_pass_rates`."""
-        known = ((key, float(self.right[i]), float(self.samples[i])) for key, i in self.numbers.items())
-        return [PassCount(key, right, samples) for key, right, samples in known if samples]
-
     def state_dict(self) -> dict[str, list[float]]:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}
 

@@ -21,7 +21,6 @@ from torch.utils.data import Sampler
 
 from grpo_ext.curriculum.pass_rates import PassRates
 
-CURRICULA = ("none", "easy_to_hard", "adaptive", "easy_pool")
 _STREAM, _FURTHER = 2, 3  # keep these draws apart from others with the same seed
 
 
@@ -30,7 +29,7 @@ class Curriculum:
     """How likely each prompt is to be drawn.
 
     Args:
-        kind: one of `CURRICULA`.
+        kind: "none", "easy_to_hard", "adaptive" or "easy_pool".
         num_generations: G, completions a prompt.
         rates: what is known of each prompt, the first `rows` entries those of the data set; `None` for "none" alone.
         difficulty: (rows,), larger is harder; for "easy_to_hard".

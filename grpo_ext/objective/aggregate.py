@@ -51,21 +51,6 @@ class Stat:
     kind: str = "mean"
 
 
-def denominator(aggregation: str, counts: StepCounts, max_completion_length: int) -> float:
-    """What the sum over the step is divided by; at least 1, so that a step without tokens has loss 0.
-
-    Raises:
-        ValueError: for an aggregation that is none of `AGGREGATIONS`.
-    """
-    if aggregation in ("sequence_mean", "sequence_sum"):
-        return max(counts.sequences, 1.0)
-    if aggregation == "token_mean":
-        return max(counts.tokens, 1.0)
-    if aggregation == "constant":
-        return max(counts.sequences, 1.0) * max_completion_length
-    raise ValueError(f"aggregation is {aggregation!r}: write one of {', '.join(AGGREGATIONS)}.")
-
-
 def aggregate(
     per_token: torch.Tensor, mask: torch.Tensor, aggregation: str, counts: StepCounts, max_completion_length: int
 ) -> torch.Tensor:
@@ -79,9 +64,10 @@ def aggregate(
         max_completion_length: in tokens; only "constant" reads it.
 
     Returns:
-        A scalar; summed over the micro-batches and ranks of the step it is the step's loss.
+        A scalar; summed over the micro-batches and ranks of the step it is the step's loss, 0 for one without tokens.
     """
     sums = (per_token * mask).sum(-1)  # (B,)
     if aggregation == "sequence_mean":
         sums = sums / mask.sum(-1).clamp(min=1.0)
-    return sums.sum() / denominator(aggregation, counts, max_completion_length)
+    divisor = max(counts.tokens if aggregation == "token_mean" else counts.sequences, 1.0)
+    return sums.sum() / (divisor * (max_completion_length if aggregation == "constant" else 1))

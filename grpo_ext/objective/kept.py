@@ -80,11 +80,8 @@ class KeptSet:
 
 def _pack(mask: torch.Tensor) -> torch.Tensor:
     width = -(-mask.size(-1) // 8)
-    padded = torch.nn.functional.pad(mask, (0, 8 * width - mask.size(-1))).view(-1, width, 8)
-    packed = torch.zeros(padded.shape[:2], dtype=torch.uint8, device=mask.device)
-    for bit in range(8):
-        packed |= padded[..., bit].to(torch.uint8) << bit
-    return packed
+    padded = torch.nn.functional.pad(mask, (0, 8 * width - mask.size(-1))).view(-1, width, 8).to(torch.uint8)
+    return (padded << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(-1, dtype=torch.uint8)
 
 
 def _unpack(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:

@@ -64,17 +64,14 @@ def normalization(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Notes on a clip range that no ratio can leave."""
-    batch = batch_of(v, num_processes)
-    keys = [key for key in ("epsilon_high", "delta") if v[key] is not None and v["loss_type"] != "cispo"]
-    if batch.moves_on or not keys:
-        return
-    step = batch.gradient_accumulation_steps
-    words = "clips nothing where each generation is trained on in one optimizer step, whose ratios are 1"
-    yield from (Problem(f"{key} {words}: write steps_per_generation: {2 * step}, say.", key) for key in keys)
-    if v["preset"] == "dapo_paper":
-        paper = f"DAPO takes 16 steps (section 4.1): write steps_per_generation: {16 * step}"
-        yield Problem(f"dapo_paper: epsilon_high {words}. {paper}.", "preset")
+    """Notes on a clip range that no ratio can leave; a preset's are told under its name."""
+    batch, key = batch_of(v, num_processes), "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
+    if not batch.moves_on and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
+        yield Problem(
+            "epsilon_high clips nothing where each generation is trained on in one optimizer step, whose ratios are 1: write "
+            f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps, as in DAPO (section 4.1).",
+            key,
+        )
 
 
 def reference(v: Values, _: int) -> Iterator[Problem]:

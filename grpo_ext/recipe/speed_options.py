@@ -52,7 +52,7 @@ def speed_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         for needed, value in (("loss_normalization", "step"), ("length_batching", True)):
             if asked and v[needed] != value:
                 yield Problem(f"{what} needs {needed}: {str(value).lower()}.", key)
-    if v["pad_to_multiple_of"] and v["loss_normalization"] == "step":
+    if v["pad_to_multiple_of"] not in (None, "auto") and v["loss_normalization"] == "step":
         words = (
             "pads nothing, since rows are cut to their longest: take it out, or write loss_normalization: micro_batch."
         )

@@ -8,12 +8,12 @@ from typing import Any
 
 from accelerate.utils import gather_object
 from torch import nn
-from transformers import ProcessorMixin
 
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, outcome_figures, summarize
 from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.samples import none_if_nan
+from grpo_ext.trainer.settings import trl_generates
 
 
 def decoding_of(args: Any) -> Decoding | None:
@@ -30,18 +30,11 @@ def decoding_of(args: Any) -> Decoding | None:
 
 
 def check_decoding(trainer: Any) -> None:
-    """Refuse an `eval_temperature` where the policy does not complete prompts by `generate` from text alone."""
-    others = {
-        "rollout_func": trainer.rollout_func is not None,
-        "tools": bool(trainer.tools),
-        "environments": trainer.environment_factories is not None,
-        "a model that reads images": isinstance(trainer.processing_class, ProcessorMixin),
-    }
-    found = [name for name, there in others.items() if there]
-    if trainer.eval_decoding is not None and found:
+    """Refuse an `eval_temperature` where completions are not `generate`'s of text alone."""
+    if trainer.eval_decoding is not None and (trainer.rollout_func is not None or trl_generates(trainer)):
         raise ValueError(
-            f"eval_temperature decodes with the model's own generate, which knows nothing of {found[0]}: leave it out, and TRL "
-            "evaluates as it trains."
+            "eval_temperature decodes with the model's own generate, which knows nothing of rollout_func, tools, environments "
+            "and images: leave it out, and TRL evaluates as it trains."
         )
 
 
@@ -62,10 +55,9 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
-        named = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
-        if datasets not in named:
-            raise ValueError(f"There is no held-out data set {datasets!r}: write one of {', '.join(named) or 'none'}.")
-        datasets = named[datasets]
+        named, name = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}, datasets
+        if (datasets := named.get(name)) is None:
+            raise ValueError(f"There is no held-out data set {name!r}: write one of {', '.join(named) or 'none'}.")
     if datasets is None:
         raise ValueError("There is nothing to evaluate on: pass an eval_dataset.")
     if isinstance(datasets, dict):

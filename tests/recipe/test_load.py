@@ -199,11 +199,11 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
 def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
     text = "model_name_or_path: m\npreset: dapo_paper\ngradient_accumulation_steps: 4\nnum_generations: 8\n"
     (note,) = load_recipe(write(tmp_path, text)).notes
-    assert str(note).endswith("write steps_per_generation: 64.") and "recipe.yaml:2: dapo_paper" in str(note)
+    assert "recipe.yaml:2: epsilon_high clips nothing" in str(note) and "write steps_per_generation: 64" in str(note)
     assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
-    (note,) = load_recipe(None, {**MODEL, "delta": 3.0}).notes
-    assert "delta clips nothing" in str(note)
-    assert not load_recipe(None, {**MODEL, "delta": 3.0, "num_iterations": 2}).notes
+    (note,) = load_recipe(None, {**MODEL, "epsilon_high": 0.3}).notes
+    assert "write steps_per_generation: 16" in str(note)
+    assert not load_recipe(None, {**MODEL, "epsilon_high": 0.3, "num_iterations": 2}).notes
 
 
 def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
