@@ -14,7 +14,10 @@ from grpo_ext.cli.main import main, make_parser
 from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
 
-PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+PAGES = [
+    REPO / "README.md",
+    *(page for folder in ("docs", "docs/how-to", "examples") for page in sorted((REPO / folder).glob("*.md"))),
+]
 RUN = ("check", "plan", "rewards", "explain")  # the others train, or load a model
 
 

@@ -24,22 +24,23 @@ EVAL_BATCH_SIZE = 256
 NUM_SAMPLES = 8
 
 
-def run_demo(demo: Demo, folder: Path, seed: int = 0) -> None:
+def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
     """Run all stages that are not done yet, and print the report.
 
     Args:
         folder: of everything that the demo writes.
         seed: of the model, the demonstrations and both trainings.
+        max_steps: of each training; `None`: as many as the recipes say.
 
     Raises:
         RuntimeError: if a training command fails.
     """
     recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
     warm, trained = folder / "warm_start", folder / "grpo"
-    sft_words = words(
-        model_name_or_path=folder / "model", dataset_name=folder / "demonstrations.jsonl", output_dir=warm, seed=seed
-    )
-    train_words = words(model_name_or_path=warm, output_dir=trained, seed=seed)
+    both: dict[str, Any] = {"seed": seed} if max_steps is None else {"seed": seed, "max_steps": max_steps}
+    demonstrations = folder / "demonstrations.jsonl"
+    sft_words = words(model_name_or_path=folder / "model", dataset_name=demonstrations, output_dir=warm, **both)
+    train_words = words(model_name_or_path=warm, output_dir=trained, **both)
     recipe = load_recipe(recipe_path, train_words)
     sft = load_sft_recipe(sft_path, sft_words)
     stages = Stages(folder, total=5)

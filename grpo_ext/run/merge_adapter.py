@@ -106,7 +106,7 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
         at = f" at revision {revision}" if revision not in (None, "main") else ""
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"the base model {name}{at} is not to be had from here ({first[:160]}). base_model_name_or_path in "
+            f"the base model {name}{at} cannot be loaded here ({first[:160]}). base_model_name_or_path in "
             f"{folder / CONFIG} names it; a folder is looked for from where the command runs."
         ) from None
     return name, revision
