@@ -19,17 +19,11 @@ HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")
 
 @dataclass(frozen=True)
 class PassCount:
-    """Completions of one prompt.
+    """Completions of one prompt."""
 
-    Args:
-        prompt_id: as `prompt_id` makes it.
-        right: completions that solved it; fractions where counts decay.
-        samples: completions that were scored.
-    """
-
-    prompt_id: str
-    right: float
-    samples: float
+    prompt_id: str  # as `prompt_id` makes it
+    right: float  # completions that solved it; fractions where counts decay
+    samples: float  # completions that were scored
 
 
 def prompt_id(prompt: Any) -> str:

@@ -111,7 +111,7 @@ class PromptSampler(Sampler):
     def _fixed_order(self) -> list[int] | None:
         """The epoch's order where it is known at its start."""
         if self.curriculum.kind == "easy_to_hard":
-            return self._easy_to_hard()
+            return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
         if self.curriculum.kind != "none":
             return None
         if not self.shuffle:
@@ -120,9 +120,6 @@ class PromptSampler(Sampler):
         for _ in range(self.epoch):  # TRL draws an epoch after the other from one generator
             torch.randperm(self.rows, generator=generator)
         return torch.randperm(self.rows, generator=generator).tolist()
-
-    def _easy_to_hard(self) -> list[int]:
-        return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
 
     def _generation(self, number: int, fixed: list[int] | None) -> list[int]:
         """The prompts of the epoch's generation `number`."""
@@ -151,7 +148,7 @@ class PromptSampler(Sampler):
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         if self.curriculum.kind == "easy_to_hard":  # what has been reached
             reached = [index for generation in self.drawn for index in generation]
-            return rng.choice(reached or self._easy_to_hard()[: self.prompts], num).tolist()
+            return rng.choice(reached or (self._fixed_order() or [])[: self.prompts], num).tolist()
         return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:

@@ -27,15 +27,10 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 
 @dataclass(frozen=True)
 class StepCounts:
-    """What an optimizer step holds, over all its micro-batches and ranks.
+    """What an optimizer step holds, over all its micro-batches and ranks."""
 
-    Args:
-        sequences: completions that count: not those that were masked for being truncated; empty ones count.
-        tokens: completion tokens that take part in the loss.
-    """
-
-    sequences: float
-    tokens: float
+    sequences: float  # completions that count: not those that were masked for being truncated; empty ones count
+    tokens: float  # completion tokens that take part in the loss
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,14 @@
 """Estimators of KL(policy || reference), one value a token, and what each trains.
 
-With p the policy, r = p_ref(token) / p(token), and tokens drawn from p (J. Schulman, "Approximating KL Divergence", 2020,
-http://joschu.net/blog/kl-approx.html):
+With r = p_ref(token) / p(token), J. Schulman, "Approximating KL Divergence" (2020), http://joschu.net/blog/kl-approx.html:
 
-| | estimate | its mean | gradient it trains with | the same times p / p_old |
-|---|---|---|---|---|
-| k1 | - log r | KL(p, p_ref) | none: its mean is 0, so it is refused | of KL(p, p_ref) |
-| k2 | (log r)^2 / 2 | not the KL | of KL(p, p_ref) | of the mean of (log r)^2 / 2, so it is refused |
-| k3 | r - 1 - log r | KL(p, p_ref) | of KL(p_ref, p) | of KL(p, p_ref) |
+    k1 = - log r            unbiased; its gradient is 0 in the mean. Corrected: that of KL(p, p_ref)
+    k2 = (log r)^2 / 2      biased; its gradient is that of KL(p, p_ref). Corrected: of no KL
+    k3 = r - 1 - log r      unbiased; its gradient is that of KL(p_ref, p), in GRPO (arXiv 2402.03300, eq. 4). Corrected: of
+                            KL(p, p_ref)
 
-k3 as it stands is the one of GRPO (arXiv 2402.03300, eq. 4). The importance ratio (DeepSeek-V3.2, arXiv 2512.02556) makes
-tokens of an older policy p_old count as p's, and carries the gradient that the estimate lacks; without it, all of this holds
-where p_old is p.
+Corrected is times the importance ratio p / p_old (DeepSeek-V3.2, arXiv 2512.02556), which makes tokens of an older policy count
+as p's and carries the gradient that the estimate lacks. Without it, all of this holds where p_old is p.
 """
 
 from __future__ import annotations

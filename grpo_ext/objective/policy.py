@@ -163,15 +163,12 @@ def vespo_stats(x: LossInputs) -> dict[str, Stat]:
     return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask)}
 
 
-def ratios_move(accumulation: int, steps_per_generation: int, num_iterations: int) -> bool:
+def ratios_move(accumulation: int, passes: int) -> bool:
     """Whether a generation is trained on in several optimizer steps, so that ratios differ from 1 and need old log-probs.
 
-    Args:
-        accumulation: micro-batches of an optimizer step.
-        steps_per_generation: micro-batches that a generation is cut into.
-        num_iterations: how often it is trained on.
+    A step takes `accumulation` micro-batches, and a generation gives `passes` (steps_per_generation x num_iterations).
     """
-    return accumulation % (steps_per_generation * num_iterations) != 0
+    return accumulation % passes != 0
 
 
 def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
@@ -182,17 +179,18 @@ def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.T
     return log_ratio.exp()
 
 
-# One term under five names. luspo is meant for the sequence level, where its sum is the term times the completion's length;
-# bnpo is TRL's name and no paper's, and equals dapo, since the batch that it is a mean over is the optimizer step.
-@register_loss("luspo", aggregation="sequence_sum", needs_advantage=True)  # Length-Unbiased, arXiv 2602.05261
-@register_loss("dapo", aggregation="token_mean", needs_advantage=True)  # with eps_high above eps_low, arXiv 2503.14476
-@register_loss("dr_grpo", aggregation="constant", needs_advantage=True)  # Dr. GRPO, arXiv 2503.20783
+@register_loss("luspo", aggregation="sequence_sum", needs_advantage=True)
+@register_loss("dapo", aggregation="token_mean", needs_advantage=True)
+@register_loss("dr_grpo", aggregation="constant", needs_advantage=True)
 @register_loss("bnpo", aggregation="token_mean", needs_advantage=True)
-@register_loss("grpo", aggregation="sequence_mean", needs_advantage=True)  # DeepSeekMath, arXiv 2402.03300, eq. 3
+@register_loss("grpo", aggregation="sequence_mean", needs_advantage=True)
 def clipped(x: LossInputs) -> torch.Tensor:
     """-min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), PPO (arXiv 1707.06347, eq. 7).
 
-    With `delta` the first w is capped by it: two-sided clipping, INTELLECT-2 (arXiv 2505.07291).
+    With `delta` the first w is capped by it: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share this term:
+    `grpo`, DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo` (arXiv 2503.14476), with eps_high above
+    eps_low; `luspo`, Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261), at the sequence level, where its sum is
+    the term times the completion's length; `bnpo`, TRL's name with no paper, which equals `dapo`: its batch is the step.
     """
     o = x.options
     inside = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)

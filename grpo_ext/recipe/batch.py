@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_ext.objective.policy import ratios_move
 from grpo_ext.recipe.problems import Problem
 
 
@@ -53,11 +52,6 @@ class Batch:
     def passes(self) -> int:
         """Micro-batches that are trained on between two generations."""
         return self.slices * self.num_iterations
-
-    @property
-    def moves_on(self) -> bool:
-        """Whether the policy takes steps while it is trained on one generation."""
-        return ratios_move(self.gradient_accumulation_steps, self.slices, self.num_iterations)
 
     @property
     def completions_per_step(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from grpo_ext.objective.policy import ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.objective.schedule import FIELDS, resolve_schedule
 from grpo_ext.recipe.batch import batch_of
@@ -97,8 +98,8 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
         in_kwargs = bool(given) and any(key in given for key in named)
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
         return
-    corrected = v["use_vllm"] and v["vllm_importance_sampling_correction"]
-    with_old_pass = batch_of(v, num_processes).moves_on  # which notes what was kept
+    corrected, batch = v["use_vllm"] and v["vllm_importance_sampling_correction"], batch_of(v, num_processes)
+    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # which notes what was kept
     if params.truncated and not watched and v["beta"] and not (corrected or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from grpo_ext.common.modules import load_file
 from grpo_ext.objective.kl import REFUSED
-from grpo_ext.objective.policy import loss_names
+from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
@@ -66,7 +66,8 @@ def normalization(v: Values, _: int) -> Iterator[Problem]:
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
     """Notes on a clip range that no ratio can leave; a preset's are told under its name."""
     batch, key = batch_of(v, num_processes), "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
-    if not batch.moves_on and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
+    moves = ratios_move(batch.gradient_accumulation_steps, batch.passes)
+    if not moves and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
         yield Problem(
             "epsilon_high clips nothing where each generation is trained on in one optimizer step, whose ratios are 1: write "
             f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps, as in DAPO (section 4.1).",

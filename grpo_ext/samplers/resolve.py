@@ -34,7 +34,7 @@ def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
             "null, or logprob_policy: model."
         )
     corrects = sampler.separate and args.vllm_importance_sampling_correction
-    old_pass = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation, args.num_iterations)
+    old_pass = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
     if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
         raise ValueError(UNTOLD_KEPT_SETS)
     if (params.restricted or params.temperature != 1.0 or moves) and corrects and trainer.vllm_mode == "server":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -173,8 +174,9 @@ def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
 
     Log-probs of the policy that sampled and of the reference are left to us: TRL takes a generation for one of a single use.
     """
-    single = replaced(trainer.args, steps_per_generation=1), replaced(trainer, num_iterations=1)
-    with single[0], single[1], replaced(trainer, vllm_importance_sampling_correction=False, beta=0.0):
+    args = copy.copy(trainer.args)
+    args.steps_per_generation = 1
+    with replaced(trainer, args=args, num_iterations=1, vllm_importance_sampling_correction=False, beta=0.0):
         return GRPOTrainer._generate_and_score_completions(trainer, rows)
 
 

@@ -27,9 +27,6 @@ class LossSettings:
     Args:
         loss: policy term and aggregation of `loss_type`.
         options: constants of the policy term.
-        importance_sampling_level: "token" or "sequence".
-        beta: weight of the KL.
-        kl_estimator: "k1", "k2" or "k3".
         use_bias_correction_kl: whether the KL is multiplied by each token's importance ratio.
         advantage_normalizer: "all", or "useful" for counts of groups with signal alone.
         max_completion_length: in tokens; only the aggregation "constant" reads it.

@@ -67,7 +67,11 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     rows = list(datasets)
     samples = _decode_and_score(trainer, rows)
     trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
-    metrics = _figures(trainer, samples, prefix)
+    figures = summarize(samples, trainer.reward_func_names)
+    if samples and (outcome := outcome_of(trainer)) is not None:
+        figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
+    figures["length"] = figures["length"] or 0.0
+    metrics = {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(metrics)
     return metrics
@@ -137,14 +141,3 @@ def outcome_of(trainer: Any) -> str | None:
         )
     weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
     return name or max(rewards, key=lambda reward: weights[reward], default=None)
-
-
-def _figures(trainer: Any, samples: list[Sample], prefix: str) -> dict[str, float]:
-    figures: dict[str, float | None] = {}
-    outcome = outcome_of(trainer)
-    if samples:
-        figures = summarize(samples, list(samples[0].rewards))
-    if samples and outcome is not None:
-        figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
-    figures["length"] = figures.get("length") or 0.0
-    return {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}

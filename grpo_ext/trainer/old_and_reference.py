@@ -41,8 +41,8 @@ class OldAndReference:
     ):
         self.trainer, self.scorer, self.ranks, self.corrects = trainer, scorer, ranks, corrects
         self.sync_check, args = sync_check, trainer.args
-        batch = args.gradient_accumulation_steps, args.steps_per_generation, trainer.num_iterations
-        self.outlives = ratios_move(*batch)
+        passes = args.steps_per_generation * trainer.num_iterations
+        self.outlives = ratios_move(args.gradient_accumulation_steps, passes)
         self.finds_kept = scorer.params.truncated and not told
 
     def __call__(self, table: Scored) -> Scored:

@@ -230,7 +230,7 @@ def probe_of(trainer: Any) -> Probe:
     """Tries how rows may be laid out for a trainer's model."""
     exact = trainer.model.dtype == torch.float32 and trainer.accelerator.mixed_precision == "no"
     vocabulary = trainer.model.config.get_text_config().vocab_size
-    return Probe(run_model(trainer.accelerator), vocabulary, trainer.accelerator.device, exact)
+    return Probe(run_model(trainer.accelerator), vocabulary, trainer.accelerator.device, 1e-4 if exact else 0.1)
 
 
 def has_rotary_positions(model: Any) -> bool:

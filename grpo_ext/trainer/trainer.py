@@ -176,7 +176,7 @@ class GRPOExtTrainer(GRPOTrainer):
         if self.eval_decoding is not None:
             return evaluate_policy(self, eval_dataset, metric_key_prefix)
         self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]  # or a name
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         plain = super()._save_checkpoint
