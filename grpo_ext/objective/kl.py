@@ -18,16 +18,14 @@ import torch
 KL_ESTIMATORS = ("k1", "k2", "k3")
 # (estimator, whether it is corrected) that train something else than a KL: why, and what to write instead.
 REFUSED = {
-    (
-        "k1",
-        False,
-    ): "k1 without the importance ratio has a gradient of 0 in the mean, so that beta regularises nothing: write "
-    "use_bias_correction_kl: true, or kl_estimator: k2 or k3",
-    (
-        "k2",
-        True,
-    ): "k2 times the importance ratio does not have the gradient of a KL: write use_bias_correction_kl: false, or "
-    "kl_estimator: k3",
+    ("k1", False): (
+        "k1 without the importance ratio has a gradient of 0 in the mean, so that beta regularises nothing: write "
+        "use_bias_correction_kl: true, or kl_estimator: k2 or k3"
+    ),
+    ("k2", True): (
+        "k2 times the importance ratio does not have the gradient of a KL: write use_bias_correction_kl: false, or "
+        "kl_estimator: k3"
+    ),
 }
 
 
