@@ -141,12 +141,7 @@ def equal_prompts(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> tuple[
     Returns:
         (N,) the first row of each of the N distinct prompts, and (B,) the number of each row's prompt among them.
     """
-    keys = torch.where(prompt_mask.bool(), prompt_ids, -1).cpu()  # (B, P)
-    _, number = keys.unique(dim=0, return_inverse=True)  # (B,)
-    first = torch.full((int(number.max()) + 1,), len(number)).scatter_reduce(
-        0, number, torch.arange(len(number)), "amin"
-    )
-    order = first.argsort()  # as they come, which `unique` does not keep
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order))
-    return first[order].to(prompt_ids.device), rank[number].to(prompt_ids.device)
+    keys = [row.tobytes() for row in torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()]
+    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    first, of_row = [keys.index(key) for key in number], [number[key] for key in keys]
+    return torch.tensor(first, device=prompt_ids.device), torch.tensor(of_row, device=prompt_ids.device)

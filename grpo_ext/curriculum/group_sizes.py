@@ -41,17 +41,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What to expect of one group size.
+    """What to expect of one group size."""
 
-    Args:
-        num_generations: G.
-        with_signal: share of groups with signal.
-        extrapolated: whether G is above the samples a prompt.
-    """
-
-    num_generations: int
-    with_signal: Estimate
-    extrapolated: bool
+    num_generations: int  # G
+    with_signal: Estimate  # share of groups
+    extrapolated: bool  # whether G is above the samples a prompt
 
     @property
     def completions_per_useful_group(self) -> float:

@@ -19,19 +19,14 @@ HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")
 
 @dataclass(frozen=True)
 class PassCount:
-    """Completions of one prompt.
+    """Completions of one prompt."""
 
-    Args:
-        prompt_id: as `prompt_id` makes it.
-        right: completions that solved it; fractions where counts decay.
-        samples: completions that were scored.
-        alike: for each reward that was given, how many have it; `None`: there is one for right and one for wrong.
-    """
-
-    prompt_id: str
-    right: float
-    samples: float
-    alike: tuple[int, ...] | None = None
+    prompt_id: str  # as `prompt_id` makes it
+    right: float  # completions that solved it; fractions where counts decay
+    samples: float  # completions that were scored
+    alike: tuple[int, ...] | None = (
+        None  # for each reward given, how many have it; `None`: one for right, one for wrong
+    )
 
 
 def prompt_id(prompt: Any) -> str:
@@ -118,11 +113,6 @@ class PassRates:
         rates = self.right[seen] / self.samples[seen]
         bins = np.digitize(rates, [1e-9, 0.25, 0.5, 0.75, 1 - 1e-9])
         return {name: float((bins == i).mean()) for i, name in enumerate(HISTOGRAM)}
-
-    def counts(self) -> list[PassCount]:
-        """What is known, for `write_pass_rates`."""
-        known = ((key, float(self.right[i]), float(self.samples[i])) for key, i in self.numbers.items())
-        return [PassCount(key, right, samples) for key, right, samples in known if samples]
 
     def state_dict(self) -> dict[str, list[float]]:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}

@@ -21,7 +21,6 @@ from torch.utils.data import Sampler
 
 from grpo_ext.curriculum.pass_rates import PassRates
 
-CURRICULA = ("none", "easy_to_hard", "adaptive", "easy_pool")
 _STREAM, _FURTHER = 2, 3  # keep these draws apart from others with the same seed
 
 
@@ -30,7 +29,7 @@ class Curriculum:
     """How likely each prompt is to be drawn.
 
     Args:
-        kind: one of `CURRICULA`.
+        kind: "none", "easy_to_hard", "adaptive" or "easy_pool".
         num_generations: G, completions a prompt.
         rates: what is known of each prompt, the first `rows` entries those of the data set; `None` for "none" alone.
         difficulty: (rows,), larger is harder; for "easy_to_hard".
@@ -112,7 +111,7 @@ class PromptSampler(Sampler):
     def _fixed_order(self) -> list[int] | None:
         """The epoch's order where it is known at its start."""
         if self.curriculum.kind == "easy_to_hard":
-            return self._easy_to_hard()
+            return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
         if self.curriculum.kind != "none":
             return None
         if not self.shuffle:
@@ -121,9 +120,6 @@ class PromptSampler(Sampler):
         for _ in range(self.epoch):  # TRL draws an epoch after the other from one generator
             torch.randperm(self.rows, generator=generator)
         return torch.randperm(self.rows, generator=generator).tolist()
-
-    def _easy_to_hard(self) -> list[int]:
-        return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
 
     def _generation(self, number: int, fixed: list[int] | None) -> list[int]:
         """The prompts of the epoch's generation `number`."""
@@ -152,7 +148,7 @@ class PromptSampler(Sampler):
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         if self.curriculum.kind == "easy_to_hard":  # what has been reached
             reached = [index for generation in self.drawn for index in generation]
-            return rng.choice(reached or self._easy_to_hard()[: self.prompts], num).tolist()
+            return rng.choice(reached or (self._fixed_order() or [])[: self.prompts], num).tolist()
         return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:

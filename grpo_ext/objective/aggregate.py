@@ -27,15 +27,10 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 
 @dataclass(frozen=True)
 class StepCounts:
-    """What an optimizer step holds, over all its micro-batches and ranks.
+    """What an optimizer step holds, over all its micro-batches and ranks."""
 
-    Args:
-        sequences: completions that count: not those that were masked for being truncated; empty ones count.
-        tokens: completion tokens that take part in the loss.
-    """
-
-    sequences: float
-    tokens: float
+    sequences: float  # completions that count: not those that were masked for being truncated; empty ones count
+    tokens: float  # completion tokens that take part in the loss
 
 
 @dataclass(frozen=True)
@@ -53,21 +48,6 @@ class Stat:
     kind: str = "mean"
 
 
-def denominator(aggregation: str, counts: StepCounts, max_completion_length: int) -> float:
-    """What the sum over the step is divided by; at least 1, so that a step without tokens has loss 0.
-
-    Raises:
-        ValueError: for an aggregation that is none of `AGGREGATIONS`.
-    """
-    if aggregation in ("sequence_mean", "sequence_sum"):
-        return max(counts.sequences, 1.0)
-    if aggregation == "token_mean":
-        return max(counts.tokens, 1.0)
-    if aggregation == "constant":
-        return max(counts.sequences, 1.0) * max_completion_length
-    raise ValueError(f"aggregation is {aggregation!r}: write one of {', '.join(AGGREGATIONS)}.")
-
-
 def aggregate(
     per_token: torch.Tensor, mask: torch.Tensor, aggregation: str, counts: StepCounts, max_completion_length: int
 ) -> torch.Tensor:
@@ -81,9 +61,10 @@ def aggregate(
         max_completion_length: in tokens; only "constant" reads it.
 
     Returns:
-        A scalar; summed over the micro-batches and ranks of the step it is the step's loss.
+        A scalar; summed over the micro-batches and ranks of the step it is the step's loss, 0 for one without tokens.
     """
     sums = (per_token * mask).sum(-1)  # (B,)
     if aggregation == "sequence_mean":
         sums = sums / mask.sum(-1).clamp(min=1.0)
-    return sums.sum() / denominator(aggregation, counts, max_completion_length)
+    divisor = max(counts.tokens if aggregation == "token_mean" else counts.sequences, 1.0)
+    return sums.sum() / (divisor * (max_completion_length if aggregation == "constant" else 1))

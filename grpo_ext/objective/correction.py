@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 
-MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
-
 
 def sampler_correction(
     logps: torch.Tensor,
@@ -25,7 +23,7 @@ def sampler_correction(
         logps: (B, T), of the policy that sampled, as scored here.
         sampled: (B, T), the sampler's own; NaN where it has none, and then the ratio is 1.
         mask: (B, T), 1 for tokens that count.
-        mode: one of `MODES`.
+        mode: "token_truncate", "token_mask", "sequence_truncate" or "sequence_mask".
         lowest, highest: bounds of the ratio; `None` is open.
 
     Returns:
@@ -35,9 +33,6 @@ def sampler_correction(
     if mode.startswith("sequence"):
         difference = difference.sum(-1, keepdim=True)
     ratio = difference.exp()
-    if mode.endswith("truncate"):
-        return ratio if lowest is None and highest is None else ratio.clamp(min=lowest, max=highest)
-    outside = torch.zeros_like(ratio, dtype=torch.bool)
-    outside |= ratio < lowest if lowest is not None else outside
-    outside |= ratio > highest if highest is not None else outside
-    return ratio.masked_fill(outside, 0.0)
+    low, high = -torch.inf if lowest is None else lowest, torch.inf if highest is None else highest
+    inside = ratio.clamp(low, high)
+    return inside if mode.endswith("truncate") else ratio.masked_fill(ratio != inside, 0.0)

@@ -45,7 +45,8 @@ class KeptSet:
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
         dense = self.counts < 0
         if dense.any():
-            mask[dense.to(device)] = _unpack(self.bits.to(device), self.vocab_size)
+            bits = self.bits.to(device).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=device)
+            mask[dense.to(device)] = (bits & 1).bool().flatten(1)[:, : self.vocab_size]
         positions = torch.arange(len(self)).repeat_interleave(self.counts.clamp(min=0))
         mask[positions.to(device), self.ids.to(device).long()] = True
         return mask
@@ -80,13 +81,5 @@ class KeptSet:
 
 def _pack(mask: torch.Tensor) -> torch.Tensor:
     width = -(-mask.size(-1) // 8)
-    padded = torch.nn.functional.pad(mask, (0, 8 * width - mask.size(-1))).view(-1, width, 8)
-    packed = torch.zeros(padded.shape[:2], dtype=torch.uint8, device=mask.device)
-    for bit in range(8):
-        packed |= padded[..., bit].to(torch.uint8) << bit
-    return packed
-
-
-def _unpack(bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits.unsqueeze(-1) >> shifts) & 1).bool().flatten(1)[:, :vocab_size]
+    padded = torch.nn.functional.pad(mask, (0, 8 * width - mask.size(-1))).view(-1, width, 8).to(torch.uint8)
+    return (padded << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(-1, dtype=torch.uint8)

@@ -112,7 +112,7 @@ class _LogProb(torch.autograd.Function):
             total = p.sum(-1)
             log_total = total.log()
             logps[rows] = z.gather(-1, target).squeeze(-1) - log_total
-            entropy[rows] = log_total - torch.linalg.vecdot(p, z) / total
+            entropy[rows] = log_total - p.mul_(z).sum(-1) / total  # autocast would round a dot product to bfloat16
             log_z[rows] = log_total + top.squeeze(-1)
             del z, p, kept, gone
         if finds:

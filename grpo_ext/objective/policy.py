@@ -163,6 +163,14 @@ def vespo_stats(x: LossInputs) -> dict[str, Stat]:
     return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask)}
 
 
+def ratios_move(accumulation: int, passes: int) -> bool:
+    """Whether a generation is trained on in several optimizer steps, so that ratios differ from 1 and need old log-probs.
+
+    A step takes `accumulation` micro-batches, and a generation gives `passes` (steps_per_generation x num_iterations).
+    """
+    return accumulation % passes != 0
+
+
 def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
     """w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
     log_ratio = logps - old_logps
@@ -171,42 +179,23 @@ def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.T
     return log_ratio.exp()
 
 
+@register_loss("luspo", aggregation="sequence_sum", needs_advantage=True)
+@register_loss("dapo", aggregation="token_mean", needs_advantage=True)
+@register_loss("dr_grpo", aggregation="constant", needs_advantage=True)
+@register_loss("bnpo", aggregation="token_mean", needs_advantage=True)
+@register_loss("grpo", aggregation="sequence_mean", needs_advantage=True)
 def clipped(x: LossInputs) -> torch.Tensor:
     """-min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), PPO (arXiv 1707.06347, eq. 7).
 
-    With `delta` the first w is capped by it: two-sided clipping, INTELLECT-2 (arXiv 2505.07291).
+    With `delta` the first w is capped by it: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share this term:
+    `grpo`, DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo` (arXiv 2503.14476), with eps_high above
+    eps_low; `luspo`, Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261), at the sequence level, where its sum is
+    the term times the completion's length; `bnpo`, TRL's name with no paper, which equals `dapo`: its batch is the step.
     """
     o = x.options
     inside = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
     ratio = x.ratio if o.delta is None else x.ratio.clamp(max=o.delta)
     return -torch.min(ratio * x.advantages, inside * x.advantages)
-
-
-@register_loss("grpo", aggregation="sequence_mean", needs_advantage=True)
-def grpo(x: LossInputs) -> torch.Tensor:
-    """DeepSeekMath (arXiv 2402.03300, eq. 3): `clipped`, mean over the tokens of a completion, mean over completions."""
-    return clipped(x)
-
-
-@register_loss("bnpo", aggregation="token_mean", needs_advantage=True)
-def bnpo(x: LossInputs) -> torch.Tensor:
-    """`clipped`, mean over the batch's tokens: TRL's name, with no paper of its own.
-
-    The batch is the optimizer step, so it equals `dapo`; TRL's is a micro-batch.
-    """
-    return clipped(x)
-
-
-@register_loss("dr_grpo", aggregation="constant", needs_advantage=True)
-def dr_grpo(x: LossInputs) -> torch.Tensor:
-    """Dr. GRPO (arXiv 2503.20783): `clipped`, every token divided by the same constant."""
-    return clipped(x)
-
-
-@register_loss("dapo", aggregation="token_mean", needs_advantage=True)
-def dapo(x: LossInputs) -> torch.Tensor:
-    """DAPO (arXiv 2503.14476): `clipped` with eps_high above eps_low, mean over all tokens of all completions."""
-    return clipped(x)
 
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
@@ -224,15 +213,6 @@ def sapo(x: LossInputs) -> torch.Tensor:
     o = x.options
     tau = torch.where(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg)
     return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
-
-
-@register_loss("luspo", aggregation="sequence_sum", needs_advantage=True)
-def luspo(x: LossInputs) -> torch.Tensor:
-    """LUSPO, Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261).
-
-    `clipped` at the sequence level, times the completion's length.
-    """
-    return clipped(x)
 
 
 @register_loss("vespo", aggregation="token_mean", stats=vespo_stats, needs_advantage=True, corrects_sampler=True)

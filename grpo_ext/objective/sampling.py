@@ -41,6 +41,11 @@ MASKING: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("bad_words_ids", "bad_words", "begin_suppress_tokens"), ([],)),
 }
 
+UNTOLD_KEPT_SETS = (
+    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not tell "
+    "them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
+)
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -108,20 +113,21 @@ def resolve_sampling(
         raise ValueError("do_sample: false decodes greedily, and a greedy policy has no gradient. Leave it out.")
     # a `None` in generation_kwargs overrides the field, and then the model's own value applies
     used = {k: v for k, v in fields.items() if v is not None and k not in given}
-    everything = {**(model_defaults or {}), **used, **{k: v for k, v in given.items() if v is not None}}
+    everything: dict[str, Any] = {
+        **(model_defaults or {}),
+        **used,
+        **{k: v for k, v in given.items() if v is not None},
+    }
     _refuse(everything, watched)
-    effective = {name: everything.get(name) for name in HF_DEFAULTS}
-    if sampler == "hf":
-        effective = {k: HF_DEFAULTS[k] if v is None else v for k, v in effective.items()}
-    temperature = 1.0 if effective["temperature"] is None else float(effective["temperature"])
-    top_k, top_p, min_p = effective["top_k"] or 0, effective["top_p"], effective["min_p"] or 0.0
-    top_p = 1.0 if top_p is None else float(top_p)
+    defaults: Mapping[str, Any] = HF_DEFAULTS if sampler == "hf" else FIELD_DEFAULTS
+    effective = {k: defaults[k] if everything.get(k) is None else everything[k] for k in HF_DEFAULTS}
+    temperature, top_p, min_p = (float(effective[k] or 0) for k in ("temperature", "top_p", "min_p"))
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}: training samples, so it must be above 0.")
     if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
         raise ValueError(f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1].")
     masked, suppressed = bool(_masks(everything)), tuple(everything.get("suppress_tokens") or ())
-    return SamplingParams(temperature, max(int(top_k), 0), top_p, float(min_p), sampler, masked, suppressed)
+    return SamplingParams(temperature, max(int(effective["top_k"]), 0), top_p, min_p, sampler, masked, suppressed)
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:

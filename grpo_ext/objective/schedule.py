@@ -16,17 +16,11 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class TemperatureSchedule:
-    """From `start` at the first optimizer step to `end` at the last.
+    """From `start` at the first optimizer step to `end` at the last."""
 
-    Args:
-        name: one of `SCHEDULES`; "cosine" is half a period, slow at both ends.
-        start: temperature of the first step.
-        end: temperature of the last step; "constant" does not read it.
-    """
-
-    name: str
-    start: float
-    end: float
+    name: str  # one of `SCHEDULES`; "cosine" is half a period, slow at both ends
+    start: float  # temperature of the first step
+    end: float  # temperature of the last step; "constant" does not read it
 
     @property
     def moves(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from grpo_ext.objective.sampling import FIELD_DEFAULTS, resolve_sampling
+from grpo_ext.objective.policy import ratios_move
+from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.objective.schedule import FIELDS, resolve_schedule
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
@@ -83,12 +84,6 @@ def sampler(v: Values, _: int) -> Iterator[Problem]:
         yield Problem(f"{key} {low:g} must be below vllm_importance_sampling_clip_max {high:g}.", key)
 
 
-UNTOLD_KEPT_SETS = (
-    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not tell "
-    "them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
-)
-
-
 def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
     """Sampling settings that contradict each other, or that completions cannot be scored under."""
     given = v["generation_kwargs"]
@@ -104,7 +99,7 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
         return
     corrected, batch = v["use_vllm"] and v["vllm_importance_sampling_correction"], batch_of(v, num_processes)
-    with_old_pass = batch.gradient_accumulation_steps % batch.passes != 0  # which notes what was kept
+    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # which notes what was kept
     if params.truncated and not watched and v["beta"] and not (corrected or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")
 

@@ -22,9 +22,10 @@ from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.contradictions import idle_keys
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import instead_of
+from grpo_ext.recipe.losses import unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Settings, read_settings
-from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
+from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values, processes
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class, task_classes
@@ -86,7 +87,8 @@ class Recipe:
     @property
     def notes(self) -> list[Problem]:
         """What is worth knowing and no fault: keys that do nothing beside the others."""
-        found = idle_keys(self.flat) if "task" in self.schema else ()
+        flat = self.flat
+        found = (*idle_keys(flat), *unclipped(flat, processes(flat))) if "task" in self.schema else ()
         notes = {note.key: note.placed(self.places) for note in found}
         ordered = [notes[key] for key in self.places if key in notes]
         return [note for note in ordered if not (note.place or "").startswith("preset ")]

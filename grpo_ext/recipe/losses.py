@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from grpo_ext.common.modules import load_file
-from grpo_ext.objective.policy import loss_names
+from grpo_ext.objective.kl import REFUSED
+from grpo_ext.objective.policy import loss_names, ratios_move
+from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
@@ -61,12 +63,26 @@ def normalization(v: Values, _: int) -> Iterator[Problem]:
                 yield Problem(f"{key}: {v[key]} needs {needed}", key)
 
 
+def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
+    """Notes on a clip range that no ratio can leave; a preset's are told under its name."""
+    batch, key = batch_of(v, num_processes), "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
+    moves = ratios_move(batch.gradient_accumulation_steps, batch.passes)
+    if not moves and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
+        yield Problem(
+            "epsilon_high clips nothing where each generation is trained on in one optimizer step, whose ratios are 1: write "
+            f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps, as in DAPO (section 4.1).",
+            key,
+        )
+
+
 def reference(v: Values, _: int) -> Iterator[Problem]:
     if v["sync_ref_model"] and not v["beta"]:
         yield Problem("sync_ref_model has no reference to sync: set beta above 0.", "sync_ref_model")
     if v["sync_ref_model"] and v["use_peft"]:
         words = "and with use_peft the reference is the model without its adapter: take one of the two out."
         yield Problem(f"sync_ref_model needs a reference model, {words}", "sync_ref_model")
+    if v["beta"] and (why := REFUSED.get((v["kl_estimator"], v["use_bias_correction_kl"]))):
+        yield Problem(f"kl_estimator: {why}.", "kl_estimator")
 
 
 def entropy(v: Values, _: int) -> Iterator[Problem]:

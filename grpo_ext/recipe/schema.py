@@ -51,7 +51,9 @@ class GRPOExtConfig(
             does, `"population"` by n, as the GRPO paper does.
         advantage_normalizer (`str`, defaults to `"all"`): completions that the policy term is divided by: `"all"`, or
             `"useful"`, those of groups whose rewards differ.
-        kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`.
+        kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`. With
+            `use_bias_correction_kl` `"k1"` and `"k3"` train the reverse KL exactly, without it `"k2"` does and `"k3"` trains
+            the forward KL, as in the GRPO paper; the other two are refused.
         reward_on_error (`str`, defaults to `"none"`): what happens where a reward function raises, returns the wrong
             number of values, or a value that is not finite. `"none"`: those rows count as not scored by it, and
             `rewards/NAME/failed` counts them. `"raise"`: the run stops at the first.

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 
-from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
+from grpo_ext.objective.policy import ratios_move
+from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, SamplingParams, resolve_sampling
 from grpo_ext.samplers.base import Sampler
 
 logger = logging.getLogger(__name__)
@@ -33,12 +34,9 @@ def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
             "null, or logprob_policy: model."
         )
     corrects = sampler.separate and args.vllm_importance_sampling_correction
-    old_pass = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0
+    old_pass = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
     if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
-        raise ValueError(
-            "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not "
-            "tell them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
-        )
+        raise ValueError(UNTOLD_KEPT_SETS)
     if (params.restricted or params.temperature != 1.0 or moves) and corrects and trainer.vllm_mode == "server":
         _refuse_raw_logprobs(trainer)
     return params

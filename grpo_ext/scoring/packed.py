@@ -9,13 +9,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
-from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
 
 # With a mask, attention costs the square of a row's length: on a CPU rows of 2,048 take half as long again as rows of 512.
@@ -52,39 +50,6 @@ def why_not_packed(model: Any) -> str | None:
     if recurrent or getattr(model, "_is_stateful", False):
         return "the model's recurrent layers would carry one sequence's state into the next"
     return None
-
-
-@torch.no_grad()
-def check_separate(run: RunModel, model: Any, vocab_size: int, device: torch.device, exact: bool) -> None:
-    """Score two sequences in one row and by themselves, and refuse a model that gives them other log-probs.
-
-    Args:
-        run: calls the model; all ranks call it equally often.
-        model: that is to be trained.
-        vocab_size: of its tokens.
-        device: of its inputs.
-        exact: whether it computes in float32 throughout.
-
-    Raises:
-        ValueError: saying why.
-    """
-    generator = torch.Generator().manual_seed(0)  # the run's own random state stays as it is
-    ids = torch.randint(vocab_size, (2, 16), generator=generator).to(device)
-    mask, training = torch.ones_like(ids), model.training
-    head = Head(SamplingParams())
-    model.eval()
-    try:
-        alone = run(model, head, ids, input_ids=ids, attention_mask=mask).log_probs
-        packed = run_packed(run, model, head, ids, mask, ids).log_probs
-    except (TypeError, NotImplementedError) as error:
-        refuse_packing(f"the model does not take positions ({error})")
-    finally:
-        model.train(training)
-    apart = float((packed - alone).abs().max() / alone.std())
-    if not apart <= (1e-4 if exact else 0.1):
-        refuse_packing(
-            f"the model lets sequences in one row see each other (log-probs differ by {apart:.2g} of their spread)"
-        )
 
 
 def refuse_packing(reason: str) -> None:

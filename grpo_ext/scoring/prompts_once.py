@@ -1,6 +1,7 @@
 """The prompt of a group run once, in place of once a completion.
 
-A model reads each distinct prompt and keeps its keys and values; completions then run after them.
+A model reads each distinct prompt and keeps its keys and values; completions then run after them. It is told the positions,
+which some models (Qwen2.5-VL) would take from what they generated last.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class ReadPrompts:
     def read(self, run: RunModel, model: Any, head: Head) -> bool:
         """Run them; whether the model kept their keys and values."""
         nothing = torch.full_like(self.ids, -100)
-        run(model, head, nothing, input_ids=self.ids, attention_mask=self.mask, past_key_values=self.cache)
+        given = {"input_ids": self.ids, "attention_mask": self.mask, "position_ids": positions_of(self.mask)}
+        run(model, head, nothing, **given, past_key_values=self.cache)
         return bool(self.cache.get_seq_length() == self.end)
 
     def run(self, run: RunModel, model: Any, head: Head, rows: Sequences, chunk: Tensor) -> PassOutput:
@@ -92,10 +94,13 @@ class ReadPrompts:
         layers = [(layer.keys[number], layer.values[number]) for layer in kept]
         ids, mask = (x[:, -(rows.width + 1) :] for x in (rows.input_ids, rows.attention_mask))
         seen = torch.cat([self.mask[number], mask], dim=1)
-        cache = DynamicCache(layers)
-        return run(
-            model, head, labels_of(ids, mask, rows.width), input_ids=ids, attention_mask=seen, past_key_values=cache
-        )
+        given = {"input_ids": ids, "attention_mask": seen, "position_ids": positions_of(seen)[:, -ids.size(1) :]}
+        return run(model, head, labels_of(ids, mask, rows.width), **given, past_key_values=DynamicCache(layers))
+
+
+def positions_of(mask: Tensor) -> Tensor:
+    """(B, L), each token's place in its sequence; 0 for padding on the left."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
 
 
 def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:

@@ -89,9 +89,7 @@ class Scorer:
             head = Head(params, _flat(table.kept, lengths), self.layout.compact_head)
             scores = self.images(model, table, head, block, aux_loss)
             return replace(scores, kept=_by_row(head, lengths))
-        if aux_loss or not (self.layout.chunks or self.layout.packed):
-            return self._rectangles(model, rows, params, table.kept, block or len(table), aux_loss)
-        return self._chunked(model, rows, params, table.kept, block or len(table))
+        return self._blocks(model, rows, params, table.kept, block or len(table), aux_loss)
 
     def _params(self, table: Scored) -> SamplingParams:
         if not self.moves:
@@ -101,7 +99,7 @@ class Scorer:
             raise RuntimeError(f"Completions sampled at {temperatures} came to be scored in one micro-batch.")
         return replace(self.params, temperature=temperatures[0])
 
-    def _rectangles(
+    def _blocks(
         self,
         model: Any,
         rows: Sequences,
@@ -110,36 +108,26 @@ class Scorer:
         block: int,
         aux_loss: bool,
     ) -> Scores:
-        """Rows as they come, as wide as the widest."""
-        parts, found = [], []
-        for part in torch.arange(len(rows)).split(block):
-            inputs: dict[str, Any] = {"output_router_logits": True} if aux_loss else {}
-            output, used = self._run(model, rows.take(part, trim=False), params, _chosen(kept, part), **inputs)
-            parts.append(output)
-            found += used or []
-        logps, entropies = (_joined([x[i] for x in parts], rows.width) for i in (0, 1))
-        aux = torch.stack([x[2] for x in parts]).mean() if aux_loss else None
-        return Scores(logps, entropies, aux, found or None)
-
-    def _chunked(
-        self, model: Any, rows: Sequences, params: SamplingParams, kept: list[KeptSet] | None, block: int
-    ) -> Scores:
+        """So many rows at a time: as they come and as wide as the widest, or in chunks of like length."""
+        plain = aux_loss or not (self.layout.chunks or self.layout.packed)
+        inputs: dict[str, Any] = {"output_router_logits": True} if aux_loss else {}
         order: list[Tensor] = []
         parts: list[tuple[Any, ...]] = []
         found: list[KeptSet] = []
-        for members in blocks_of(rows, block):
-            inside = rows.take(members)
-            prompts = self._read_prompts(model, inside, params)
-            for chunk in self._chunks(model, inside, prompts):
-                part, mine = inside.take(chunk), _chosen(kept, members[chunk])
+        for members in torch.arange(len(rows)).split(block) if plain else blocks_of(rows, block):
+            inside = rows.take(members, trim=not plain)
+            prompts = None if plain else self._read_prompts(model, inside, params)
+            for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, prompts):
+                part, mine = inside.take(chunk, trim=not plain), _chosen(kept, members[chunk])
                 called = outermost(model, first=not parts)
-                output, used = self._run(called, part, params, mine, prompts, chunk)
+                output, used = self._run(called, part, params, mine, prompts, chunk, **inputs)
                 parts.append(output)
                 order.append(members[chunk])
                 found += used or []
         back = torch.cat(order).argsort()
         logps, entropies = (_joined([part[i] for part in parts], rows.width, back) for i in (0, 1))
-        return Scores(logps, entropies, None, [found[i] for i in back.tolist()] if found else None)
+        aux = torch.stack([part[2] for part in parts]).mean() if aux_loss else None
+        return Scores(logps, entropies, aux, [found[i] for i in back.tolist()] if found else None)
 
     def _run(
         self,
@@ -210,12 +198,10 @@ def _columns(values: Tensor | None, width: int) -> Tensor | None:
     return None if values is None else values[:, -width:]  # the reference gives no entropies
 
 
-def _joined(parts: list[Tensor | None], width: int, order: Tensor | None = None) -> Any:
+def _joined(parts: list[Tensor | None], width: int, order: Tensor) -> Any:
     """One tensor (B, T) of parts (b, t), in this order of its rows."""
     found = [pad(part, (0, width - part.size(1))) for part in parts if part is not None]
-    if not found:
-        return None
-    return torch.cat(found) if order is None else torch.cat(found)[order]
+    return torch.cat(found)[order] if found else None
 
 
 def _chosen(kept: list[KeptSet] | None, rows: Tensor) -> list[KeptSet] | None:

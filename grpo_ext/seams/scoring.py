@@ -76,7 +76,7 @@ def score_images(trainer: Any) -> Callable[..., Scores]:
                 table.attention_mask,
                 table.width,
                 block,
-                compute_entropy=True,
+                compute_entropy=model is not trainer.ref_model,  # which gives none
                 compute_aux_loss=aux_loss,
                 **table.model_inputs,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -108,6 +109,12 @@ def calculate_rewards(
     return trainer._calculate_rewards(rows, prompts, completions, ids)
 
 
+def drop_reward_logs(trainer: Any) -> None:
+    """Forget what rewards have logged since the last generation."""
+    trainer._pending_extra_logs.clear()
+    trainer._pending_metrics.clear()
+
+
 def keep_completions(
     trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor
 ) -> None:
@@ -121,11 +128,10 @@ def keep_completions(
     for column in sorted(set(gather_object(list(trainer._pending_extra_logs)))):
         values = trainer._pending_extra_logs.get(column, [None] * len(prompts))
         logs["extra"][column].extend(gather_object(values))
-    trainer._pending_extra_logs.clear()
     for name in sorted(set(gather_object(list(trainer._pending_metrics)))):
         noted = gather_object(trainer._pending_metrics.get(name, []))
         metrics_of(trainer)[name].append(float(torch.tensor(noted, dtype=torch.float32).mean()))
-    trainer._pending_metrics.clear()
+    drop_reward_logs(trainer)
 
 
 @contextmanager
@@ -170,10 +176,11 @@ def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
 def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
     """TRL's own generation and rewards, for images, tools and environments.
 
-    Log-probs of another engine's completions and of the reference are left to us. TRL still scores old log-probs where a
-    generation is trained on in several steps; ours replace them.
+    Log-probs of the policy that sampled and of the reference are left to us: TRL takes a generation for one of a single use.
     """
-    with replaced(trainer, vllm_importance_sampling_correction=False, beta=0.0):
+    args = copy.copy(trainer.args)
+    args.steps_per_generation = 1
+    with replaced(trainer, args=args, num_iterations=1, vllm_importance_sampling_correction=False, beta=0.0):
         return GRPOTrainer._generate_and_score_completions(trainer, rows)
 
 

@@ -27,10 +27,7 @@ class LossSettings:
     Args:
         loss: policy term and aggregation of `loss_type`.
         options: constants of the policy term.
-        importance_sampling_level: "token" or "sequence".
-        beta: weight of the KL.
-        kl_estimator: "k1", "k2" or "k3".
-        use_bias_correction_kl: whether the KL is multiplied by the importance ratio.
+        use_bias_correction_kl: whether the KL is multiplied by each token's importance ratio.
         advantage_normalizer: "all", or "useful" for counts of groups with signal alone.
         max_completion_length: in tokens; only the aggregation "constant" reads it.
         off_policy_mask_threshold: mean KL to the sampler above which a completion with negative advantage is left out.
@@ -79,7 +76,8 @@ def step_loss(
     policy = loss = _share(per_token, mask, counts, settings)
     if settings.beta:
         assert rows.ref_per_token_logps is not None, "the reference was not scored"
-        corrected = ratio if settings.use_bias_correction_kl else None
+        # the token's own ratio also where the policy term has one a sequence: no other makes the estimate exact
+        corrected = importance_ratio(logps, old, mask, "token") if settings.use_bias_correction_kl else None
         kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, corrected)
         loss = loss + settings.beta * _share(kl, mask, batch.counts, settings)
         stats["kl"] = Stat((kl * mask).sum(), mask.sum())

@@ -67,7 +67,8 @@ class Scored:
         ref_per_token_logps: (B, T), of the reference.
         importance_sampling_ratio: (B, T) or (B, 1), the policy that sampled as scored here over as the sampler had it.
         kept: for each row the tokens that sampling kept.
-        extra: further fields with an entry a row, which travel along.
+        extra: further fields with an entry a row, which travel along; one with `per_token` in its name has a column a
+            completion token.
         model_inputs: what else the model is called with, such as images; such a table cannot be cut.
     """
 
@@ -139,14 +140,15 @@ class Scored:
                 return value and [value[i] for i in rows.tolist()]
             if name in PROMPT:
                 return value[rows][:, value.size(1) - prompt :]
-            return value[rows][:, :width] if self.has_tokens(value) else value[rows]
+            return value[rows][:, :width] if self.has_tokens(name, value) else value[rows]
 
         extra = {name: cut(name, value) for name, value in self.extra.items()}
         return replace(self, **{name: cut(name, getattr(self, name)) for name in COLUMNS}, extra=extra)
 
-    def has_tokens(self, value: Tensor) -> bool:
-        """Whether a tensor has a column a completion token."""
-        return value.dim() == 2 and value.size(1) == self.width and value.size(1) > 0
+    def has_tokens(self, name: str, value: Tensor) -> bool:
+        """Whether a field has a column a completion token."""
+        named = name in COLUMNS or "per_token" in name
+        return named and value.dim() == 2 and value.size(1) == self.width and value.size(1) > 0
 
     def on(self, device: torch.device | str) -> Scored:
         """The same with its tensors on another device; kept sets stay in host memory."""
@@ -240,7 +242,7 @@ def join(parts: Sequence[Scored]) -> Scored:
         if any(isinstance(value, list) for value in values):
             return [item for value in values for item in value]
         # one part alone may be as wide as a value that has one column a row
-        tokens = all(v is None or part.has_tokens(v) for part, v in zip(parts, values, strict=True))
+        tokens = all(v is None or part.has_tokens(name, v) for part, v in zip(parts, values, strict=True))
         found = []
         for part, value in zip(parts, values, strict=True):
             if value is None:

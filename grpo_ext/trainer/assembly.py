@@ -29,7 +29,7 @@ from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.door import Door, check_prompt, columns_of, rewards_of
-from grpo_ext.trainer.evaluation import outcome_of
+from grpo_ext.trainer.evaluation import check_decoding, outcome_of
 from grpo_ext.trainer.judging import Judge
 from grpo_ext.trainer.leaving import Leaving
 from grpo_ext.trainer.nonfinite import FiniteSteps
@@ -83,6 +83,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
         check_prompt(rows)
     schedule = settings.schedule_of(args)
+    check_decoding(trainer)
     if sampler is not None and (trainer.as_trl or settings.trl_generates(trainer)):
         raise ValueError(
             "TRL samples itself for images, tools, environments and loss_normalization: micro_batch, and would not ask the "

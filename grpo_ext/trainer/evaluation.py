@@ -10,8 +10,10 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
-from grpo_ext.evaluation.score import Sample, outcome_figures, score_completions, summarize
+from grpo_ext.evaluation.score import Sample, outcome_figures, summarize
 from grpo_ext.seams import trl as seam
+from grpo_ext.trainer.samples import by_name
+from grpo_ext.trainer.settings import trl_generates
 
 
 def decoding_of(args: Any) -> Decoding | None:
@@ -27,6 +29,15 @@ def decoding_of(args: Any) -> Decoding | None:
     return Decoding(args.max_completion_length, **given, seed=args.seed, fast=args.fast_generate)
 
 
+def check_decoding(trainer: Any) -> None:
+    """Refuse an `eval_temperature` where completions are not `generate`'s of text alone."""
+    if trainer.eval_decoding is not None and (trainer.rollout_func is not None or trl_generates(trainer)):
+        raise ValueError(
+            "eval_temperature decodes with the model's own generate, which knows nothing of rollout_func, tools, environments "
+            "and images: leave it out, and TRL evaluates as it trains."
+        )
+
+
 def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, float]:
     """Decode every held-out prompt, score it, log means and pass@k with their standard errors.
 
@@ -34,7 +45,7 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     vLLM. Its random state is its own, so that training is the same with evaluation on and off.
 
     Args:
-        eval_dataset: a data set, a mapping of named ones, or `None` for the trainer's own.
+        eval_dataset: a data set, a mapping of named ones, the name of one of the trainer's, or `None` for all of those.
         prefix: of the metrics' names.
 
     Returns:
@@ -43,6 +54,10 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
         prefix.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
+    if isinstance(datasets, str):
+        named, name = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}, datasets
+        if (datasets := named.get(name)) is None:
+            raise ValueError(f"There is no held-out data set {name!r}: write one of {', '.join(named) or 'none'}.")
     if datasets is None:
         raise ValueError("There is nothing to evaluate on: pass an eval_dataset.")
     if isinstance(datasets, dict):
@@ -52,7 +67,11 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     rows = list(datasets)
     samples = _decode_and_score(trainer, rows)
     trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
-    metrics = _figures(trainer, samples, prefix)
+    figures = summarize(samples, trainer.reward_func_names)
+    if samples and (outcome := outcome_of(trainer)) is not None:
+        figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
+    figures["length"] = figures["length"] or 0.0
+    metrics = {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(metrics)
     return metrics
@@ -64,13 +83,28 @@ def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
     # Every rank makes the same number of calls, since a sharded model is gathered by all of them together.
     share = -(-len(rows) // ranks)
     mine = [min(i, len(rows) - 1) for i in range(rank * share, (rank + 1) * share)]
-    completions = _decode(trainer, [rows[i]["prompt"] for i in mine])
-    extras = {"trainer_state": trainer.state, "log_extra": _ignore, "log_metric": _ignore}
-    samples = score_completions([rows[i] for i in mine], completions, _callable_rewards(trainer), extras)
-    trainer.parts.judge.settle()
+    made = zip(mine, _decode(trainer, [rows[i]["prompt"] for i in mine]), strict=True)
+    flat = [(i, completion) for i, group in made for completion in group]
+    models = any(isinstance(reward, nn.Module) for reward in trainer.reward_funcs)  # which take a batch at a time
+    size = trainer.args.per_device_eval_batch_size if models else max(len(flat), 1)
+    samples = [s for n in range(0, len(flat), size) for s in _score(trainer, rows, flat[n : n + size])]
+    seam.drop_reward_logs(trainer)
     own = max(min(share, len(rows) - rank * share), 0)  # what comes after them only fills the last ranks' calls
-    samples = [replace(s, row=mine[s.row]) for s in samples if s.row < own]
-    return gather_object(samples)
+    return gather_object(samples[: own * trainer.eval_decoding.num_samples])
+
+
+def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Completion]]) -> list[Sample]:
+    """What the rewards say of completions, each with the number of its row; all ranks score equally many."""
+    asked, ids = [dict(rows[i]) for i, _ in flat], [c.ids for _, c in flat]
+    prompts = [row["prompt"] for row in asked]
+    texts = [
+        c.text if isinstance(prompt, str) else [{"role": "assistant", "content": c.text}]
+        for prompt, (_, c) in zip(prompts, flat, strict=True)
+    ]
+    scores = trainer.parts.judge.rewards(asked, prompts, texts, ids)  # (completions of all ranks, R)
+    first = trainer.accelerator.process_index * len(flat)
+    given = [by_name(trainer.reward_func_names, row) for row in scores[first : first + len(flat)].tolist()]
+    return [Sample(i, c.text, g, len(c.ids), c.finish_reason) for (i, c), g in zip(flat, given, strict=True)]
 
 
 def _decode(trainer: Any, prompts: list[Any]) -> list[list[Completion]]:
@@ -89,37 +123,18 @@ def _decode(trainer: Any, prompts: list[Any]) -> list[list[Completion]]:
         )
 
 
-def _ignore(*_: Any) -> None:
-    """What rewards log while they are evaluated goes nowhere: training's own logs stay as they are."""
-
-
-def _callable_rewards(trainer: Any) -> dict[str, Any]:
-    """The reward functions by name; reward models need TRL's own evaluation."""
-    rewards = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
-    return {name: reward for name, reward in rewards.items() if not isinstance(reward, nn.Module)}
-
-
 def outcome_of(trainer: Any) -> str | None:
     """The reward that pass@k is about: the one that is named, else that of the largest weight; `None` for reward models.
 
     Raises:
         ValueError: where `eval_outcome_reward` names none of the rewards.
     """
-    rewards, name = list(_callable_rewards(trainer)), trainer.args.eval_outcome_reward
+    kinds = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
+    rewards = [key for key, reward in kinds if not isinstance(reward, nn.Module)]
+    name = trainer.args.eval_outcome_reward
     if name is not None and name not in rewards:
         raise ValueError(
             f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}."
         )
     weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
     return name or max(rewards, key=lambda reward: weights[reward], default=None)
-
-
-def _figures(trainer: Any, samples: list[Sample], prefix: str) -> dict[str, float]:
-    figures: dict[str, float | None] = {}
-    outcome = outcome_of(trainer)
-    if samples:
-        figures = summarize(samples, list(samples[0].rewards))
-    if samples and outcome is not None:
-        figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
-    figures["length"] = figures.get("length") or 0.0
-    return {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grpo_ext.objective.aggregate import Stat
 from grpo_ext.objective.correction import sampler_correction
+from grpo_ext.objective.policy import ratios_move
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
@@ -40,8 +41,8 @@ class OldAndReference:
     ):
         self.trainer, self.scorer, self.ranks, self.corrects = trainer, scorer, ranks, corrects
         self.sync_check, args = sync_check, trainer.args
-        uses = args.steps_per_generation * trainer.num_iterations
-        self.outlives = args.gradient_accumulation_steps % uses != 0  # a generation is trained on in several steps
+        passes = args.steps_per_generation * trainer.num_iterations
+        self.outlives = ratios_move(args.gradient_accumulation_steps, passes)
         self.finds_kept = scorer.params.truncated and not told
 
     def __call__(self, table: Scored) -> Scored:

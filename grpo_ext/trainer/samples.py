@@ -43,7 +43,6 @@ class Samples:
         first = accelerator.process_index * own
         first_group = self._count_groups((step, name), own * accelerator.num_processes // group_size)
         given = judged.given[first : first + own].tolist()  # (B, R)
-        scores = [[None if score != score else score for score in row] for row in given]
         worth = judged.advantages[first : first + own].tolist()
         mine = []
         for i in range(own):
@@ -53,7 +52,7 @@ class Samples:
                     "step": step, "mode": mode, "dataset": name, "group": group, "prompt": judged.prompts[i],
                     "text": text_of(judged.completions[i]), "advantage": worth[i], "length": judged.lengths[i],
                     "finish_reason": "length" if judged.truncated[i] else "stop",
-                    "rewards": dict(zip(trainer.reward_func_names, scores[i], strict=True)),
+                    "rewards": by_name(trainer.reward_func_names, given[i]),
                 }))  # fmt: skip
         self._give(gather_object(mine))
 
@@ -97,3 +96,8 @@ def text_of(completion: Any) -> str:
         return plain_text(completion)
     except TypeError:
         return str(completion)
+
+
+def by_name(names: list[str], scores: list[float]) -> dict[str, float | None]:
+    """The rewards of one completion; `None` for one that did not score it (NaN)."""
+    return {name: None if score != score else score for name, score in zip(names, scores, strict=True)}

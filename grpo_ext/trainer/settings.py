@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from grpo_ext.objective.schedule import FIELDS as SCHEDULE_FIELDS
 from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
 from grpo_ext.recipe.arguments import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.scoring.head import RunModel
-from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, check_separate, refuse_packing, takes_mask, why_not_packed
+from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, refuse_packing, takes_mask, why_not_packed
+from grpo_ext.scoring.probe import Probe
 from grpo_ext.scoring.prompts_once import keeps_all
 from grpo_ext.scoring.scorer import Layout, Scorer
 from grpo_ext.seams import trl as seam
@@ -215,25 +215,22 @@ def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: boo
     Raises:
         ValueError: if rows are to be packed and the model lets them see each other.
     """
-    run, accelerator = run_model(trainer.accelerator), trainer.accelerator
-
-    def separate(model: Any) -> None:
-        check_packed(run, model, trainer)
-
+    probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
     check = None
     if layout.packed:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # those have no whole model yet
-            check = separate
+            check = probe.refuse_unless_separate
         else:
-            separate(accelerator.unwrap_model(trainer.model))
-    return Scorer(run, params, layout, moves, score_images(trainer), check)
+            probe.refuse_unless_separate(model)
+    layout = replace(layout, shared_prefix=layout.shared_prefix and probe.shares_prompts(model))
+    return Scorer(probe.run, params, layout, moves, score_images(trainer), check)
 
 
-def check_packed(run: RunModel, model: Any, trainer: Any) -> None:
-    """Refuse a model whose packed rows see each other."""
+def probe_of(trainer: Any) -> Probe:
+    """Tries how rows may be laid out for a trainer's model."""
     exact = trainer.model.dtype == torch.float32 and trainer.accelerator.mixed_precision == "no"
     vocabulary = trainer.model.config.get_text_config().vocab_size
-    check_separate(run, model, vocabulary, trainer.accelerator.device, exact)
+    return Probe(run_model(trainer.accelerator), vocabulary, trainer.accelerator.device, 1e-4 if exact else 0.1)
 
 
 def has_rotary_positions(model: Any) -> bool:
@@ -242,8 +239,8 @@ def has_rotary_positions(model: Any) -> bool:
     return getattr(config, "rope_parameters", None) is not None or hasattr(config, "rope_theta")
 
 
-def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
-    """One line on what is done for speed; none of it changes the gradient."""
+def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool, shares: bool) -> str:
+    """One line on what is done for speed; none of it changes the gradient. `shares`: prompts are to be shared."""
     if not (layout.chunks or layout.packed):
         return "one rectangle a micro-batch"
     done = [
@@ -251,6 +248,8 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
     ]
     if layout.shared_prefix:
         done.append("a group's prompt once" + (" (not in the backward pass)" if layout.recomputes else ""))
+    elif layout.chunks and shares:
+        done.append("each prompt with its completions (the model cannot go on from a shared one)")
     if layout.compact_head and on_cpu:
         done.append("logits of completions alone")
     if rule.skips:

@@ -172,7 +172,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def evaluate(
         self,
-        eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None = None,
+        eval_dataset: str | Dataset | IterableDataset | dict[str, Dataset] | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
@@ -185,7 +185,7 @@ class GRPOExtTrainer(GRPOTrainer):
         if self.eval_decoding is not None:
             return evaluate_policy(self, eval_dataset, metric_key_prefix)
         self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]  # or a name
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         plain = super()._save_checkpoint

@@ -36,7 +36,7 @@ def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3
             if beta:
                 d = r["ref"][t] - r["logps"][t]
                 k = {"k1": -d, "k2": d * d / 2, "k3": torch.exp(d) - d - 1}[kl]
-                kl_terms.append(k * w[t] if corrected else k)
+                kl_terms.append(k * torch.exp(ratios[t]) if corrected else k)
         policy.append(terms)
         kls.append(kl_terms)
     total = weigh(loss_type, policy, dividing, max_length)

@@ -64,6 +64,21 @@ def test_half_precision_rounds_logits_as_the_model_does():
     assert torch.allclose(logps, (hidden @ weight.t()).float().log_softmax(-1)[torch.arange(6), targets], atol=1e-6)
 
 
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(0.7, top_k=20)])
+def test_autocast_rounds_the_logits_and_nothing_else(params):
+    g = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(40, 32, generator=g), 0.5 * torch.randn(500, 32, generator=g)
+    targets = torch.randint(500, (40,), generator=g)
+    with torch.autocast("cpu", torch.bfloat16):
+        logps, entropy, kept = sampling_log_probs(hidden, weight, None, targets, params)
+    z = linear(hidden.bfloat16(), weight.bfloat16()).double() / params.temperature
+    p = z.softmax(-1) if kept is None else z.masked_fill(~kept.mask(), -torch.inf).softmax(-1)
+    torch.testing.assert_close(entropy.double(), -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        logps.double(), p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log(), rtol=0, atol=1e-5
+    )
+
+
 def test_a_suppressed_target_keeps_its_score():
     """It came from elsewhere, such as an image in a tool's answer, and is masked: it must only be finite."""
     hidden, weight = torch.ones(2, 8), torch.randn(9, 8)

@@ -111,6 +111,8 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("curriculum: adaptiv\n", "none, easy_to_hard, adaptive, easy_pool; got 'adaptiv'. Did you mean 'adaptive'?"),
         ("vllm_server_port: 70000\n", "vllm_server_port must be at least 1 and at most 65535, got 70000"),
         ("kl_estimator: k1\nloss_normalization: micro_batch\n", "kl_estimator: k1 needs loss_normalization: step"),
+        ("beta: 0.1\nkl_estimator: k2\n", "recipe.yaml:3: kl_estimator: k2 times the importance ratio"),
+        ("preset: grpo_paper\nkl_estimator: k1\n", "write use_bias_correction_kl: true, or kl_estimator: k2 or k3"),
         (
             "std_estimator: population\nmulti_objective_aggregation: normalize_then_sum\n",
             "needs multi_objective_aggregation",
@@ -192,6 +194,16 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
     notes = load_recipe(write(tmp_path, text + "num_train_epochs: 2\npreset: trl\n")).notes
     assert [note.key for note in notes] == ["vllm_mode", "lora_r", "eval_temperature", "num_train_epochs"]
     assert str(notes[1]).endswith("recipe.yaml:3: lora_r does nothing without use_peft: true.")
+
+
+def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
+    text = "model_name_or_path: m\npreset: dapo_paper\ngradient_accumulation_steps: 4\nnum_generations: 8\n"
+    (note,) = load_recipe(write(tmp_path, text)).notes
+    assert "recipe.yaml:2: epsilon_high clips nothing" in str(note) and "write steps_per_generation: 64" in str(note)
+    assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
+    (note,) = load_recipe(None, {**MODEL, "epsilon_high": 0.3}).notes
+    assert "write steps_per_generation: 16" in str(note)
+    assert not load_recipe(None, {**MODEL, "epsilon_high": 0.3, "num_iterations": 2}).notes
 
 
 def test_supervised_training_refuses_what_it_would_not_read(tmp_path):

@@ -92,6 +92,14 @@ def test_an_extra_field_that_is_no_wider_than_two_is_not_taken_for_tokens():
     assert table.take(torch.tensor([1])).extra["pair"].tolist() == [[1.0, 1.0]]
 
 
+def test_an_extra_field_as_wide_as_the_completions_is_only_of_tokens_by_its_name():
+    extra = {"pair": torch.ones(2, 2), "per_token": torch.ones(2, 2)}
+    table = table_with([([1], [2, 3]), ([1], [5])], spare=0, extra=extra)
+    taken = table.take(torch.tensor([1]))
+    assert taken.width == 1 and taken.extra["pair"].shape == (1, 2) and taken.extra["per_token"].shape == (1, 1)
+    assert join([table, taken]).extra["pair"].shape == (3, 2)
+
+
 def test_a_ratio_a_sequence_stays_one_beside_completions_of_one_token():
     parts = [table_with([([1], [2] * n)], spare=0) for n in (1, 3)]
     parts = [replace(part, importance_sampling_ratio=torch.tensor([[0.5]])) for part in parts]

@@ -8,7 +8,7 @@ import statistics
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
@@ -36,7 +36,14 @@ class Keeps(GRPOExtTrainer):
         self.parts.samples.hand_out_evaluation = keep
 
 
-def make(folder, out, **settings):
+def noted(completions, log_extra, log_metric, **kwargs):
+    """Logs, which an evaluation keeps to itself."""
+    log_extra("mine", [0] * len(completions))
+    log_metric("mine", 1.0)
+    return [1.0 for _ in completions]
+
+
+def make(folder, out, rewards=(half, even), rollout=None, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 9)]
     args = GRPOExtConfig(
         output_dir=str(out),
@@ -51,8 +58,9 @@ def make(folder, out, **settings):
     )
     return Keeps(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[half, even],
+        reward_funcs=list(rewards),
         args=args,
+        rollout_func=rollout,
         train_dataset=Dataset.from_list(rows),
         eval_dataset={"seen": Dataset.from_list(rows[:5]), "new": Dataset.from_list(rows[5:])},
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
@@ -90,6 +98,44 @@ def test_evaluation_samples_as_it_is_told(tiny_folder, tmp_path):
     assert texts[0] == texts[1] != texts[2]
     assert "eval_seen_pass@1" in greedy.evaluate()  # of the first reward, where none is named
     assert greedy.evaluate()["eval_seen_pass@1"] == 0.0
+
+
+def test_a_reward_model_and_what_a_reward_logs(tiny_folder, tmp_path):
+    folder = tmp_path / "judge"
+    config = AutoConfig.from_pretrained(tiny_folder, num_labels=1)
+    judge = AutoModelForSequenceClassification.from_config(config)
+    torch.nn.init.normal_(judge.score.weight)
+    for part in (judge, AutoTokenizer.from_pretrained(tiny_folder)):
+        part.save_pretrained(folder)
+    trainer = make(tiny_folder, tmp_path, (str(folder), noted), eval_temperature=0.0, per_device_eval_batch_size=4)
+    metrics = trainer.evaluate("seen")
+    tokenizer, judge = AutoTokenizer.from_pretrained(folder), judge.eval()
+    wanted = []
+    for row, sample in zip(trainer.eval_dataset["seen"], trainer.kept["eval"], strict=True):
+        ids = torch.tensor([tokenizer(row["prompt"] + sample.text)["input_ids"]])
+        wanted.append(float(judge(ids).logits))
+    assert len(set(wanted)) > 1
+    assert [s.rewards["judge"] for s in trainer.kept["eval"]] == pytest.approx(wanted, abs=1e-5)
+    assert metrics["eval_judge"] == pytest.approx(statistics.mean(wanted), abs=1e-5)
+    assert metrics["eval_noted"] == metrics["eval_pass@1"] == 1.0  # of the reward that is no model
+    assert "mine" not in trainer._pending_extra_logs and "mine" not in trainer._pending_metrics
+
+
+def test_one_data_set_by_name(tiny_folder, tmp_path):
+    trainer = make(tiny_folder, tmp_path, eval_temperature=0.0)
+    assert trainer.evaluate("new")["eval_half"] == 0.5 and len(trainer.kept["eval"]) == 3
+    with pytest.raises(ValueError, match="no held-out data set 'old': write one of seen, new"):
+        trainer.evaluate("old")
+    assert "eval_loss" in make(tiny_folder, tmp_path, num_generations_eval=4).evaluate("new")  # TRL's
+
+
+def test_what_generate_knows_nothing_of_is_refused(tiny_folder, tmp_path):
+    def elsewhere(prompts, trainer):
+        raise AssertionError
+
+    with pytest.raises(ValueError, match=r"knows nothing of rollout_func.*leave it out"):
+        make(tiny_folder, tmp_path, eval_temperature=0.0, rollout=elsewhere)
+    make(tiny_folder, tmp_path, rollout=elsewhere)
 
 
 @pytest.mark.parametrize(

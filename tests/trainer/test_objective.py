@@ -160,8 +160,7 @@ def test_micro_batch_is_trl_bit_for_bit(tiny_folder, tmp_path, loss_type):
         assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("kl", ["k1", "k2", "k3"])
-@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize(("kl", "corrected"), [("k1", True), ("k2", False), ("k3", True), ("k3", False)])
 def test_kl_estimators_and_useful_groups(tiny_folder, tmp_path, kl, corrected):
     settings = {"loss_type": "grpo", "beta": 0.1, "kl_estimator": kl, "use_bias_correction_kl": corrected}
     settings |= {"advantage_normalizer": "useful"}

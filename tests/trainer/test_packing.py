@@ -14,8 +14,7 @@ sys.path.insert(0, str(REPO / "benchmarks"))
 from step_bench import Bench
 from step_work import Case
 
-from grpo_ext.seams.scoring import run_model
-from grpo_ext.trainer.settings import check_packed
+from grpo_ext.trainer.settings import probe_of
 
 # completions of 4 to 60 tokens after prompts of 10 to 40
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)
@@ -120,11 +119,11 @@ def test_a_model_that_mixes_sequences_is_refused():
 
     bench = Bench(SMALL, ("ours",), model=model)
     trainer = bench.trainers["ours"]
-    run = run_model(trainer.accelerator)
-    check_packed(run, trainer.model, trainer)
+    probe = probe_of(trainer)
+    probe.refuse_unless_separate(trainer.model)
     trainer.model.model.__class__ = Mixing
     with pytest.raises(ValueError, match="see each other"):
-        check_packed(run, trainer.model, trainer)
+        probe.refuse_unless_separate(trainer.model)
 
 
 @pytest.mark.parametrize("settings", [{}, {"packing": "packed"}, {"num_iterations": 2, "beta": 0.1}], ids=str)

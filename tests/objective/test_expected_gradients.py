@@ -1,0 +1,124 @@
+"""What the KL and the entropy bonus train, by enumeration: every completion of two tokens, weighed by its probability."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from grpo_ext.objective.aggregate import StepCounts
+from grpo_ext.objective.kl import KL_ESTIMATORS, REFUSED
+from grpo_ext.objective.policy import get_loss
+from grpo_ext.step.entropy import EntropyControl
+from grpo_ext.step.loss import LossSettings, step_loss
+from grpo_ext.step.records import MicroBatch, Scored, Scores
+
+V = 8
+G = torch.Generator().manual_seed(0)
+# logits of the first token (V,) and, for each first token, of the second (V, V)
+POLICY, REFERENCE, OLDER = (
+    [torch.randn(V, dtype=torch.float64, generator=G), torch.randn(V, V, dtype=torch.float64, generator=G)]
+    for _ in range(3)
+)
+ACCEPTED = [pair for pair in itertools.product(KL_ESTIMATORS, (False, True)) if pair not in REFUSED]
+
+
+def parameters():
+    return [x.clone().requires_grad_() for x in POLICY]
+
+
+def log_probs(logits, a, b):
+    """(1, 2), of the completion of tokens a and b."""
+    return torch.stack([logits[0].log_softmax(-1)[a], logits[1][a].log_softmax(-1)[b]]).unsqueeze(0)
+
+
+def probability(logits, a, b):
+    return log_probs(logits, a, b).sum().exp()
+
+
+def entropies(logits, a):
+    """(1, 2), of the two positions after a first token a."""
+    rows = torch.stack([logits[0], logits[1][a]]).log_softmax(-1)
+    return -(rows.exp() * rows).sum(-1).unsqueeze(0)
+
+
+def micro_batch(old, ref=None):
+    """One completion of advantage 0, so that its policy term has no gradient."""
+    ones = torch.ones(1, 2, dtype=torch.long)
+    table = Scored(ones, ones, ones, ones, torch.zeros(1), *(torch.ones(1) for _ in range(4)))
+    table = Scored(**{**vars(table), "old_per_token_logps": old, "ref_per_token_logps": ref})
+    return MicroBatch(table, StepCounts(1, 2), StepCounts(1, 2))
+
+
+def expected_kl_gradient(estimator, corrected, level="token", sampler=POLICY):
+    theta = parameters()
+    settings = LossSettings(
+        get_loss("dapo"),
+        importance_sampling_level=level,
+        beta=1.0,
+        kl_estimator=estimator,
+        use_bias_correction_kl=corrected,
+    )
+    loss = 0.0
+    for a, b in itertools.product(range(V), repeat=2):
+        batch = micro_batch(log_probs(sampler, a, b), log_probs(REFERENCE, a, b))
+        loss += probability(sampler, a, b) * step_loss(Scores(log_probs(theta, a, b)), batch, settings).loss
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, theta)])
+
+
+def kl_gradient(kind, sampler=POLICY):
+    """Of the mean over both positions of KL(p, q) or KL(q, p); the first token is the sampler's and has no gradient."""
+    theta = parameters()
+    first = sampler[0].softmax(-1)
+
+    def kl(p, q):
+        p, q = (p, q) if kind == "reverse" else (q, p)
+        return (p.softmax(-1) * (p.log_softmax(-1) - q.log_softmax(-1))).sum(-1)
+
+    loss = (kl(theta[0], REFERENCE[0]) + (first * kl(theta[1], REFERENCE[1])).sum()) / 2
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, theta)])
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize(("estimator", "corrected"), ACCEPTED)
+def test_what_is_accepted_has_the_gradient_of_a_kl(estimator, corrected, level):
+    kind = "forward" if (estimator, corrected) == ("k3", False) else "reverse"
+    torch.testing.assert_close(
+        expected_kl_gradient(estimator, corrected, level), kl_gradient(kind), rtol=0, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_corrected_it_is_exact_for_completions_of_an_older_policy(estimator, level):
+    found, wanted = expected_kl_gradient(estimator, True, level, OLDER), kl_gradient("reverse", OLDER)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+
+
+def test_what_is_refused_does_not():
+    assert set(REFUSED) == {("k1", False), ("k2", True)}
+    assert expected_kl_gradient("k1", False).abs().max() < 1e-12
+    wanted = kl_gradient("reverse")
+    assert (expected_kl_gradient("k2", True) - wanted).norm() > 0.5 * wanted.norm()
+
+
+@pytest.mark.parametrize("quantile", [False, True])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_bonus_has_the_gradient_of_the_entropy(quantile, adaptive):
+    """Of both positions, or of the one of higher entropy; at the coefficient that the controller has moved to."""
+    control = EntropyControl(0.3, adaptive, target=1.0, delta=0.05, lowest=0.0, highest=1.0)
+    control.observe(0.9)
+    coef = 0.35 if adaptive else 0.3
+    theta, exact = parameters(), parameters()
+    loss = wanted = 0.0
+    for a, b in itertools.product(range(V), repeat=2):
+        h = entropies(theta, a)
+        mask = (h >= h.max()).long() if quantile else None
+        scores, batch = Scores(log_probs(theta, a, b), h), micro_batch(log_probs(POLICY, a, b))
+        p = probability(POLICY, a, b)
+        loss += p * step_loss(scores, batch, LossSettings(get_loss("dapo")), control.now, mask).loss
+        wanted -= p * coef * (entropies(exact, a).max() if quantile else entropies(exact, a).mean())
+    found, wanted = (torch.autograd.grad(x, y) for x, y in ((loss, theta), (wanted, exact)))
+    for x, y in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=1e-10)
