@@ -1,14 +1,14 @@
 """Which formulas sympy can be trusted to finish with: a check of the text, before anything evaluates it.
 
-sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it meets them, in C where nothing can interrupt it. The
-limits are far above what an answer needs: what is beyond them is no answer that has been worked out. They cannot promise that
-sympy is quick, so a deadline is still needed.
+sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it meets them, in C where nothing can interrupt it. So only
+commands that answers are written with may stand there, and numbers, powers and exponentials must be small: what is beyond the
+limits is no answer that has been worked out. They cannot promise that sympy is quick, so a worker and its deadline are needed.
 """
 
 import re
 
 MAX_LENGTH = 300  # characters
-MAX_DIGITS = 30  # of one number
+MAX_DIGITS = 40  # of one number
 MAX_DEPTH = 8  # brackets open at once
 MAX_COMMANDS = 30
 MAX_POWER = 10_000  # of a number: the product of all exponents
@@ -16,21 +16,30 @@ MAX_SYMBOLIC_POWER = 100  # where there are letters: the product of all exponent
 MAX_TOWER = 4  # the largest number in an exponent that has an exponent
 MAX_FACTORIAL = 200
 
-_UNFINISHED = re.compile(r"\\(?:i{1,3}nt|oint|sum|prod|coprod|lim|limsup|liminf|bigcup|bigcap)(?![A-Za-z])")
-_FACTORIAL = re.compile(r"!|\\(?:[dt]?binom|Gamma|zeta)(?![A-Za-z])")
+_KNOWN = set(
+    "frac sqrt pi infty pm mp cdot times div le ge in cup cap emptyset setminus mid begin end sin cos tan sinh cosh tanh arcsin "
+    "arccos arctan cot sec csc ln log lg exp circ binom overline to dots ldots alpha beta gamma delta epsilon varepsilon zeta "
+    "eta theta kappa lambda mu nu xi rho sigma tau phi varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega "
+    "left right dfrac tfrac text mathbb leq geq".split()
+)
+_NOT_KNOWN = re.compile(r"\\begin\{(?![pb]?matrix\})|\\begin.*\||/ ?0+(?:\.0+)?(?![.0-9])|\} ?\{ ?0+ ?\}|%")  # determinants, 1/0
+_FACTORIAL = re.compile(r"!|\\(?:binom|Gamma|zeta)(?![A-Za-z])")
 _AFTER_VALUE = re.compile(r"[)}\]!]\s*!")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
 _INTEGER = re.compile(r"[0-9]+")
-_POWER = re.compile(r"(?:\^|\*\*)\s*")
+_POWER = re.compile(r"(?:\^|\*\*|\\(?:exp|sinh|cosh)(?![A-Za-z]))\s*")
 _LETTER = re.compile(r"[A-Za-z]")
 _PAIRS = {"{": "}", "(": ")", "[": "]"}
 
 
 def is_tame(formula: str) -> bool:
     """Whether a formula, in LaTeX or plain, is small in every respect."""
-    if len(formula) > MAX_LENGTH or not formula.isprintable() or _UNFINISHED.search(formula):
+    if len(formula) > MAX_LENGTH or not formula.isprintable() or _NOT_KNOWN.search(formula):
         return False
-    if len(_COMMAND.findall(formula)) > MAX_COMMANDS or any(len(n) > MAX_DIGITS for n in _INTEGER.findall(formula)):
+    commands = _COMMAND.findall(formula)
+    if len(commands) > MAX_COMMANDS or not _KNOWN.issuperset(commands):
+        return False
+    if any(len(digits) > MAX_DIGITS for digits in _INTEGER.findall(formula)):
         return False
     return nests_little(formula) and has_small_factorials(formula) and has_small_powers(formula)
 

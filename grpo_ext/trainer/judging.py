@@ -10,6 +10,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from grpo_ext.rewards import build
+from grpo_ext.rewards.engine_pool import EnginePool
 from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.registry import names
@@ -63,7 +64,7 @@ def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[fl
 
 def reward_pool(workers: int, timeout: float) -> RewardPool | None:
     """The worker processes for CPU-heavy rewards, or `None` where there are to be none. They start when first needed."""
-    return RewardPool(workers, timeout=timeout) if workers else None
+    return EnginePool(workers, timeout=timeout) if workers else None
 
 
 @dataclass(frozen=True)
