@@ -19,9 +19,9 @@ from grpo_ext.rewards.tame import is_tame
 
 MAX_ANSWER = 300  # characters of an answer
 MAX_TAIL = 5_000  # characters at a completion's end in which an answer without tag or box is looked for
-WINDOW = 200  # characters before the last digit in which the last number begins
+WINDOW = 100  # characters before the last digit in which the last number begins
 
-_ONE = rf"[-+]?\$?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?(?:\s?/\s?[0-9]+)?)(?:\s?\\?%|\s?(?:{UNIT_NAMES})(?![A-Za-z]))?"
+_ONE = rf"(?:negative )?[-+]?\$?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?(?:\s?/\s?[0-9]+)?)(?:\s?\\?%|\s?(?:{UNIT_NAMES})(?![A-Za-z]))?"
 _VALUES = re.compile(rf"(?<![0-9A-Za-z.,])({_ONE}(?:(?:,? (?:and|or) |, |(?<=[a-z]) ){_ONE})*)(?![0-9A-Za-z])")
 _DENIED = re.compile(r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most))\s*$")
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
@@ -140,10 +140,9 @@ def last_expression(text: str) -> str | None:
         if content and len(content) <= MAX_ANSWER and not has_words(content) and stop > end:
             end, found = stop, content
     last_digit = next((at for at in range(len(text) - 1, end, -1) if text[at] in "0123456789"), 0)
-    for match in _VALUES.finditer(text, max(end, last_digit - WINDOW, 0)):
-        if len(match[1]) <= MAX_ANSWER and not _DENIED.search(text, max(0, match.start() - 20), match.start()):
-            found = match[1]
-    return found
+    values = [match for match in _VALUES.finditer(text, max(end, last_digit - WINDOW, 0)) if len(match[1]) <= MAX_ANSWER]
+    stand = (m[1] for m in reversed(values) if not _DENIED.search(text, max(0, m.start() - 20), m.start()))
+    return next(stand, found)
 
 
 def equal(gold: str, answer: str) -> bool:

@@ -23,6 +23,7 @@ POINTS = (0.618, 1.732, -0.347)  # of the first symbol
 
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
+_SIGNS = re.compile(r"\\([pm])[pm](?![A-Za-z])")
 _DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
 
 
@@ -85,7 +86,13 @@ def parse(formula: str) -> Any:
     """What math-verify reads in a formula, with decimals as fractions, which are exact; None if nothing."""
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
-    found = math_verify().parse(rf"\boxed{{{formula}}}", parsing_timeout=None, fallback_mode="no_fallback")
+    if _SIGNS.search(formula):
+        upper, lower = (_SIGNS.sub(lambda m: " - " if (m[1] == "p") == (sign == "-") else " + ", formula) for sign in "+-")
+        formula = rf"\{{{upper}, {lower}\}}"
+    engine = math_verify()
+    box = [engine.LatexExtractionConfig(boxed_match_priority=0)]  # nothing else: else a fraction in what fails would do
+    modes = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
+    found = engine.parse(rf"\boxed{{{formula}}}", box, parsing_timeout=None, **modes)
     return found[0] if found and not isinstance(found[0], str) else None
 
 

@@ -6,10 +6,10 @@ So no worker starts before the first formula comes, and none where all answers a
 from collections.abc import Callable
 from typing import Any
 
-from grpo_ext.rewards.engine import NeedsEngine, without_engine
-from grpo_ext.rewards.guard import as_score, one_row
+from grpo_ext.rewards.engine import without_engine
+from grpo_ext.rewards.guard import one_row
 from grpo_ext.rewards.pool import RewardPool
-from grpo_ext.rewards.reward import Reward
+from grpo_ext.rewards.reward import Reward, Score
 
 Given = dict[str, Any]
 _asking: set[Callable] = set()
@@ -22,15 +22,22 @@ def asks_engine(function: Callable) -> Callable:
 
 
 class EnginePool(RewardPool):
-    """`RewardPool`, but rows of rewards that `asks_engine` marks only get there if they need the engine."""
+    """`RewardPool`, but of rewards that `asks_engine` marks only the rows that need the engine go to workers."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._early: dict[Reward, tuple[Any, Any]] = {}  # what `begin` was given, and what came of it
 
     def begin(self, reward: Reward, given: Given) -> None:
-        _, rest = self._judged(reward, given)
+        scores, rest = judged(reward, given)
+        self._early[reward] = given, (list(scores), rest)
         if rest:
             super().begin(reward, rows(given, rest))
 
-    def score(self, reward: Reward, given: Given) -> tuple[list[float | None], dict[int, str]]:
-        scores, rest = self._judged(reward, given)
+    def score(self, reward: Reward, given: Given) -> tuple[list[Score], dict[int, str]]:
+        before, early = self._early.pop(reward, ({}, None))
+        same = all(before.get(name) == given.get(name) for name in ("completions", "completion_ids", *reward.columns))
+        scores, rest = early if early and same else judged(reward, given)
         if not rest:
             return scores, {}
         found, errors = super().score(reward, rows(given, rest))
@@ -38,24 +45,24 @@ class EnginePool(RewardPool):
             scores[row] = score
         return scores, {rest[row]: error for row, error in errors.items()}
 
-    def _judged(self, reward: Reward, given: Given) -> tuple[list[float | None], list[int]]:
-        """Scores, and the rows that have none yet."""
-        count = len(given["completions"])
-        scores: list[float | None] = [None] * count
-        if reward.registration.function not in _asking:
-            return scores, list(range(count))
-        rest = []
-        with without_engine():
-            try:
-                return reward(**given), rest
-            except Exception:  # of one of the rows
-                pass
+
+def judged(reward: Reward, given: Given) -> tuple[list[Score], list[int]]:
+    """Scores, and the rows that have none yet."""
+    count = len(given["completions"])
+    scores: list[Score] = [None] * count
+    if reward.registration.function not in _asking:
+        return scores, list(range(count))
+    rest = []
+    with without_engine():
+        try:
+            return reward(**given), rest
+        except Exception:  # of one of the rows
             for row in range(count):
                 try:
-                    scores[row] = as_score(reward(**one_row(given, row, count))[0])
+                    [scores[row]] = reward(**one_row(given, row, count))
                 except Exception:  # a worker tells what is wrong with it
                     rest.append(row)
-        return scores, rest
+    return scores, rest
 
 
 def rows(given: Given, wanted: list[int]) -> Given:

@@ -1,6 +1,7 @@
 """One spelling for an answer that can be written in many: `−５`, `\\text{ cm}`, `\\left(`, `1{,}000`, `$x$`."""
 
 import re
+from functools import lru_cache
 
 _FULL_WIDTH = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 _SIGNS = str.maketrans(
@@ -32,6 +33,8 @@ _WORDING = [
         (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
         (r"\\\(|\\\)|\\\[(?![0-9.]+(?:pt|em|ex|mm))|\\\]|\$\$", " "),
         (r"\$([^$]*)\$", r" \1 "),
+        (r"(?<=\S) ?\\approx.*", ""),
+        (r"\b(?:negative|minus) (?=[0-9])", "-"),
         (r"  +", " "),
         (r"^([^=]+?) ?= ?([A-Za-z])$", r"\2 = \1"),
     )
@@ -43,11 +46,11 @@ def with_ascii_signs(text: str) -> str:
     return text if text.isascii() else text.translate(_SIGNS)
 
 
+@lru_cache(maxsize=4096)
 def plain(piece: str) -> str:
     """An answer without what does not change its meaning."""
     piece = with_ascii_signs(piece)
-    if piece.isdecimal():
-        return piece
-    for pattern, new in _WORDING:
-        piece = pattern.sub(new, piece)
+    if piece.strip("0123456789.,+- ") not in ("", "$"):
+        for pattern, new in _WORDING:
+            piece = pattern.sub(new, piece)
     return piece.strip(" *`\"';:,").removesuffix(".").rstrip(" *")
