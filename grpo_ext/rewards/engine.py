@@ -87,10 +87,14 @@ def parse(formula: str) -> Any:
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
     if _SIGNS.search(formula):
-        upper, lower = (_SIGNS.sub(lambda m: " - " if (m[1] == "p") == (sign == "-") else " + ", formula) for sign in "+-")
+        upper, lower = (
+            _SIGNS.sub(lambda m: " - " if (m[1] == "p") == (sign == "-") else " + ", formula) for sign in "+-"
+        )
         formula = rf"\{{{upper}, {lower}\}}"
     engine = math_verify()
-    box = [engine.LatexExtractionConfig(boxed_match_priority=0)]  # nothing else: else a fraction in what fails would do
+    box = [
+        engine.LatexExtractionConfig(boxed_match_priority=0)
+    ]  # nothing else: else a fraction in what fails would do
     modes = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
     found = engine.parse(rf"\boxed{{{formula}}}", box, parsing_timeout=None, **modes)
     return found[0] if found and not isinstance(found[0], str) else None

@@ -25,6 +25,7 @@ _WORDING = [
         (r"\{,\}", ","),
         (r"\\([%$])", r"\1"),
         (r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)(?![A-Za-z]))", r"^\\circ"),
+        (r"^(-?[0-9.]+) ?\^\\circ ?$", r"\1 degree"),
         (r"\\(le|ge)(?:q|qslant)(?![A-Za-z])", r"\\\1"),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),

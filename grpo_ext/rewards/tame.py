@@ -5,6 +5,7 @@ commands that answers are written with may stand there, and numbers, powers and 
 limits is no answer that has been worked out. They cannot promise that sympy is quick, so a worker and its deadline are needed.
 """
 
+import math
 import re
 
 MAX_LENGTH = 300  # characters
@@ -17,19 +18,99 @@ MAX_TOWER = 4  # the largest number in an exponent that has an exponent
 MAX_FACTORIAL = 200
 
 _KNOWN = set(
-    "frac sqrt pi infty pm mp cdot times div le ge in cup cap emptyset setminus mid begin end sin cos tan sinh cosh tanh arcsin "
-    "arccos arctan cot sec csc ln log lg exp circ binom overline to dots ldots alpha beta gamma delta epsilon varepsilon zeta "
-    "eta theta kappa lambda mu nu xi rho sigma tau phi varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega "
-    "left right dfrac tfrac text mathbb leq geq".split()
+    [
+        "frac",
+        "sqrt",
+        "pi",
+        "infty",
+        "pm",
+        "mp",
+        "cdot",
+        "times",
+        "div",
+        "le",
+        "ge",
+        "in",
+        "cup",
+        "cap",
+        "emptyset",
+        "setminus",
+        "mid",
+        "begin",
+        "end",
+        "sin",
+        "cos",
+        "tan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "cot",
+        "sec",
+        "csc",
+        "ln",
+        "log",
+        "lg",
+        "exp",
+        "circ",
+        "binom",
+        "overline",
+        "to",
+        "dots",
+        "ldots",
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "left",
+        "right",
+        "dfrac",
+        "tfrac",
+        "text",
+        "mathbb",
+        "leq",
+        "geq",
+    ]
 )
-_NOT_KNOWN = re.compile(r"\\begin\{(?![pb]?matrix\})|\\begin.*\||/ ?0+(?:\.0+)?(?![.0-9])|\} ?\{ ?0+ ?\}|%")  # determinants, 1/0
+_NOT_KNOWN = re.compile(
+    r"\\begin\{(?![pb]?matrix\})|\\begin.*\||/ ?0+(?:\.0+)?(?![.0-9])|\} ?\{ ?0+ ?\}|%"
+)  # determinants, 1/0
 _FACTORIAL = re.compile(r"!|\\(?:binom|Gamma|zeta)(?![A-Za-z])")
 _AFTER_VALUE = re.compile(r"[)}\]!]\s*!")
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _INTEGER = re.compile(r"[0-9]+")
 _POWER = re.compile(r"(?:\^|\*\*|\\(?:exp|sinh|cosh)(?![A-Za-z]))\s*")
 _LETTER = re.compile(r"[A-Za-z]")
-_PAIRS = {"{": "}", "(": ")", "[": "]"}
+_ONE = r"(?>\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|-?[0-9.]+|[A-Za-z]|\\[A-Za-z]++(?!\s*[\[{(0-9]))"  # what an exponent is, or else all that follows
+_EXPONENT = re.compile(rf"{_POWER.pattern}({_ONE}(?!\s*(?:\^|\*\*))|.+)")
 
 
 def is_tame(formula: str) -> bool:
@@ -73,37 +154,9 @@ def has_small_powers(formula: str) -> bool:
         return not _POWER.search(formula)
     limit = MAX_SYMBOLIC_POWER if _LETTER.search(_COMMAND.sub("", formula)) else MAX_POWER
     product = 1
-    for sign in _POWER.finditer(formula):
-        exponent = exponent_at(formula, sign.end())
+    for exponent in _EXPONENT.findall(formula):
         numbers = [int(n) for n in _INTEGER.findall(exponent)]
         if _POWER.search(exponent) and any(n > MAX_TOWER for n in numbers):
             return False
-        for n in numbers:
-            product *= max(n, 1)
+        product *= math.prod(max(n, 1) for n in numbers)
     return product <= limit
-
-
-def exponent_at(formula: str, start: int) -> str:
-    """The exponent that begins at `start`, with a tower on top of it."""
-    end = start
-    while True:
-        end = operand_end(formula, end)
-        tower = _POWER.match(formula, end)
-        if tower is None:
-            return formula[start:end]
-        end = tower.end()
-
-
-def operand_end(formula: str, start: int) -> int:
-    """Where the bracket, number, command or character ends that begins at `start`."""
-    if start >= len(formula):
-        return start
-    if formula[start] in _PAIRS:
-        opening, closing, depth = formula[start], _PAIRS[formula[start]], 0
-        for position in range(start, len(formula)):
-            depth += (formula[position] == opening) - (formula[position] == closing)
-            if depth == 0:
-                return position + 1
-        return len(formula)
-    match = _INTEGER.match(formula, start) or _COMMAND.match(formula, start)
-    return match.end() if match else start + 1
