@@ -21,7 +21,10 @@ MAX_ANSWER = 300  # characters of an answer
 MAX_TAIL = 5_000  # characters at a completion's end in which an answer without tag or box is looked for
 WINDOW = 100  # characters before the last digit in which the last number begins
 
-_ONE = rf"(?:negative )?[-+]?\$?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?(?:\s?/\s?[0-9]+)?)(?:\s?\\?%|\s?(?:{UNIT_NAMES})(?![A-Za-z]))?"
+_ONE = (
+    rf"(?:negative )?[-+]?\$?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?(?:\s?/\s?[0-9]+)?)"
+    rf"(?:\s?\\?%|\s?(?:{UNIT_NAMES})(?![A-Za-z]))?"
+)
 _VALUES = re.compile(rf"(?<![0-9A-Za-z.,])({_ONE}(?:(?:,? (?:and|or) |, |(?<=[a-z]) ){_ONE})*)(?![0-9A-Za-z])")
 _DENIED = re.compile(r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most))\s*$")
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
@@ -38,9 +41,8 @@ _GSM8K = {"solution": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"}
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     """The gold answer beside the answer that was read."""
-    return Explanation(
-        f"The solution was: {solution}", answer_marks(completion, last_span(without_thoughts(completion)))
-    )
+    marks = answer_marks(completion, last_span(without_thoughts(completion)))
+    return Explanation(f"The solution was: {solution}", marks)
 
 
 @asks_engine

@@ -127,7 +127,9 @@ def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
 def stands(text: str, value: Any) -> bool:
     """Whether `text` is a decimal that stands for an irrational value."""
     found = number(text)
-    return bool(found and found.place and value.is_real) and stands_for(found.value, found.place, Fraction(str(value)))
+    if found is None or not found.place or not value.is_real:
+        return False
+    return stands_for(found.value, found.place, Fraction(str(value)))
 
 
 def solutions(found: Any, other: Any) -> Any:

@@ -52,7 +52,7 @@ def judged(reward: Reward, given: Given) -> tuple[list[Score], list[int]]:
     scores: list[Score] = [None] * count
     if reward.registration.function not in _asking:
         return scores, list(range(count))
-    rest = []
+    rest: list[int] = []
     with without_engine():
         try:
             return reward(**given), rest

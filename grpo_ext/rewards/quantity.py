@@ -1,4 +1,4 @@
-"""Numbers as people write them, read exactly: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`, `25%`, `72 hours 30 minutes`."""
+"""Numbers as people write them, read exactly: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`, `72 hours 30 minutes`."""
 
 import re
 from fractions import Fraction
