@@ -23,7 +23,7 @@ POINTS = (0.618, 1.732, -0.347)  # of the first symbol
 
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
-_SIGNS = re.compile(r"\\([pm])[pm](?![A-Za-z])")
+_SIGNS = re.compile(r"\\(?:pm|mp)")
 _DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
 
 
@@ -86,10 +86,9 @@ def parse(formula: str) -> Any:
     """What math-verify reads in a formula, with decimals as fractions, which are exact; None if nothing."""
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
-    if _SIGNS.search(formula):
-        upper, lower = (
-            _SIGNS.sub(lambda m: " - " if (m[1] == "p") == (sign == "-") else " + ", formula) for sign in "+-"
-        )
+    if _SIGNS.search(formula):  # two answers
+        upper = formula.replace(r"\pm", " + ").replace(r"\mp", " - ")
+        lower = formula.replace(r"\pm", " - ").replace(r"\mp", " + ")
         formula = rf"\{{{upper}, {lower}\}}"
     engine = math_verify()
     box = [

@@ -32,7 +32,7 @@ def test_numbers_and_texts_load_no_engine_and_start_no_worker():
         from grpo_ext.rewards.engine_pool import EnginePool
         with EnginePool(1) as pool:
             reward = build("accuracy")
-            texts = ["<answer>72</answer>", r"\boxed{1 1/2}", "<answer>Evelyn</answer>", "it is 10%", r"\boxed{10 \text{ m}}", ""]
+            texts = ["<answer>72</answer>", r"\boxed{1 1/2}", "<answer>Evelyn</answer>", "it is 10%", r"\boxed{10 m}", ""]
             golds = ["#### 72", "1.5", r"\text{Evelyn}", "0.1", "10 cm", r"\sqrt{2}"]
             given = {"completions": texts, "solution": golds}
             pool.begin(reward, given)
