@@ -33,6 +33,7 @@ _DISPLAY = ((r"\[", r"\]"), (r"\(", r"\)"), ("$$", "$$"), ("$", "$"))
 _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatrix}
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!and\b)[A-Za-z]{3,}")
 _SYMBOL = re.compile(r"(?<![\\A-Za-z])[A-Za-df-hj-z]")
+_OPEN = re.compile(rf"{_SYMBOL.pattern}|[,<>=]|\\(?:cup|pm|mp|begin|emptyset|in|le|ge)(?![a-z])|\\\{{")  # no constant
 _TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 
 _HALF = {"solution": r"so it is $\frac{1}{2}$"}
@@ -156,7 +157,8 @@ def equal(gold: str, answer: str) -> bool:
     if gold == answer:
         return True
     expected = number(gold)
-    if expected and "=" in answer:  # steps that lead to the last side
+    constant = expected or not _OPEN.search(gold)
+    if constant and "=" in answer:  # steps that lead to the last side
         return equal(gold, answer.rpartition("=")[2].strip())
     if expected and (found := number(answer)):
         return same_number(expected, found)
@@ -165,7 +167,7 @@ def equal(gold: str, answer: str) -> bool:
     if {gold[:2], answer[:1]} == {"\\{", "("} or {gold[:1], answer[:2]} == {"\\{", "("}:  # a set is no tuple
         return False
     (gold, gold_unit), (answer, unit) = split_unit(gold), split_unit(answer)
-    if expected and _SYMBOL.search(answer):
+    if constant and _SYMBOL.search(answer):
         return False
     return (gold_unit is None or unit is None or gold_unit == unit) and same_formula(gold, answer)
 
