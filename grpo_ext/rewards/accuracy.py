@@ -52,6 +52,7 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     needs_cpu=True,
     explain=explain_accuracy,
     examples=[
+        Example(r"\boxed{\sqrt{2}/\sqrt{8}}", 1.0, _HALF),  # for the engine: workers load it with this one
         Example(r"<answer>x = \sqrt{8}</answer>", 1.0, {"solution": r"\boxed{2\sqrt{2}}"}),
         Example(r"It is \boxed{\frac{2}{4}}.", 1.0, _HALF),
         Example("<think>3, no 4</think><answer>72</answer>", 1.0, _GSM8K),
