@@ -59,8 +59,9 @@ class GRPOExtConfig(
             `rewards/NAME/failed` counts them. `"raise"`: the run stops at the first.
         reward_max_failure_rate (`float`, defaults to 0.5): the share of failed rows, over the last batches, above which
             the run stops with the last error all the same.
-        reward_workers (`int`, defaults to 0): number of processes for the rewards that need much CPU time (math
-            verification). 0 computes them in the training process.
+        reward_workers (`int`, defaults to 1): number of processes for the rewards that need much CPU time. `accuracy` starts
+            them when the first formula comes; numbers and texts are judged in the training process. 0 computes all there,
+            where a formula may take more memory and time than a limit can hold.
         reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row, a batch that many times as
             long; after them the row counts as not scored. A worker is replaced; in the training process only Python code
             can be interrupted. Raise it for rewards that ask a server.
@@ -79,7 +80,7 @@ class GRPOExtConfig(
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     reward_on_error: Literal["none", "raise"] = "none"
     reward_max_failure_rate: Share = 0.5
-    reward_workers: CountOrZero = 0
+    reward_workers: CountOrZero = 1
     reward_timeout: Positive = 5.0
     log_samples: Share = 1.0
     log_max_mb: Positive = 256.0

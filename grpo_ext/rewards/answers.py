@@ -1,8 +1,18 @@
 """Where the answer stands in a completion. Plain string searches: linear in its length, whatever it contains."""
 
+import re
+
 THINK, THINK_END = "<think>", "</think>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"
 TAGS = (THINK, THINK_END, ANSWER, ANSWER_END)
+_THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
+
+
+def without_thoughts(text: str) -> str:
+    """The text with blanks in place of thoughts: each `<think>` block, closed or cut off, and what a lone `</think>` ends."""
+    text = _THOUGHT.sub(lambda block: " " * len(block.group()), text)
+    end = text.rfind(THINK_END) + len(THINK_END)
+    return " " * end + text[end:] if end >= len(THINK_END) else text
 
 
 def first_span(text: str) -> tuple[int, int] | None:

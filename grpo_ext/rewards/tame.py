@@ -1,14 +1,15 @@
 """Which formulas sympy can be trusted to finish with: a check of the text, before anything evaluates it.
 
-sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it meets them, in C where nothing can interrupt it. The
-limits are far above what an answer needs: what is beyond them is no answer that has been worked out. They cannot promise that
-sympy is quick, so a deadline is still needed.
+sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it meets them, in C where nothing can interrupt it. So only
+commands that answers are written with may stand there, and numbers, powers and exponentials must be small: what is beyond the
+limits is no answer that has been worked out. They cannot promise that sympy is quick, so a worker and its deadline are needed.
 """
 
+import math
 import re
 
 MAX_LENGTH = 300  # characters
-MAX_DIGITS = 30  # of one number
+MAX_DIGITS = 40  # of one number
 MAX_DEPTH = 8  # brackets open at once
 MAX_COMMANDS = 30
 MAX_POWER = 10_000  # of a number: the product of all exponents
@@ -16,21 +17,34 @@ MAX_SYMBOLIC_POWER = 100  # where there are letters: the product of all exponent
 MAX_TOWER = 4  # the largest number in an exponent that has an exponent
 MAX_FACTORIAL = 200
 
-_UNFINISHED = re.compile(r"\\(?:i{1,3}nt|oint|sum|prod|coprod|lim|limsup|liminf|bigcup|bigcap)(?![A-Za-z])")
-_FACTORIAL = re.compile(r"!|\\(?:[dt]?binom|Gamma|zeta)(?![A-Za-z])")
+_KNOWN = re.compile(
+    r"frac|sqrt|pi|infty|pm|mp|cdot|times|div|le|ge|in|cup|cap|emptyset|setminus|mid|begin|end|sin|cos|tan|sinh|cosh|tanh"
+    r"|arcsin|arccos|arctan|cot|sec|csc|ln|log|lg|exp|circ|binom|overline|to|dots|ldots|alpha|beta|gamma|delta|epsilon"
+    r"|varepsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Sigma"
+    r"|Phi|Psi|Omega|left|right|dfrac|tfrac|text|mathbb|leq|geq"
+)
+_REFUSED = re.compile(  # determinants, division by zero
+    r"\\begin\{(?![pb]?matrix\})|\\begin.*\||/ ?0+(?:\.0+)?(?![.0-9])|\} ?\{ ?0+ ?\}|%"
+)
+_FACTORIAL = re.compile(r"!|\\(?:binom|Gamma|zeta)(?![A-Za-z])")
 _AFTER_VALUE = re.compile(r"[)}\]!]\s*!")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
 _INTEGER = re.compile(r"[0-9]+")
-_POWER = re.compile(r"(?:\^|\*\*)\s*")
+_POWER = re.compile(r"(?:\^|\*\*|\\(?:exp|sinh|cosh)(?![A-Za-z]))\s*")
 _LETTER = re.compile(r"[A-Za-z]")
-_PAIRS = {"{": "}", "(": ")", "[": "]"}
+# What stands in an exponent; else it is all that follows.
+_ONE = r"(?>\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|-?[0-9.]+|[A-Za-z]|\\[A-Za-z]++(?!\s*[\[{(0-9]))"
+_EXPONENT = re.compile(rf"{_POWER.pattern}({_ONE}(?!\s*(?:\^|\*\*))|.+)")
 
 
 def is_tame(formula: str) -> bool:
     """Whether a formula, in LaTeX or plain, is small in every respect."""
-    if len(formula) > MAX_LENGTH or not formula.isprintable() or _UNFINISHED.search(formula):
+    if len(formula) > MAX_LENGTH or not formula.isprintable() or _REFUSED.search(formula):
         return False
-    if len(_COMMAND.findall(formula)) > MAX_COMMANDS or any(len(n) > MAX_DIGITS for n in _INTEGER.findall(formula)):
+    commands = _COMMAND.findall(formula)
+    if len(commands) > MAX_COMMANDS or not all(map(_KNOWN.fullmatch, commands)):
+        return False
+    if any(len(digits) > MAX_DIGITS for digits in _INTEGER.findall(formula)):
         return False
     return nests_little(formula) and has_small_factorials(formula) and has_small_powers(formula)
 
@@ -64,37 +78,11 @@ def has_small_powers(formula: str) -> bool:
         return not _POWER.search(formula)
     limit = MAX_SYMBOLIC_POWER if _LETTER.search(_COMMAND.sub("", formula)) else MAX_POWER
     product = 1
-    for sign in _POWER.finditer(formula):
-        exponent = exponent_at(formula, sign.end())
+    for exponent in _EXPONENT.findall(formula):
         numbers = [int(n) for n in _INTEGER.findall(exponent)]
         if _POWER.search(exponent) and any(n > MAX_TOWER for n in numbers):
             return False
-        for n in numbers:
-            product *= max(n, 1)
+        if any(map(_POWER.search, _EXPONENT.findall(exponent))):  # e^{e^{e^e}}
+            return False
+        product *= math.prod(max(n, 1) for n in numbers)
     return product <= limit
-
-
-def exponent_at(formula: str, start: int) -> str:
-    """The exponent that begins at `start`, with a tower on top of it."""
-    end = start
-    while True:
-        end = operand_end(formula, end)
-        tower = _POWER.match(formula, end)
-        if tower is None:
-            return formula[start:end]
-        end = tower.end()
-
-
-def operand_end(formula: str, start: int) -> int:
-    """Where the bracket, number, command or character ends that begins at `start`."""
-    if start >= len(formula):
-        return start
-    if formula[start] in _PAIRS:
-        opening, closing, depth = formula[start], _PAIRS[formula[start]], 0
-        for position in range(start, len(formula)):
-            depth += (formula[position] == opening) - (formula[position] == closing)
-            if depth == 0:
-                return position + 1
-        return len(formula)
-    match = _INTEGER.match(formula, start) or _COMMAND.match(formula, start)
-    return match.end() if match else start + 1

@@ -1,18 +1,15 @@
-"""TRL's own rewards by name, with TRL's arguments as options. They are TRL's code; here they only get names.
+"""TRL's own rewards by name, with TRL's arguments as options.
 
-`cosine_scaled` and `reasoning_accuracy` run math-verify on whatever a completion contains, and only worker processes
-(`reward_workers`) bound what that may take.
+What is right in `cosine_scaled` and `reasoning_accuracy` is judged as `accuracy` judges it: TRL gives math-verify whatever a
+completion contains, under alarms that would end a guard's own deadline.
 """
 
-from typing import Any
+import math
 
+from grpo_ext.rewards.accuracy import accuracy, score
+from grpo_ext.rewards.engine_pool import asks_engine
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
-
-
-def messages(completions: list[str]) -> list[list[dict[str, str]]]:
-    """Texts in the only form that TRL's rewards take."""
-    return [[{"role": "assistant", "content": text}] for text in completions]
 
 
 @register(
@@ -28,7 +25,7 @@ def think_format(completions: list[str]) -> list[float]:
     """1 where the completion begins with one <think> .. </think> block, else 0 (TRL)."""
     from trl.rewards import think_format_reward
 
-    return think_format_reward(messages(completions))
+    return think_format_reward([[{"role": "assistant", "content": text}] for text in completions])
 
 
 _OVERLONG = {"max_completion_len": 100, "soft_punish_cache": 20}
@@ -78,13 +75,16 @@ def repetition_penalty(
 
 
 _THIRD = {"solution": r"$\frac{1}{3}$"}
+_ROOT = (r"</think> \boxed{\sqrt{8}}", {"solution": r"$2\sqrt{2}$"})  # for the engine, which workers load with it
 _HALFWAY = {**_THIRD, "completion_ids": [1] * 50}
 
 
+@asks_engine
 @register(
     "cosine_scaled",
     needs_cpu=True,
     examples=[
+        Example(_ROOT[0], 0.75, {**_HALFWAY, **_ROOT[1]}, {"max_len": 100}),
         Example(r"\boxed{\frac{1}{3}}", 0.75, _HALFWAY, {"max_len": 100}),
         Example(r"\boxed{\frac{1}{2}}", -0.75, _HALFWAY, {"max_len": 100}),
         Example("", None, {**_HALFWAY, "solution": ""}, {"max_len": 100}),
@@ -109,16 +109,21 @@ def cosine_scaled(
         min_value_wrong, max_value_wrong: scores of a wrong answer, at length 0 and at `max_len`.
         min_value_correct, max_value_correct: scores of a right answer, at `max_len` and at length 0.
     """
-    from trl.rewards import get_cosine_scaled_reward
 
-    reward = get_cosine_scaled_reward(max_len, min_value_wrong, max_value_wrong, min_value_correct, max_value_correct)
-    return reward(messages(completions), solution, completion_ids)
+    def scaled(right: float, length: int) -> float:
+        end, begin = (min_value_correct, max_value_correct) if right else (max_value_wrong, min_value_wrong)
+        return end + 0.5 * (begin - end) * (1.0 + math.cos(math.pi * min(length / max_len, 1.0)))
+
+    right = accuracy(completions, solution)
+    return [None if r is None else scaled(r, len(ids)) for r, ids in zip(right, completion_ids, strict=True)]
 
 
+@asks_engine
 @register(
     "reasoning_accuracy",
     needs_cpu=True,
     examples=[
+        Example(_ROOT[0], 1.0, _ROOT[1]),
         Example(r"<think>hm</think> It is \boxed{\frac{1}{3}}", 1.0, _THIRD),
         Example(r"<think>hm</think> It is \boxed{\frac{1}{2}}", 0.0, _THIRD),
         Example(r"<think> \boxed{\frac{1}{3}}", 0.0, _THIRD),
@@ -126,14 +131,16 @@ def cosine_scaled(
     ],
 )
 def reasoning_accuracy(
-    completions: list[str], solution: list[str], *, reasoning_delimiters: Any = None
+    completions: list[str], solution: list[str], *, reasoning_delimiters: list[str] | None = None
 ) -> list[float | None]:
-    """1 where the formula behind the reasoning equals the gold answer, else 0; 0 without an end of the reasoning (TRL).
+    """1 where the answer behind the reasoning equals the gold answer, else 0; 0 without an end of the reasoning (TRL).
 
     Args:
         solution: the gold answer.
         reasoning_delimiters: texts of which one ends the reasoning. None: `</think>`.
     """
-    from trl.rewards import reasoning_accuracy_reward
-
-    return reasoning_accuracy_reward(messages(completions), solution, reasoning_delimiters)
+    scores: list[float | None] = []
+    for text, gold in zip(completions, solution, strict=True):
+        ends = [end for end in reasoning_delimiters or ["</think>"] if end in text]
+        scores.append(score(text.rpartition(ends[0])[2], gold) if ends else 0.0)
+    return scores

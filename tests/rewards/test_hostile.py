@@ -3,12 +3,14 @@
 import math
 import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hostile import hostile_completions
 
 from grpo_ext.rewards import build, list_rewards
+from grpo_ext.rewards.engine import NeedsEngine, without_engine
 from grpo_ext.rewards.pool import RewardPool
 
 COMPLETIONS = hostile_completions()
@@ -42,6 +44,17 @@ def test_in_process_rewards_answer_within_the_deadline(name):
         assert score is None or (isinstance(score, float) and math.isfinite(score)), text[:80]
     assert slowest < DEADLINE
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < ALLOWED
+
+
+def test_what_accuracy_does_in_the_trainer_takes_no_time():
+    """Without the engine each completion is judged at once, or left to a worker."""
+    reward = build("accuracy")
+    for solution in ("72", r"\sqrt{2}", r"\text{Evelyn}", "(1,2)"):
+        for text in COMPLETIONS:
+            started = time.process_time()
+            with suppress(NeedsEngine), without_engine():
+                assert reward(completions=[text], solution=[solution]) in ([0.0], [1.0])
+            assert time.process_time() - started < 1.0, text[:80]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Formulas: math-verify reads them, and their values at a few points, or else math-verify, tell whether they are equal.
+
+sympy evaluates what it is given, and may take any time and memory. So only tame formulas get here (`is_tame`), and a trainer
+asks in a worker process: inside `without_engine` the question raises `NeedsEngine`.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from grpo_ext.rewards.deadline import paused
+from grpo_ext.rewards.quantity import number, stands_for
+from grpo_ext.rewards.tame import is_tame
+
+DIGITS = 40  # that values are computed with
+AGREED = 1e-25  # relative difference of equal values
+POINTS = (0.618, 1.732, -0.347)  # of the first symbol
+
+_allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
+_DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
+_SIGNS = re.compile(r"\\(?:pm|mp)")
+_DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
+
+
+class NeedsEngine(Exception):
+    """An answer cannot be judged without the engine, which must not run here."""
+
+
+class Unreadable(ValueError):
+    """The gold answer is no formula that the engine can read."""
+
+
+@contextmanager
+def without_engine() -> Iterator[None]:
+    """Let `same_formula` raise `NeedsEngine` in the block."""
+    token = _allowed.set(False)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+@lru_cache(maxsize=1)
+def math_verify() -> Any:
+    """The package, without warnings that its time limits are off: they are alarms, and would end the guard's."""
+    with paused():
+        import math_verify
+
+        for part in ("parser", "grader", "utils"):
+            logging.getLogger(f"math_verify.{part}").setLevel(logging.ERROR)
+        math_verify.parse(r"\boxed{\sqrt{2}}", parsing_timeout=None)  # the first call builds tables
+    return math_verify
+
+
+def same_formula(gold: str, answer: str) -> bool:
+    """Whether two formulas, sets, tuples, intervals, equations or matrices are equal.
+
+    Raises:
+        Unreadable: if the gold answer is none of these.
+        NeedsEngine: inside `without_engine`.
+    """
+    if not is_tame(gold):
+        raise Unreadable(gold)
+    if not is_tame(answer):
+        return False
+    if not _allowed.get():
+        raise NeedsEngine
+    a, b = parse(gold), parse(answer)
+    if a is None:
+        raise Unreadable(gold)
+    if b is None:
+        return False
+    pairs = [(x, y) for x, y in zip(values(a, b), values(b, a), strict=True) if x is not None and y is not None]
+    if pairs:
+        return same_values(a, b, pairs) or stands(gold, pairs[0][1]) or stands(answer, pairs[0][0])
+    return bool(math_verify().verify([solutions(a, b)], [solutions(b, a)], timeout_seconds=None))
+
+
+@lru_cache(maxsize=4096)
+def parse(formula: str) -> Any:
+    """What math-verify reads in a formula, with decimals as fractions, which are exact; None if nothing."""
+    formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
+    formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
+    if _SIGNS.search(formula):  # two answers
+        upper = formula.replace(r"\pm", " + ").replace(r"\mp", " - ")
+        lower = formula.replace(r"\pm", " - ").replace(r"\mp", " + ")
+        formula = rf"\{{{upper}, {lower}\}}"
+    engine = math_verify()
+    box = [
+        engine.LatexExtractionConfig(boxed_match_priority=0)
+    ]  # nothing else: else a fraction in what fails would do
+    modes = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
+    found = engine.parse(rf"\boxed{{{formula}}}", box, parsing_timeout=None, **modes)
+    return found[0] if found and not isinstance(found[0], str) else None
+
+
+def values(found: Any, other: Any) -> list[Any]:
+    """What an expression is at the points, where symbols of one name are one number; None where it has no value."""
+    from sympy import Expr, I
+
+    if not isinstance(found, Expr) or not isinstance(other, Expr):
+        return [None] * len(POINTS)
+    names = sorted({symbol.name for symbol in found.free_symbols | other.free_symbols} - {"i"})
+    numbers = []
+    for point in POINTS:
+        at = {s: I if s.name == "i" else point + 0.271 * names.index(s.name) for s in found.free_symbols}
+        value = found.evalf(DIGITS, subs=at)
+        numbers.append(value if value.is_number and value.is_finite else None)
+    return numbers
+
+
+def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
+    """Whether two expressions agree: exactly where they are rational, else in more digits than by accident."""
+    if not (a.free_symbols or b.free_symbols):
+        a, b = a.doit(), b.doit()
+        if a.is_Rational and b.is_Rational:
+            return a == b
+    return all(abs(x - y) <= AGREED * max(abs(x), abs(y)) for x, y in pairs)
+
+
+def stands(text: str, value: Any) -> bool:
+    """Whether `text` is a decimal that stands for an irrational value."""
+    found = number(text)
+    if found is None or not found.place or not value.is_real:
+        return False
+    return stands_for(found.value, found.place, Fraction(str(value)))
+
+
+def solutions(found: Any, other: Any) -> Any:
+    """The set of numbers that inequalities such as `1 < x < 2` allow, if `other` is not about another symbol."""
+    from sympy import Eq, FiniteSet, Union
+    from sympy.core.relational import Relational
+
+    if isinstance(found, FiniteSet) and all(part.has(Relational) and not part.has(Eq) for part in found.args):
+        return Union(*(solutions(part, other) for part in found.args))
+    symbols = found.free_symbols
+    if not found.has(Relational) or found.has(Eq) or len(symbols) != 1 or other.free_symbols - symbols:
+        return found
+    return found.as_set()

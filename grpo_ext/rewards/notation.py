@@ -1,0 +1,57 @@
+"""One spelling for an answer that can be written in many: `−５`, `\\text{ cm}`, `\\left(`, `1{,}000`, `$x$`."""
+
+import re
+from functools import lru_cache
+
+_FULL_WIDTH = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
+_SIGNS = str.maketrans(
+    _FULL_WIDTH
+    | dict.fromkeys("−–‐‑", "-")
+    | dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
+    | {"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ", "∅": r"\emptyset "}
+    | {"°": r"^\circ ", "≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "∈": r"\in ", "±": r"\pm ", "²": "^2", "³": "^3"}
+    | {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3"}
+)
+_WORDING = [
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (r"√\s*([0-9]+|[a-z])", r"\\sqrt{\1}"),
+        (r"(?<![\\A-Za-z])sqrt\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"(?<![\\A-Za-z])(pi|sqrt|sin|cos|tan|log|ln)(?![A-Za-z])", r"\\\1"),
+        (r"\\(?:left|right|displaystyle|limits|!)(?![A-Za-z])", ""),
+        (r"\\(?:[,;: ]|q?quad(?![A-Za-z]))|~|\s", " "),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 "),
+        (r"\{,\}", ","),
+        (r"\\([%$])", r"\1"),
+        (r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)(?![A-Za-z]))", r"^\\circ"),
+        (r"^(-?[0-9.]+) ?\^\\circ ?$", r"\1 degree"),
+        (r"\\(le|ge)(?:q|qslant)(?![A-Za-z])", r"\\\1"),
+        (r"<=", r"\\le "),
+        (r">=", r"\\ge "),
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
+        (r"\\\(|\\\)|\\\[(?![0-9.]+(?:pt|em|ex|mm))|\\\]|\$\$", " "),
+        (r"\$([^$]*)\$", r" \1 "),
+        (r"(?<=\S) ?\\approx.*", ""),
+        (r"\b(?:negative|minus) (?=[0-9])", "-"),
+        (r"  +", " "),
+        (r"^([^=]+?) ?= ?([A-Za-z])$", r"\2 = \1"),
+    )
+]
+
+
+def with_ascii_signs(text: str) -> str:
+    """The text with ASCII or LaTeX in place of full-width characters, typographic minus signs and mathematical symbols."""
+    return text if text.isascii() else text.translate(_SIGNS)
+
+
+@lru_cache(maxsize=4096)
+def plain(piece: str) -> str:
+    """An answer without what does not change its meaning."""
+    piece = with_ascii_signs(piece)
+    if piece.strip("0123456789.,+- ") not in ("", "$"):
+        for pattern, new in _WORDING:
+            piece = pattern.sub(new, piece)
+    return piece.strip(" *`\"';:,").removesuffix(".").rstrip(" *")

@@ -1,0 +1,140 @@
+"""Numbers as people write them, read exactly: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`, `72 hours 30 minutes`."""
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+TOLERANCE = Fraction(1, 10**6)  # of the value, for decimals
+UNITS = {  # by kind: names, and how many of the kind's smallest
+    "length": "mm millimeter 1, cm centimeter 10, m meter metre 1000, km kilometer kilometre 1e6, inch inches in 25.4, "
+    "foot feet ft 304.8, yard yd 914.4, mile mi 1609344",
+    "time": "s second sec 1, minute min 60, hour h hr 3600, day 86400, week 604800",
+    "calendar": "month 1, year 12",
+    "mass": "mg 1, g gram 1e3, kg kilogram 1e6, pound lb 453592.37, ounce oz 28349.523125",
+    "volume": "ml mL 1, L l liter litre 1000",
+    "dollars": "cent ¢ 1, dollar $ 100",
+    "euros": "euro € 1",
+    "angle": "degree 1",
+}
+_SIZES = {
+    spelling: (kind, Fraction(names[-1]))
+    for kind, line in UNITS.items()
+    for names in map(str.split, line.split(", "))
+    for name in names[:-1]
+    for spelling in ((name, f"{name}s") if len(name) > 1 else (name,))
+}
+UNIT_NAMES = "|".join(map(re.escape, sorted({*_SIZES} - {"in"}, key=len, reverse=True)))
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?![0-9])"
+DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
+_POWER = r"(?:[eE]([-+]?[0-9]{1,3})|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"
+_NUMBER = re.compile(rf"([-+]?)\s*[$€]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)")
+_FRAC = re.compile(r"\\frac\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))")
+_PERCENT = re.compile(r"\s*(?:%|per ?cent)$")
+_FACTOR = r"([A-Za-z¢]+)(?: ?\^ ?\{?([23])\}?)?"
+_UNIT = re.compile(rf"(?:(?<=[^A-Za-z\\ ])|(?<= )){_FACTOR}(?: ?(?:/|per) ?{_FACTOR})?$")
+_LABEL = re.compile(r"(?<=[0-9)}])\s*(?!.*\b(?:or|not|and)\b)[A-Za-z]{3,}[A-Za-z' -]*$")
+_PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")
+
+Unit = tuple[str, Fraction]  # its kind, and its size
+
+
+class Number(NamedTuple):
+    """A number that was written down.
+
+    Args:
+        value: exactly as written.
+        place: the value of its last decimal place; 0 where it is no decimal.
+        percent: whether a percent sign stands behind it.
+        unit: the unit of measure behind it, or that of its currency sign.
+    """
+
+    value: Fraction
+    place: Fraction = Fraction(0)
+    percent: bool = False
+    unit: Unit | None = None
+
+
+@lru_cache(maxsize=4096)
+def number(text: str) -> Number | None:
+    """The number that `text`, in plain notation, is; None if it is none."""
+    parts = _PARTS.findall(text)
+    if len(parts) > 1 and not _PARTS.sub("", text):  # 72 hours 30 minutes
+        found = [(n.value, n.unit) for n in map(number, parts) if n and n.unit]
+        same = len(found) == len(parts) and len({unit[0] for _, unit in found}) == 1
+        unit = found[0][1] if same else None
+        return Number(sum(value * own[1] for value, own in found) / unit[1], unit=unit) if unit else None
+    core, unit = split_unit(text)
+    if unit is None:
+        core = _LABEL.sub("", core)
+        unit = next((_SIZES[sign] for sign in "$€" if sign in core), None)
+    without = _PERCENT.sub("", core)
+    value = exact(without)
+    return value and Number(*value, without != core, unit)
+
+
+def split_unit(text: str) -> tuple[str, Unit | None]:
+    """A text without the unit of measure at its end, such as `cm^2` or `km/h`, and that unit."""
+    text = text.replace(" mph", " mile/hour")
+    match = _UNIT.search(text)
+    if match is None or not _SIZES.keys() >= {match[1], match[3] or "m"}:
+        return text, None
+    if len(match[0]) == 1 and text[match.start() - 1] != " ":  # `10m` may be 10 times m
+        return text, None
+    (kind, size), power = _SIZES[match[1]], int(match[2] or 1)
+    below, by = _SIZES[match[3]] if match[3] else ("", Fraction(1))
+    if power > 1 or below:
+        kind, size = f"{kind}^{power}/{below}^{match[4]}", size**power / by ** int(match[4] or 1)
+    return text[: match.start()].strip(), (kind, size)
+
+
+def exact(text: str) -> tuple[Fraction, Fraction] | None:
+    """Value and last decimal place of a number, a fraction or a mixed number."""
+    match = _NUMBER.fullmatch(_FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text).strip())
+    if match is None:
+        return None
+    sign, minus, whole, over, under, decimal, *powers = match.groups()
+    place = Fraction(0)
+    if over is None:
+        digits = decimal.replace(",", "").replace(" ", "")
+        power = Fraction(10) ** int(next(filter(None, powers), 0))
+        value = Fraction(digits) * power
+        if "." in digits:
+            place = power / 10 ** len(digits.partition(".")[2])
+    elif int(under) == 0 or (whole and not 0 < int(over) < int(under)):
+        return None
+    else:
+        value = int(whole or 0) + Fraction(int(over), int(under))
+    return (-value if (sign == "-") != bool(minus) else value), place
+
+
+def same_number(gold: Number, answer: Number) -> bool:
+    """Whether two numbers are equal: exactly, or as a decimal stands for a value that has more digits."""
+    if gold.unit and answer.unit:
+        if gold.unit[0] != answer.unit[0]:
+            return False
+        gold, answer = (
+            Number(n.value * u, n.place * u, n.percent) for n, (_, u) in ((gold, gold.unit), (answer, answer.unit))
+        )
+    if gold.percent != answer.percent:  # with the sign or without
+        x, y = (Number(n.value / 100, n.place / 100) if n.percent else n for n in (gold, answer))
+        if same_value(x, y):
+            return True
+    return same_value(gold, answer)
+
+
+def same_value(x: Number, y: Number) -> bool:
+    """Whether two values are equal, units and percent signs apart."""
+    if x.value == y.value or 1 in (x.value.denominator, y.value.denominator):
+        return x.value == y.value
+    if x.place and y.place:
+        return stands_for(x.value, max(x.place, y.place) / 2, y.value)
+    decimal, other = (x, y) if x.place else (y, x)
+    denominator = other.value.denominator
+    endless = pow(10, denominator.bit_length(), denominator) != 0  # as a decimal
+    return bool(decimal.place) and endless and stands_for(decimal.value, decimal.place, other.value)
+
+
+def stands_for(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
+    """Whether a decimal is a value that was rounded or cut off, and to at least six digits."""
+    return abs(decimal - value) < place and abs(decimal - value) <= TOLERANCE * abs(value)

@@ -1,0 +1,37 @@
+"""The table of answers: kind, gold answer, completion (`⏎` is a line break), verdict of a careful person."""
+
+from collections import Counter
+from pathlib import Path
+
+from grpo_ext.rewards import build
+
+TABLE = Path(__file__).with_name("answers.tsv")
+VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
+MISJUDGED = {  # right by the table, 0 by the reward, and why
+    r"\boxed{(-2,-14,-7)}": "a tuple for a column vector: brackets count",
+    "Answer: 8 apples were left (of 12).": "the last number of the sentence counts",
+    "**C**": "a letter without tag, box or `answer is` is read nowhere",
+    "<answer>(B) 12</answer>": "a choice with its text is no letter alone",
+    r"\boxed{0.\overline{3}}": "repeating decimals are not read",
+    "<answer>square root of 2</answer>": "formulas in words are not read",
+}
+
+
+def table() -> list[list[str]]:
+    lines = TABLE.read_text(encoding="utf-8").splitlines()[1:]
+    return [line.replace("⏎", "\n").split("\t") for line in lines]
+
+
+def test_every_answer_is_judged_as_a_careful_person_would():
+    wrong = {}
+    for kind, gold, completion, verdict in table():
+        [score] = build("accuracy")(completions=[completion], solution=[gold])
+        if score != VERDICTS[verdict]:
+            wrong[completion] = (kind, gold, verdict, score)
+    assert set(wrong) == set(MISJUDGED), {text: why for text, why in wrong.items() if text not in MISJUDGED}
+    assert all(score == 0.0 for *_, score in wrong.values())
+
+
+def test_the_table_has_all_kinds():
+    kinds = Counter(kind for kind, *_ in table())
+    assert len(kinds) >= 20 and sum(kinds.values()) >= 400 and min(kinds.values()) >= 10
