@@ -59,9 +59,9 @@ def announce(trainer: GRPOExtTrainer) -> None:
     groups = args.generation_batch_size // args.num_generations
     weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
     rewards = ", ".join(f"{name} x {weight:g}" for name, weight in weighed)
-    backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
+    kind = ", ".join(filter(None, (accelerator.distributed_type.value, accelerator.state.backend)))
     accelerator.print(
-        f"{ranks} {'rank' if ranks == 1 else 'ranks'} ({accelerator.distributed_type.value}{backend}), "
+        f"{'1 rank' if ranks == 1 else f'{ranks} ranks ({kind})'}, "
         f"{sharding(trainer)}, on {accelerator.device.type}\n"
         f"rewards: {rewards}\n"
         f"each generation: {groups} prompts x {args.num_generations} completions of at most "

@@ -4,6 +4,8 @@ import importlib
 import importlib.util
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -27,17 +29,28 @@ def load_file(path: str | Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with exits_told(str(path)):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
 
 
+@contextmanager
+def exits_told(what: str) -> Iterator[None]:
+    """Turn `sys.exit` of imported code, which would end the command as if all were well, into an `ImportError`."""
+    try:
+        yield
+    except SystemExit as error:
+        raise ImportError(f"{what} ends the process as it is imported: sys.exit({error.code})") from error
+
+
 def load_module(name: str, file: str | None) -> ModuleType:
     """The module `name`, from `file` where it was itself loaded from a file."""
     try:
-        return importlib.import_module(name)
+        with exits_told(name):
+            return importlib.import_module(name)
     except ModuleNotFoundError:
         if file is None:
             raise

@@ -80,7 +80,7 @@ def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
     """The rows' prompts, if a model can be asked all of them; else none."""
     prompts = [row["prompt"] for row in rows]
     if wrong := [prompt for prompt in prompts if not is_prompt(prompt)]:
-        words = f"the task's prompt is {wrong[0]!r}: it must be text, or messages with `role` and `content`."
+        words = f"the task's prompt is {wrong[0]!r}: it must be text, or messages with `role` and `content`, not empty."
         findings.problem(words, "task")
     return [] if wrong else prompts
 
@@ -89,4 +89,5 @@ def is_prompt(prompt: Any) -> bool:
     """Whether this is text, or a list of chat messages."""
     if not isinstance(prompt, list):
         return isinstance(prompt, str) and prompt != ""
-    return prompt != [] and all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
+    whole = all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
+    return prompt != [] and whole and bool(prompt[-1]["content"])

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 import grpo_ext
+from grpo_ext.recipe.values import Count, convert
 
 
 def recipe_folder() -> Path:
@@ -43,9 +44,15 @@ def accelerate_settings(name: str) -> dict[str, Any]:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"accelerate_config: {path} is not a YAML file: {error}") from None
-    if not isinstance(settings or {}, dict):
+    settings = {} if settings is None else settings
+    if not isinstance(settings, dict):
         raise ValueError(f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them.")
-    return settings or {}
+    for key, hint in (("num_processes", Count | None), ("deepspeed_config", dict | None)):
+        try:
+            convert(key, settings.get(key), hint)
+        except ValueError as error:
+            raise ValueError(f"accelerate_config: {path}: {error}") from None
+    return settings
 
 
 def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,6 +182,9 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
             problems.append(Problem(_unknown_key(key, known, "task" in schema), key, place))
             continue
         part, hint = known[key]
+        if value == "" and part != "task":  # a task's texts may be empty
+            problems.append(Problem(f"{key} is empty: write a value, or take it out.", key, place))
+            continue
         try:
             values[part][key] = convert(key, value, hint)
         except ValueError as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
+from grpo_ext.common.modules import load_module
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks.base import Task
 
@@ -28,9 +28,9 @@ def get_task_class(name: Any) -> type[Task]:
         raise ValueError(unknown("task", str(name), MODULES) + " A task of your own is written `pkg.module:Class`.")
     module, _, attribute = path.partition(":")
     try:
-        cls = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot load the task {name!r}: {error}.") from error
+        cls = getattr(load_module(module, None), attribute)
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"cannot load the task {name!r}: {type(error).__name__}: {error}.") from error
     if not (isinstance(cls, type) and issubclass(cls, Task)):
         raise ValueError(f"{name!r} is not a task: {attribute} must be a subclass of grpo_ext.tasks.Task.")
     return cls

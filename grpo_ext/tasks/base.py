@@ -23,6 +23,16 @@ Messages = list[dict[str, str]]
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
+class Filled(dict):
+    """A row of which no column that is read may be null, which templates would write out as "None"; `get` asks freely."""
+
+    def __getitem__(self, column: str) -> Any:
+        value = super().__getitem__(column)
+        if value is None:
+            raise ValueError(f"the column {column!r} is null in the row {str(dict(self))[:200]}: fill it, or drop the row.")
+        return value
+
+
 @dataclass
 class Task:
     """Base of all tasks; subclasses are dataclasses whose fields are recipe keys.
@@ -56,8 +66,11 @@ class Task:
 
     def example(self, row: Row) -> Row:
         """One training example: the row, the columns derived from it, and its prompt."""
-        row = {**row, **self.columns(row)}
-        return {**row, "prompt": self.prompt(row)}
+        row = {**row, **self.columns(Filled(row))}
+        return {**row, "prompt": self.prompt(Filled(row))}
+
+    def _keeps(self, row: Row) -> bool:
+        return self.keep(Filled(row))
 
     def rows(
         self,
@@ -81,7 +94,8 @@ class Task:
             rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})
         else:
             rows = Dataset.from_list(list(own))
-        rows = rows.filter(self.keep)
+        if type(self).keep is not Task.keep:
+            rows = rows.filter(self._keeps)
         return rows if limit is None else rows.take(limit)
 
     def dataset(
