@@ -19,7 +19,7 @@ def find_repo(name: str, kind: str) -> None:
         ConnectionError: if the hub cannot be asked.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     cached = cached_names(kind)
     if name in cached:
@@ -27,10 +27,10 @@ def find_repo(name: str, kind: str) -> None:
     guess = did_you_mean(name, [*neighbours(name), *cached], cutoff=0.7)
     nothing = f"{KEYS[kind]}: there is no folder {name}"
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        raise FileNotFoundError(f"{nothing}.{guess}")
+        raise FileNotFoundError(f"{nothing}.{guess or ' (`grpo-ext demo` makes the tiny models.)'}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
-    except (HfHubHTTPError, HFValidationError):  # not there, or private
+    except (RepositoryNotFoundError, HFValidationError):  # not there, or private
         raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
     except Exception as error:  # of whatever library carries the question
         reason = str(error).partition("\n")[0]

@@ -21,7 +21,7 @@ PATIENCE = 4.0  # seconds that a data set may take to show its first rows
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str, Any]]:
     """The first training examples with their prompts, read as a stream so that a large data set answers at once.
 
-    What is wrong with the data is a problem; a hub that cannot be reached from here is a note. Both leave the list empty.
+    What is wrong with the data is a problem; data that takes long to come is a note. Both leave the list empty.
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
     return read_rows(lambda: train_rows(recipe, streaming=True), count, key, findings)
@@ -42,8 +42,10 @@ def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Find
             rows = take(open_rows(), count)
     except (FileNotFoundError, DatasetNotFoundError) as error:
         findings.problem(error, key)
-    except (OSError, TooLate) as error:  # ConnectionError, a tokenizer that is not here
+    except TooLate as error:
         findings.note(f"the rows could not be read here ({error}).", key)
+    except OSError as error:  # ConnectionError, a tokenizer that is not here
+        findings.absent(f"the rows cannot be read here: {error}", key)
     except Exception as error:  # a task's own method, or a row that is not what the task expects
         findings.problem(f"the rows cannot be used: {told(error)}", key)
     else:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from grpo_ext.common.hub import find_repo, neighbours
+from grpo_ext.common.near import did_you_mean
+
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
@@ -141,7 +144,8 @@ def open_dataset(
         split: of a hub data set; a file or folder is one split and is taken whole.
 
     Raises:
-        FileNotFoundError: if the name ends like a file's and there is none.
+        FileNotFoundError: if there is no such file, or neither a folder nor a data set of the hub.
+        ConnectionError: if the hub cannot be asked.
         ValueError: if the file is empty.
     """
     from datasets import load_dataset, load_from_disk
@@ -149,7 +153,7 @@ def open_dataset(
     path = Path(name).expanduser()
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
-            raise FileNotFoundError(f"dataset_name: no file at {path}.")
+            raise FileNotFoundError(f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name), 0.7)}")
         try:
             return load_dataset(FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming)
         except StopIteration:  # how `datasets` says that a file is empty
@@ -157,6 +161,8 @@ def open_dataset(
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows
+    if not path.exists() and "://" not in name:
+        find_repo(name, "dataset")
     return load_dataset(name, config, split=split, streaming=streaming)
 
 
