@@ -111,7 +111,8 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     if rows and difficulty and difficulty not in rows[0]:
         words = f"the data has no column {difficulty!r}. Its columns: {', '.join(rows[0])}."
         findings.problem(f"difficulty_column: {words}", "difficulty_column")
-    there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in findings.problems)
+    told = (*findings.problems, *findings.notes)  # also of a model that is not here
+    there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in told)
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
     findings.figures["prompts"] = prompts

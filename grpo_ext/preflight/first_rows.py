@@ -82,7 +82,9 @@ def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
     """The rows' prompts, if a model can be asked all of them; else none."""
     prompts = [row["prompt"] for row in rows]
     if wrong := [prompt for prompt in prompts if not is_prompt(prompt)]:
-        words = f"the task's prompt is {wrong[0]!r}: it must be text, or messages with `role` and `content`, not empty."
+        words = (
+            f"the task's prompt is {wrong[0]!r}: it must be text, or messages with `role` and `content`, not empty."
+        )
         findings.problem(words, "task")
     return [] if wrong else prompts
 

@@ -7,29 +7,25 @@ into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trl import ModelConfig, SFTConfig
 
-from grpo_ext.common.near import unknown
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.contradictions import idle_keys
+from grpo_ext.recipe.door import remember
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.foreign import instead_of
+from grpo_ext.recipe.foreign import UNUSED, unknown_key
+from grpo_ext.recipe.losses import TRL_LOSSES
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Settings, read_settings
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
 from grpo_ext.recipe.values import convert
-from grpo_ext.tasks import Task, get_task_class, task_classes
-
-# Fields of TRL's that nothing here reads.
-UNUSED = ("ignore_bias_buffers",)
+from grpo_ext.tasks import Task, get_task_class
 
 
 @dataclass
@@ -179,7 +175,9 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
     problems = []
     for key, (value, place) in settings.items():
         if key not in known:
-            problems.append(Problem(_unknown_key(key, known, "task" in schema), key, place))
+            grpo = "task" in schema
+            others = keys_of(SFTConfig, SFTRunConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
+            problems.append(Problem(unknown_key(key, known, others, grpo), key, place))
             continue
         part, hint = known[key]
         if value == "" and part != "task":  # a task's texts may be empty
@@ -192,19 +190,15 @@ def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str
     return values, problems
 
 
-def _unknown_key(key: str, known: Iterable[str], grpo: bool) -> str:
-    if key in UNUSED:
-        return f"{key} does nothing here. Take it out."
-    others = (SFTConfig, SFTRunConfig) if grpo else (GRPOExtConfig, RunConfig)
-    if any(key == f.name for cls in others for f in dataclasses.fields(cls)):
-        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
-        return f"{key} is a key of {what}: `grpo-ext {command}`."
-    if instead := instead_of(key):
-        return instead
-    for name, cls in task_classes().items():
-        if key in {f.name for f in dataclasses.fields(cls)}:
-            return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."
-    return unknown("key", key, known)
+def keys_of(*classes: type) -> dict[str, Any]:
+    """The type of every key that is a field of these dataclasses."""
+    return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
+
+
+def keep_keys() -> None:
+    """Keep what `early_slips` reads."""
+    grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
+    remember(grpo, keys_of(SFTConfig, SFTRunConfig))
 
 
 def _task_class(name: Any, place: str | None) -> tuple[type[Task], list[Problem]]:

@@ -41,7 +41,9 @@ def read_yaml(path: str | Path) -> Settings:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes.")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and _count(root, {}) > MOST_VALUES:
-            raise ValueError(f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what is meant.")
+            raise ValueError(
+                f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what is meant."
+            )
         values = yaml.safe_load(text)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no recipe at {path}.") from None

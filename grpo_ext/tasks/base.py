@@ -32,7 +32,9 @@ class Filled(dict):
     def __getitem__(self, column: str) -> Any:
         value = super().__getitem__(column)
         if value is None:
-            raise ValueError(f"the column {column!r} is null in the row {str(dict(self))[:200]}: fill it, or drop the row.")
+            raise ValueError(
+                f"the column {column!r} is null in the row {str(dict(self))[:200]}: fill it, or drop the row."
+            )
         return value
 
 
