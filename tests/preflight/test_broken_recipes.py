@@ -143,8 +143,6 @@ BROKEN = {
         "eval_dataset_name",
         "take it out",
     ),
-    "null_question": ({"dataset_name": "null.jsonl", "task": "prompts"}, "dataset_name", "'prompt' is null"),
-    "empty_prompt": ({"dataset_name": "blank.jsonl", "task": "prompts"}, "task", "not empty"),
     "misspelt_data": ({"dataset_name": "rihgt.jsonl"}, "dataset_name", "Did you mean 'right.jsonl'?"),
     "data_that_is_nowhere": ({"dataset_name": "no/such"}, "dataset_name", "the hub cannot be asked"),
     "misspelt_model": ({"model_name_or_path": "wram"}, "model_name_or_path", "Did you mean 'warm'?"),
@@ -176,7 +174,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "warm").mkdir()
     (tmp_path / "list.yaml").write_text("- a\n")
     (tmp_path / "words.yaml").write_text("num_processes: many\n")
-    (tmp_path / "keys.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_proceses: 1\n")
+    (tmp_path / "keys.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_proceses: 1\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.chdir(tmp_path)
@@ -249,6 +249,14 @@ def test_the_command_answers_in_time_and_in_words(folder, tiny_folder):
     assert out.stdout.strip().endswith("1 problem")
     assert out.stderr == ""
     assert time.perf_counter() - start < 60  # about 4 s where nothing else runs
+
+
+@pytest.mark.parametrize("name, key, words", [("null", "dataset_name", "is null"), ("blank", "task", "not empty")])
+def test_prompts_that_say_nothing_are_a_problem(folder, tiny_folder, name, key, words):
+    recipe = {k: v for k, v in SOUND.items() if not k.startswith(("max_num", "num_prob"))}
+    recipe |= {"task": "prompts", "reward_funcs": ["format"], "dataset_name": f"{name}.jsonl", "output_dir": "out"}
+    findings = check_recipe(None, {**recipe, "model_name_or_path": str(tiny_folder)})
+    assert [problem.key for problem in findings.problems] == [key] and words in findings.problems[0].message
 
 
 def test_json_has_it_all(folder, tiny_folder, capsys):

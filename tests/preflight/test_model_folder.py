@@ -108,7 +108,7 @@ def test_the_hub_is_asked_once(a_hub):
 
 
 def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="the hub shows none of that name. Did you mean 'openai/gsm8k'?"):
+    with pytest.raises(FileNotFoundError, match=r"the hub shows none of that name. Did you mean 'openai/gsm8k'?"):
         open_dataset("openai/gsm8")
     assert Hub.asked == 1
     monkeypatch.chdir(tmp_path)
