@@ -45,7 +45,7 @@ def add_training_parser(
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.check_recipe import check_launch
+    from grpo_ext.preflight.check_recipe import check_start
     from grpo_ext.recipe.difference import check_same_run
     from grpo_ext.recipe.load import load_recipe, load_sft_recipe
     from grpo_ext.recipe.rules import processes
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
     launcher = ["--accelerate_config", args.accelerate_config] if args.accelerate_config else []
     recipe = load(args.config, [*args.overrides, *launcher], args.num_processes)
-    check_launch(recipe)
+    check_start(recipe)
     check_same_run(recipe)
     words = ["--config", args.config, *args.overrides]
     job = partial(launch, args.module, words, recipe.get("accelerate_config"), args.num_processes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from grpo_ext.common.near import did_you_mean
 
@@ -19,9 +18,10 @@ def find_repo(name: str, kind: str) -> None:
         ConnectionError: if the hub cannot be asked.
     """
     from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    cached = cached_names(kind)
+    cached = {path.name.split("--", 1)[1].replace("--", "/") for path in Path(HF_HUB_CACHE).glob(f"{kind}s--*")}
     if name in cached:
         return
     guess = did_you_mean(name, [*neighbours(name), *cached], cutoff=0.7)
@@ -43,21 +43,3 @@ def neighbours(name: str) -> list[str]:
     """The folders and files beside the path `name`, written as it is."""
     parent = Path(name).expanduser().parent
     return [name[: len(name) - len(Path(name).name)] + p.name for p in parent.iterdir()] if parent.is_dir() else []
-
-
-def cached_names(kind: str) -> set[str]:
-    """The models or data sets that earlier downloads left on this machine."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return {p.name.split("--", 1)[1].replace("--", "/") for p in Path(HF_HUB_CACHE).glob(f"{kind}s--*")}
-
-
-def hub_login(token: Any = None) -> str | None:
-    """Why nothing can be uploaded: no login, or no hub; `None` where it can."""
-    from huggingface_hub import HfApi
-
-    try:
-        HfApi().whoami(token=token)
-    except Exception as error:
-        return str(error).partition("\n")[0]
-    return None

@@ -75,30 +75,26 @@ def check_recipe(
     return findings
 
 
-def check_launch(recipe: Recipe) -> None:
-    """What can be known of a recipe before its processes start and its rows are read; `RecipeError` names all that is wrong."""
-    findings = Findings(places=recipe.places)
-    if "task" in recipe.schema:
-        reward_parts(recipe, findings)
-    check_model(recipe.flat, findings)
-    check_machine(recipe.flat, findings)
-    findings.refuse()
+def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None) -> None:
+    """The same checks for a run that starts; `RecipeError` names all that is wrong.
 
-
-def check_start(recipe: Recipe, train_dataset: Any, rewards: list[Any]) -> None:
-    """The same checks on the parts of a run, before its model is loaded; `RecipeError` names all that is wrong.
+    Args:
+        train_dataset, rewards: the run's, in a process that trains, before its model is loaded. `None`: before there is one.
 
     Whether the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
     """
     findings = Findings(places=recipe.places)
-    rows = take(train_dataset, ROWS)
-    if not rows:
-        findings.problem(NO_ROW, "dataset_name")
-    batch = batch_of(recipe.flat, processes(recipe.flat))
-    if isinstance(train_dataset, Dataset) and 0 < len(train_dataset) < batch.prompts:
-        findings.problem(too_few_rows(len(train_dataset), batch), "per_device_train_batch_size")
     check_model(recipe.flat, findings)
-    check_parts(recipe, rows, rewards, findings)
+    if train_dataset is not None:
+        rows = take(train_dataset, ROWS)
+        if not rows:
+            findings.problem(NO_ROW, "dataset_name")
+        batch = batch_of(recipe.flat, processes(recipe.flat))
+        if isinstance(train_dataset, Dataset) and 0 < len(train_dataset) < batch.prompts:
+            findings.problem(too_few_rows(len(train_dataset), batch), "per_device_train_batch_size")
+        check_parts(recipe, rows, rewards or [], findings)
+    elif "task" in recipe.schema:
+        reward_parts(recipe, findings)
     check_machine(recipe.flat, findings)
     findings.refuse()
 

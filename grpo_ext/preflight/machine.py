@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from grpo_ext.common.devices import gpu_is_there
-from grpo_ext.common.hub import hub_login
 from grpo_ext.common.near import unknown
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
@@ -63,13 +62,11 @@ def check_launcher(v: Values, findings: Findings) -> None:
     if not v[key]:
         return
     try:
-        settings = accelerate_settings(v[key])
+        if accelerate_settings(v[key]).get("distributed_type") == "DEEPSPEED" and find_spec("deepspeed") is None:
+            findings.problem(f"{key}: {v[key]} needs the package deepspeed, which is not installed.", key)
         load_config_from_file(str(accelerate_config(v[key])))
     except Exception as error:  # of accelerate many kinds
         findings.problem(error, key)
-        return
-    if settings.get("distributed_type") == "DEEPSPEED" and find_spec("deepspeed") is None:
-        findings.problem(f"{key}: {v[key]} needs the package deepspeed, which is not installed.", key)
 
 
 def check_attention(v: Values, findings: Findings) -> None:
@@ -86,8 +83,13 @@ def check_attention(v: Values, findings: Findings) -> None:
 
 def check_uploads(v: Values, findings: Findings) -> None:
     """Whether the hub can be reached, with a login, where the recipe uploads there."""
-    for key in ("push_to_hub", "log_completions_hub_repo"):
-        if v[key] and (reason := hub_login(v["hub_token"])):
+    from huggingface_hub import HfApi
+
+    for key in (key for key in ("push_to_hub", "log_completions_hub_repo") if v[key]):
+        try:
+            HfApi().whoami(token=v["hub_token"])
+        except Exception as error:  # no login, a wrong one, no hub
+            reason = str(error).partition("\n")[0]
             findings.problem(f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: {reason}", key)
 
 

@@ -7,7 +7,7 @@ The arithmetic is that of TRL's sampler (`RepeatSampler`), transformers' loop (`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from grpo_ext.recipe.batch import Batch, batch_of
@@ -163,24 +163,8 @@ def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | N
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data, for JSON: its fields, the sizes of its batch, and its sums."""
-    batch = plan.batch
-    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__ if name != "batch"}
+    """The plan as plain data, for JSON: its fields, those and the sizes of its batch, and its sums."""
+    sizes = ("prompts", "completions", "slices", "passes", "completions_per_step")
+    batch = {**asdict(plan.batch), **{name: getattr(plan.batch, name) for name in sizes}}
     sums = {name: getattr(plan, name) for name in ("prompts", "completions", "token_budget")}
-    return {
-        "num_processes": batch.num_processes,
-        "generation": {
-            "prompts": batch.prompts,
-            "completions": batch.completions,
-            "completions_a_prompt": batch.num_generations,
-            "optimizer_steps": batch.passes / batch.gradient_accumulation_steps,
-        },
-        "optimizer_step": {
-            "completions": batch.completions_per_step,
-            "prompts": batch.completions_per_step / batch.num_generations,
-            "micro_batches": batch.gradient_accumulation_steps,
-            "completions_a_process_and_micro_batch": batch.per_device_train_batch_size,
-        },
-        **fields,
-        **sums,
-    }
+    return {**asdict(plan), "batch": batch, **sums}
