@@ -9,14 +9,7 @@ from typing import Any
 from datasets import Dataset
 
 from grpo_ext.preflight.findings import Findings
-from grpo_ext.preflight.first_rows import (
-    NO_ROW,
-    check_eval_rows,
-    check_prompts,
-    check_reward_columns,
-    first_rows,
-    take,
-)
+from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
@@ -26,6 +19,7 @@ from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.rules import processes
 from grpo_ext.recipe.run_plan import too_few_rows
+from grpo_ext.rewards.sources import check_columns
 from grpo_ext.run.parts import named_rewards_and_weights
 
 ROWS = 256  # how many of the first rows are looked at
@@ -112,9 +106,13 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
     findings.figures["prompts"] = prompts
-    if asked and check_reward_columns(rows, rewards, findings):
-        opened = bool(prompts and prompts["prefilled"])
-        findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings)
+    try:
+        if asked:
+            check_columns(rewards, rows[0])
+            opened = bool(prompts and prompts["prefilled"])
+            findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings)
+    except ValueError as error:
+        findings.problem(error, "reward_funcs")
 
 
 def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:

@@ -11,7 +11,6 @@ from datasets.exceptions import DatasetNotFoundError
 from grpo_ext.preflight.findings import Findings, quiet
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.rewards.sources import check_columns
 from grpo_ext.run.parts import eval_rows, train_rows
 
 NO_ROW = "the data has no row: loosen the task's limits (see its fields), or name another data set."
@@ -68,24 +67,12 @@ def told(error: BaseException) -> str:
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-def check_reward_columns(rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> bool:
-    """Whether the rows bring the columns that the rewards read."""
-    try:
-        check_columns(rewards, rows[0])
-    except ValueError as error:
-        findings.problem(error, "reward_funcs")
-        return False
-    return True
-
-
 def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
     """The rows' prompts, if a model can be asked all of them; else none."""
     prompts = [row["prompt"] for row in rows]
     if wrong := [prompt for prompt in prompts if not is_prompt(prompt)]:
-        words = (
-            f"the task's prompt is {wrong[0]!r}: it must be text, or messages with `role` and `content`, not empty."
-        )
-        findings.problem(words, "task")
+        words = "it must be text, or messages with `role` and `content`, not empty."
+        findings.problem(f"the task's prompt is {wrong[0]!r}: {words}", "task")
     return [] if wrong else prompts
 
 

@@ -85,7 +85,7 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         epochs=None if rows is None else whole + last / micro,
         steps=steps,
         generations=whole * (per_epoch or 0) + math.ceil(last / batch.passes),
-        published_steps=_published(v, batch, rows),
+        published_steps=rows and v["num_train_epochs"] * rows * batch.num_generations / batch.completions_per_step,
         warmup_steps=_warmup(v["warmup_steps"], steps),
         checkpoints=_checkpoints(v, steps, steps_per_epoch),
         checkpoints_kept=v["save_total_limit"],
@@ -103,12 +103,6 @@ def too_few_rows(rows: int, batch: Batch) -> str:
         f"{batch.num_generations} a prompt). Bring at least {batch.prompts} rows, or make the generation smaller: lower "
         "per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
     )
-
-
-def _published(v: Values, batch: Batch, rows: int | None) -> float | None:
-    if rows is None:
-        return None
-    return v["num_train_epochs"] * rows * batch.num_generations / batch.completions_per_step
 
 
 def _warmup(warmup: float, steps: int) -> int:
