@@ -1,4 +1,4 @@
-"""Slips of a recipe's keys and words, told before TRL is imported, which takes seconds.
+"""The settings of a recipe by its keys; slips of keys and words are told before TRL is imported, which takes seconds.
 
 Which keys there are, and the words that each takes, is kept in the user's cache folder, for the versions and the source that it
 was read from. Where there is no such file, slips are told later by `load_recipe`, in the same words.
@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import typing
+from collections.abc import Container
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -33,22 +34,39 @@ def early_slips(settings: Settings) -> list[Problem]:
         return []
     name, place = settings.get("task", ("countdown", None))
     try:
-        words = {**{f.name: [] for f in dataclasses.fields(get_task_class(name))}, **known["grpo"]}
+        keys = {f.name: ("task", Any) for f in dataclasses.fields(get_task_class(name))}
     except ValueError as error:
         return [Problem(str(error), "task", place)]
+    for key, words in known["grpo"].items():
+        hint: Any = Literal[tuple(word for word in words if word is not None)] if words else Any
+        keys[key] = ("", hint | None if None in words else hint)
     if "reward_plugins" in settings:
-        words["loss_type"] = []  # they may bring more
+        keys["loss_type"] = ("", Any)  # they may bring more
+    return sort_settings(settings, keys, known["sft"], grpo=True)[1]
+
+
+def sort_settings(
+    settings: Settings, known: dict[str, tuple[str, Any]], others: Container[str], grpo: bool
+) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
+    """Each setting converted and put with its part of the recipe; what cannot be is a problem.
+
+    Args:
+        known: by key its part and its type.
+        others: the keys of the other kind of recipe than `grpo` says.
+    """
+    values: dict[str, dict[str, Any]] = {}
     problems = []
     for key, (value, place) in settings.items():
-        if key not in words:
-            problems.append(Problem(unknown_key(key, words, known["sft"], grpo=True), key, place))
-        elif words[key]:
-            try:
-                hint: Any = Literal[tuple(word for word in words[key] if word is not None)]
-                convert(key, value, hint | None if None in words[key] else hint)
-            except ValueError as error:
-                problems.append(Problem(str(error), key, place))
-    return problems
+        try:
+            if key not in known:
+                raise ValueError(unknown_key(key, known, others, grpo))
+            part, hint = known[key]
+            if value == "" and part != "task":  # a task's texts may be empty
+                raise ValueError(f"{key} is empty: write a value, or take it out.")
+            values.setdefault(part, {})[key] = convert(key, value, hint)
+        except ValueError as error:
+            problems.append(Problem(str(error), key, place))
+    return values, problems
 
 
 def remember(grpo: dict[str, Any], sft: dict[str, Any]) -> None:

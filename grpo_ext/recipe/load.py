@@ -16,15 +16,14 @@ from trl import ModelConfig, SFTConfig
 
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.contradictions import idle_keys
-from grpo_ext.recipe.door import remember
+from grpo_ext.recipe.door import remember, sort_settings
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.foreign import UNUSED, unknown_key
+from grpo_ext.recipe.foreign import UNUSED
 from grpo_ext.recipe.losses import TRL_LOSSES
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Settings, read_settings
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
-from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class
 
 
@@ -139,7 +138,11 @@ def _checked(
     num_processes: int | None,
 ) -> Recipe:
     """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
-    values, more = sort_settings(settings, schema)
+    known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
+    grpo = "task" in schema
+    others = keys_of(SFTConfig, SFTRunConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
+    values, more = sort_settings(settings, known, others, grpo)
+    values = {part: values.get(part, {}) for part in schema}
     problems += more
     unsound = {problem.key for problem in problems if problem.key}
     if path is not None:
@@ -164,30 +167,6 @@ def with_preset(settings: Settings) -> Settings:
     name, _ = settings.get("preset", (None, None))
     values = PRESETS.get(name, {}) if isinstance(name, str) else {}
     return {**{key: (value, f"preset {name} ({source})") for key, (value, source) in values.items()}, **settings}
-
-
-def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
-    """Each setting converted and put with the dataclass that has its key; what cannot be is a problem."""
-    known: dict[str, tuple[str, Any]] = {}  # key -> its part and its type
-    for part, cls in reversed(schema.items()):  # the first part that has a key keeps it
-        known |= {key: (part, hint) for key, hint in hints_of(cls).items() if key not in UNUSED}
-    values: dict[str, dict[str, Any]] = {part: {} for part in schema}
-    problems = []
-    for key, (value, place) in settings.items():
-        if key not in known:
-            grpo = "task" in schema
-            others = keys_of(SFTConfig, SFTRunConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
-            problems.append(Problem(unknown_key(key, known, others, grpo), key, place))
-            continue
-        part, hint = known[key]
-        if value == "" and part != "task":  # a task's texts may be empty
-            problems.append(Problem(f"{key} is empty: write a value, or take it out.", key, place))
-            continue
-        try:
-            values[part][key] = convert(key, value, hint)
-        except ValueError as error:
-            problems.append(Problem(str(error), key, place))
-    return values, problems
 
 
 def keys_of(*classes: type) -> dict[str, Any]:

@@ -74,9 +74,6 @@ class Task:
         row = {**row, **self.columns(Filled(row))}
         return {**row, "prompt": self.prompt(Filled(row))}
 
-    def _keeps(self, row: Row) -> bool:
-        return self.keep(Filled(row))
-
     def rows(
         self,
         split: str = "train",
@@ -100,7 +97,7 @@ class Task:
         else:
             rows = Dataset.from_list(list(own))
         if type(self).keep is not Task.keep:
-            rows = rows.filter(self._keeps)
+            rows = rows.filter(lambda row: self.keep(Filled(row)))
         return rows if limit is None else rows.take(limit)
 
     def dataset(
