@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 import grpo_ext
-from grpo_ext.recipe.values import Count, convert
 
 
 def recipe_folder() -> Path:
@@ -47,11 +46,11 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     settings = {} if settings is None else settings
     if not isinstance(settings, dict):
         raise ValueError(f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them.")
-    for key, hint in (("num_processes", Count | None), ("deepspeed_config", dict | None)):
-        try:
-            convert(key, settings.get(key), hint)
-        except ValueError as error:
-            raise ValueError(f"accelerate_config: {path}: {error}") from None
+    processes, sharded = settings.get("num_processes"), settings.get("deepspeed_config")
+    if type(processes) not in (int, type(None)) or (processes or 1) < 1:
+        raise ValueError(f"accelerate_config: {path}: num_processes is a whole number above 0; got {processes!r}.")
+    if not isinstance(sharded, dict | None):
+        raise ValueError(f"accelerate_config: {path}: deepspeed_config is a mapping; got {sharded!r}.")
     return settings
 
 
