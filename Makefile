@@ -1,6 +1,8 @@
 # make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
 # make test   set up .venv if needed, run all tests
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
+# make wheel  build a wheel, install it into an environment of its own, import every module and run a short demo there
+# make docs   build the pages and the reference into docs/_build, strictly and offline
 # make lint   ruff, check and format
 # make types  mypy, over the package
 PYTHON ?= python3
@@ -10,7 +12,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm lint types format clean help
+.PHONY: demo test test-fast vllm docs wheel lint types format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -40,12 +42,15 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 demo: $(READY)
 	@start=$$(date +%s); $(BIN)/grpo-ext demo && echo "== demo: $$(( $$(date +%s) - start )) s"
 
+# A worker a core, at most four, of one thread each: two threads of a tiny model wait for each other longer than they work.
+WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
 test: $(READY)
-	@start=$$(date +%s); $(BIN)/python -m pytest && echo "== tests: $$(( $$(date +%s) - start )) s"
+	@start=$$(date +%s); $(WORKERS) && echo "== tests: $$(( $$(date +%s) - start )) s"
 
 # make test-fast   the core suite, without the tests that train or start processes
 test-fast: $(READY)
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(WORKERS) -m "not slow"
 
 # The CPU build of torch on every machine: these tests are of vLLM's CPU backend. vLLM has engines of its own beside pytest's
 # process, so that a core is left to each.
@@ -66,6 +71,37 @@ $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
 
 vllm: $(VLLM)/.ready
 	@start=$$(date +%s); OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s"
+
+docs: $(READY)
+	@start=$$(date +%s); $(BIN)/python -c "import furo, myst_parser" 2>/dev/null \
+	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"; \
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build && echo "== docs: docs/_build/index.html, $$(( $$(date +%s) - start )) s"
+
+# Outside of the checkout, so that nothing of it is found; torch in the build that the tests use.
+wheel: $(READY)
+	@start=$$(date +%s); set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(BIN)/python -m build -o $$work/dist . >$$work/log || { cat $$work/log; exit 1; }; \
+	$(PYTHON) -m venv $$work/venv; \
+	version=$$($(BIN)/python -c "import torch; print(torch.__version__)"); \
+	$$work/venv/bin/python -m pip install -q -c constraints.txt "torch==$$version" $$work/dist/*.whl; \
+	mkdir $$work/empty; cd $$work/empty; \
+	$$work/venv/bin/python -c "$$IMPORT_ALL"; \
+	OMP_NUM_THREADS=1 $$work/venv/bin/grpo-ext demo --max_steps 3; \
+	test "$$(ls)" = runs; \
+	echo "== wheel: $$(( $$(date +%s) - start )) s"
+
+define IMPORT_ALL
+import importlib, pkgutil, grpo_ext
+names = [m.name for m in pkgutil.walk_packages(grpo_ext.__path__, "grpo_ext.") if not m.name.endswith("__main__")]
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("vllm", "requests"):  # of the extra `vllm`
+            raise
+print(len(names), "modules imported from", grpo_ext.__path__[0])
+endef
+export IMPORT_ALL
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'grpo_ext' has no attribute {name!r}")
+    import_module("grpo_ext.common.devices").wait_calmly()
     return getattr(import_module(_HOME[name]), name)
 
 

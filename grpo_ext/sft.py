@@ -24,6 +24,7 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     """TRL's `SFTTrainer` for a recipe."""
     from trl import SFTTrainer, get_quantization_config
 
+    from grpo_ext.observe.progress import show_progress
     from grpo_ext.preflight.check_recipe import check_start
     from grpo_ext.run.parts import adapter_of, model_init_kwargs
     from grpo_ext.tasks.base import open_dataset
@@ -38,7 +39,7 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
         from grpo_ext.tiny.optimizer import muon_with_adamw
 
         optimizer = muon_with_adamw(args.learning_rate, weight_decay=args.weight_decay)
-    return SFTTrainer(
+    trainer = SFTTrainer(
         recipe.get("model_name_or_path"),
         args=args,
         train_dataset=train_dataset,
@@ -46,6 +47,8 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
         quantization_config=get_quantization_config(recipe.model),
         peft_config=adapter_of(recipe),
     )
+    show_progress(trainer)
+    return trainer
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_ext.run.training import run_training
 
@@ -16,7 +16,7 @@ def main(words: list[str] | None = None) -> int:
     """Train as the recipe in `words` says; returns the exit code (see `run_training`)."""
     from grpo_ext.recipe.load import load_recipe
 
-    return run_training(words, load_recipe, make_trainer, announce)
+    return run_training(words, load_recipe, make_trainer)
 
 
 def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
@@ -45,39 +45,8 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
         eval_dataset,
         quantization_config=get_quantization_config(recipe.model),
         peft_config=adapter_of(recipe),
+        recipe=recipe.flat,
     )
-
-
-def announce(trainer: GRPOExtTrainer) -> None:
-    """Say what runs: ranks, how the model lies on them, data, rewards, batch, generation."""
-    from grpo_ext.trainer.assembly import describe
-
-    args: Any = trainer.args  # a GRPOExtConfig
-    accelerator = trainer.accelerator
-    ranks = accelerator.num_processes
-    generation, training = describe(trainer)
-    groups = args.generation_batch_size // args.num_generations
-    weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
-    rewards = ", ".join(f"{name} x {weight:g}" for name, weight in weighed)
-    kind = ", ".join(filter(None, (accelerator.distributed_type.value, accelerator.state.backend)))
-    accelerator.print(
-        f"{'1 rank' if ranks == 1 else f'{ranks} ranks ({kind})'}, "
-        f"{sharding(trainer)}, on {accelerator.device.type}\n"
-        f"rewards: {rewards}\n"
-        f"each generation: {groups} prompts x {args.num_generations} completions of at most "
-        f"{args.max_completion_length} tokens\n"
-        f"generation: {generation}\n"
-        f"training: {training}"
-    )
-
-
-def sharding(trainer: GRPOExtTrainer) -> str:
-    """How the model lies on the ranks, by what accelerate really set up rather than by what was asked for."""
-    if trainer.is_deepspeed_enabled:
-        return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
-    if trainer.is_fsdp_enabled:
-        return f"sharded by FSDP{trainer.accelerator.state.fsdp_plugin.fsdp_version}"
-    return "the whole model on each"
 
 
 if __name__ == "__main__":

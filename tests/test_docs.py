@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -13,8 +14,14 @@ from grpo_ext import RecipeError, load_recipe
 from grpo_ext.cli.main import main, make_parser
 from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
+from grpo_ext.rewards.guard import AsyncGuard
+from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 
-PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+PAGES = [
+    REPO / "README.md",
+    *(page for folder in ("docs", "docs/how-to", "examples") for page in sorted((REPO / folder).glob("*.md"))),
+]
+MODEL = {"model_name_or_path": "m"}
 RUN = ("check", "plan", "rewards", "explain")  # the others train, or load a model
 
 
@@ -51,6 +58,34 @@ def test_commands_are_understood(name, tmp_path, monkeypatch, capsys):
         if "--json" in words:
             main(words)
             assert json.loads(capsys.readouterr().out)
+
+
+def block(page: str, kind: str, words: str) -> str:
+    """The one block of a page that has these words."""
+    text = (REPO / "docs" / page).read_text(encoding="utf-8")
+    [found] = [code for code in re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) if words in code]
+    return found
+
+
+def test_a_task_and_an_async_reward_are_found_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"riddle": "What is 1 + 1?", "answer": "2"}, {"riddle": "long " * 30, "answer": "3"}]
+    (tmp_path / "riddles.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "riddles.py").write_text(block("how-to/more.md", "python", "class Riddles"))
+    (tmp_path / "recipe.yaml").write_text(
+        "model_name_or_path: m\n" + block("how-to/more.md", "yaml", "riddles.py:Riddles")
+    )
+    asking = "\n\nasync def ask_a_server(text):\n    return float(len(text))\n"
+    (tmp_path / "my_rewards.py").write_text(block("how-to/more.md", "python", "async def judged") + asking)
+    for name in ("riddles.py:Riddles", "riddles:Riddles"):
+        recipe = load_recipe(tmp_path / "recipe.yaml", {"task": name})
+        [row] = train_rows(recipe)
+        assert row["prompt"] == [{"role": "user", "content": "What is 1 + 1?"}] and row["solution"] == "2"
+        [accuracy], _ = named_rewards_and_weights(recipe)
+        assert accuracy.name == "accuracy"
+    [judged], _ = named_rewards_and_weights(load_recipe(None, {"reward_funcs": ["my_rewards.py:judged"]} | MODEL))
+    completions = [[{"role": "assistant", "content": text}] for text in ("a", "bcd")]
+    assert asyncio.run(AsyncGuard(judged)(prompts=["?"] * 2, completions=completions)) == [1.0, 3.0]
 
 
 def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():

@@ -34,6 +34,20 @@ def add_command(
 def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run) -> argparse.ArgumentParser:
     """As `add_command`, for a recipe, each key of which can be set as `--key value`."""
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
-    parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file of `key: value` lines")
+    parser.add_argument(
+        "--config", required=True, metavar="RECIPE", help="a YAML file, or a name that `grpo-ext recipes` lists"
+    )
     parser.set_defaults(takes_overrides=True)
     return parser
+
+
+def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
+    """Reads a number of at least `least`, as argparse's `type`."""
+
+    def read(text: str) -> Any:
+        if not (number := kind(text)) >= least:
+            raise ValueError(text)
+        return number
+
+    read.__name__ = f"number of at least {least}"  # argparse: "invalid number of at least 2 value: '1'"
+    return read

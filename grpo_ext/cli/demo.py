@@ -6,6 +6,7 @@ examples:
   grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
   grpo-ext demo --seed 1               another seed, in a folder of its own
   grpo-ext demo --restart              from the beginning
+  grpo-ext demo --max_steps 3          a minute or less: all stages run, and little is learnt
 
 It makes the model, warms it up, trains it with GRPO on a CPU, and shows what changed.
 """
@@ -27,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
+    parser.add_argument("--max_steps", type=int, metavar="N", help="of each training (default: the recipes')")
     parser.add_argument("--restart", action="store_true", help="forget what was done in that folder")
 
 
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--restart would delete {folder}, which is not the folder of a demo.")
         shutil.rmtree(folder)
     try:
-        run_demo(demo, folder, args.seed)
+        run_demo(demo, folder, args.seed, args.max_steps)
     except RuntimeError as error:
         print(f"grpo-ext demo: {error}", file=sys.stderr)
         return 1

@@ -48,10 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def save(path: Path, found: dict[str, Any]) -> list[Path]:
-    """Write the figures to `path`, a page of them, and every greedy completion; returns the files.
-
-    Of a single model `path` holds its summary; of several `{"models": {name: summary}, "comparisons": [...]}`.
-    """
+    """Write the figures to `path`, a page of them, and every greedy completion; returns the files."""
     from grpo_ext.common.files import write_atomically
     from grpo_ext.evaluation.evaluate import save_evaluation
     from grpo_ext.evaluation.table import markdown
@@ -74,25 +71,12 @@ def save(path: Path, found: dict[str, Any]) -> list[Path]:
 
 def print_evaluation(found: dict[str, Any]) -> None:
     """The figures as tables: one line a metric, the models side by side, then each against the first."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
+    from grpo_ext.evaluation.table import difference_rows, print_figures, print_grid
 
-    from grpo_ext.evaluation.table import difference_rows, figure_rows
-
-    console = Console()
-    table = Table("", "", title=f"{len(found['rows'])} held-out rows, mean ± standard error")
-    for name in found["summaries"]:
-        table.add_column(escape(name), justify="right", overflow="fold")
-    for row in figure_rows(list(found["summaries"].values())):
-        table.add_row(*row)
-    console.print(table)
+    print_figures(found["summaries"], len(found["rows"]))
     for comparison in found["comparisons"]:
         title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
-        table = Table("", "", Column("difference", justify="right"), title=escape(title))
-        for row in difference_rows(comparison):
-            table.add_row(*(escape(text) for text in row))
-        console.print(table)
+        print_grid(title, ["", "", "difference"], difference_rows(comparison), left=2)
         if "became_right" in comparison:
             right, wrong = (len(comparison[key]) for key in ("became_right", "became_wrong"))
-            console.print(f"{right} problems became right, {wrong} became wrong (greedy).")
+            print(f"{right} problems became right, {wrong} became wrong (greedy).")

@@ -84,10 +84,11 @@ def taken(hint: Any) -> dict[str, Any]:
     """How a command line takes a value of a type: argparse's settings."""
     if hint is bool:
         return {"action": "store_true"}
-    if typing.get_origin(hint) is typing.Literal:
-        return {"choices": typing.get_args(hint)}
-    several = {"nargs": "+"} if (typing.get_origin(hint) or hint) in (list, Sequence) else {}
-    return several if str in (hint, *typing.get_args(hint)) else {**several, "type": read_value}
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is typing.Literal:
+        return {"choices": inner}
+    several = {"nargs": "+"} if kind in (list, Sequence) else {}
+    return several if str in (hint, *inner) else {**several, "type": read_value}
 
 
 def explanation(explain: Explain, completion: str | None, given: dict[str, Any]) -> Explanation:

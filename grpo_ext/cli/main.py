@@ -2,9 +2,10 @@
 
 examples:
   grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
-  grpo-ext check --config recipes/countdown/tiny.yaml      what is wrong with a recipe, before a run
-  grpo-ext plan --config recipes/countdown/tiny.yaml       what its batch means, how many steps there will be
-  grpo-ext train --config recipes/countdown/tiny.yaml      train as a recipe says
+  grpo-ext recipes                                         the recipes that come with the package
+  grpo-ext check --config countdown/tiny                   what is wrong with a recipe, before a run
+  grpo-ext plan --config countdown/tiny                    what its batch means, how many steps there will be
+  grpo-ext train --config countdown/tiny                   train as a recipe says
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
   grpo-ext serve --config RECIPE                           the vLLM server that a recipe needs
   grpo-ext probe --config RECIPE                           how many groups will have signal
@@ -20,16 +21,21 @@ cannot be used; 75 a signal ended a run, and the same command goes on; 130 inter
 from __future__ import annotations
 
 import argparse
+import platform
 import sys
 import warnings
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from grpo_ext import __version__
+from grpo_ext.common.devices import wait_calmly
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
-    "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards", "explain", "completion",
+    "recipes", "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards", "explain",
+    "completion",
 )  # fmt: skip
 
 
@@ -37,7 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    parser.add_argument("--version", action="version", version=f"grpo_ext {__version__}")
+    parser.add_argument(
+        "--version", action=Versions, nargs=0, help="show the versions of this package and of what it uses"
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks; may stand anywhere")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
@@ -45,8 +53,23 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class Versions(argparse.Action):
+    """`--version`: this package's, and those of the packages that a fault may lie in."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"grpo_ext {__version__}")
+        for name in ("trl", "transformers", "torch", "vllm"):
+            try:
+                print(name, version(name))
+            except PackageNotFoundError:
+                print(name, "is not installed")
+        print("python", platform.python_version())
+        parser.exit()
+
+
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
+    wait_calmly()
     debug, words = split_debug(sys.argv[1:] if words is None else words)
     parser = make_parser()
     args, rest = parser.parse_known_args(words)

@@ -11,11 +11,10 @@ are written as one JSON object a prompt. Every key of a recipe can be set as --k
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.cli.command import add_recipe_command, at_least
 
 if TYPE_CHECKING:
     from grpo_ext.curriculum.group_sizes import Estimate, Expectation
@@ -29,17 +28,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add("--samples", type=at_least(2), default=16, metavar="K", help="completions a prompt (default 16)")
     add("--batch_size", type=at_least(1), default=64, metavar="B", help="completions decoded at once (default 64)")
     add("--output", metavar="FILE", help="for the pass rates (default: pass_rates.jsonl in the recipe's output_dir)")
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """Reads a whole number of at least `least`."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"a whole number of at least {least} is needed, got {text!r}")
-        return int(text)
-
-    return read
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,45 +46,34 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_probe(name: str, counts: list[PassCount], length: float, num_generations: int) -> None:
-    """The findings as two tables and three sentences.
-
-    Args:
-        name: of the outcome reward.
-        length: mean of a completion, in tokens.
-        num_generations: of the recipe.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
+    """The findings by the outcome reward `name`; `length` is the mean of a completion, in tokens."""
     from grpo_ext.curriculum.group_sizes import SIZES, expect, rule_of_thumb, solved_shares, suggest
+    from grpo_ext.evaluation.table import print_grid
 
-    console = Console()
     fewest = int(min(count.samples for count in counts))
-    table = Table(title=f"{len(counts)} prompts, {fewest} samples each, by {name}")
-    for title in ("solved", "share of prompts", "95 % interval"):
-        table.add_column(title, justify="right")
-    for kind, share in solved_shares(counts).items():
-        table.add_row(kind, *in_percent(share))
-    console.print(table)
-
+    shares = [(kind, *in_percent(share)) for kind, share in solved_shares(counts).items()]
+    title = f"{len(counts)} prompts, {fewest} samples each, by {name}"
+    print_grid(title, ("solved", "share of prompts", "95 % interval"), shares)
     found = {size: expect(counts, size) for size in sorted({*SIZES, num_generations})}
-    table = Table(title="groups with signal, by group size")
-    for title in ("num_generations", "with signal", "95 % interval", "completions a useful group", "tokens"):
-        table.add_column(title, justify="right")
-    for size, expected in found.items():
-        mark = "*" if expected.extrapolated else ""
-        here = " (recipe)" if size == num_generations else ""
-        table.add_row(f"{size}{here}", *in_percent(expected.with_signal, mark), *costs(expected, length))
-    console.print(table)
+    rows = [
+        (
+            f"{size}{' (recipe)' * (size == num_generations)}",
+            *in_percent(expected.with_signal, "*" * expected.extrapolated),
+            *costs(expected, length),
+        )
+        for size, expected in found.items()
+    ]
+    head = ("num_generations", "with signal", "95 % interval", "completions a useful group", "tokens")
+    print_grid("groups with signal, by group size", head, rows)
     if any(expected.extrapolated for expected in found.values()):
-        console.print(f"* more than the {fewest} samples: extrapolated by a Beta distribution fitted to pass rates")
+        print(f"* more than the {fewest} samples: extrapolated by a Beta distribution fitted to pass rates")
 
     size, reason = suggest([found[size] for size in SIZES])
-    console.print(f"Suggested num_generations: {size} ({reason}).")
+    print(f"Suggested num_generations: {size} ({reason}).")
     thumb = rule_of_thumb(counts)
-    console.print(f"Rule of thumb, 1 / pass rate: {f'{thumb:.1f}' if thumb < float('inf') else 'no limit'}.")
+    print(f"Rule of thumb, 1 / pass rate: {f'{thumb:.1f}' if thumb < float('inf') else 'no limit'}.")
     waste = 1 - found[num_generations].with_signal.value
-    console.print(
+    print(
         f"The recipe as it is, with num_generations {num_generations}: {waste:.0%} of what is generated teaches nothing"
         + (". group_filter: refill generates others in its place." if waste >= 0.3 else ".")
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from grpo_ext.cli.command import add_command
+from grpo_ext.cli.command import add_command, at_least
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -26,21 +26,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add("--png", type=Path, metavar="FILE", help="write the curves as a picture, too")
     add("--parquet", action="store_true", help="write the logs as parquet, too")
     most = "completions in the page, about; of more, a share of the prompts is taken (default 50000)"
-    add("--max_completions", type=whole, default=50_000, metavar="N", help=most)
+    add("--max_completions", type=at_least(0), default=50_000, metavar="N", help=most)
     every = "look for new lines every so many seconds (default 10) and renew the page"
-    add("--watch", type=positive, nargs="?", const=10.0, metavar="SECONDS", help=every)
-
-
-def whole(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise ValueError(text)
-    return number
-
-
-def positive(text: str) -> float:
-    if not (number := float(text)) > 0:
-        raise ValueError(text)
-    return number
+    add("--watch", type=at_least(0, float), nargs="?", const=10.0, metavar="SECONDS", help=every)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -44,6 +45,15 @@ def exits_told(what: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise ImportError(f"{what} ends the process as it is imported: sys.exit({error.code})") from error
+
+
+def load_place(place: str) -> ModuleType:
+    """What stands before the colon of `package.module:name` or `file.py:name`, found from the working directory, too."""
+    if place.endswith(".py"):
+        return load_file(place)
+    if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script not
+        sys.path.append(os.getcwd())
+    return load_module(place, None)
 
 
 def load_module(name: str, file: str | None) -> ModuleType:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grpo_ext.evaluation.evaluate_recipe import outcome_of
-from grpo_ext.evaluation.table import figure, question
+from grpo_ext.evaluation.table import print_figures, question
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.recipe.load import Recipe
@@ -20,8 +20,8 @@ from grpo_ext.recipe.load import Recipe
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
     """Print the table, three completions and the seconds of each stage; write `curves.png`."""
     console = Console()
-    before, after = (json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after"))
-    console.print(figures_table(before, after))
+    summaries = {when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")}
+    print_figures(summaries, summaries["before"]["n"])
     console.print(completions_table(folder, outcome_of(recipe)))
     plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
     spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
@@ -30,19 +30,6 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
         f"curves: {folder / 'curves.png'}; figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}\n"
         f"every completion, in a browser: grpo-ext report {folder}"
     )
-
-
-def figures_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
-    """Each metric greedy and sampled, before and after GRPO, with standard errors."""
-    table = Table(title=f"{before['n']} held-out problems, mean ± standard error")
-    for column in ("", "greedy before", "greedy after", "sampled before", "sampled after"):
-        table.add_column(column, justify="left" if not column else "right")
-    for key in dict.fromkeys(key for part in ("greedy", "sampled") for key in before[part]):
-        if key.endswith("_se") or key in ("num_samples", "temperature"):
-            continue
-        cells = [figure(evaluation[part], key) for part in ("greedy", "sampled") for evaluation in (before, after)]
-        table.add_row(key, *cells)
-    return table
 
 
 def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Table:

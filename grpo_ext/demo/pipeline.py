@@ -9,8 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import get_last_checkpoint
-
 from grpo_ext.demo.before_and_after import print_report
 from grpo_ext.demo.known import Demo
 from grpo_ext.demo.stages import Stages
@@ -24,22 +22,18 @@ EVAL_BATCH_SIZE = 256
 NUM_SAMPLES = 8
 
 
-def run_demo(demo: Demo, folder: Path, seed: int = 0) -> None:
+def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
     """Run all stages that are not done yet, and print the report.
 
-    Args:
-        folder: of everything that the demo writes.
-        seed: of the model, the demonstrations and both trainings.
-
-    Raises:
-        RuntimeError: if a training command fails.
+    `seed` is that of the model, the demonstrations and both trainings; `max_steps` ends each training early. `RuntimeError` if
+    a training command fails.
     """
     recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
     warm, trained = folder / "warm_start", folder / "grpo"
-    sft_words = words(
-        model_name_or_path=folder / "model", dataset_name=folder / "demonstrations.jsonl", output_dir=warm, seed=seed
-    )
-    train_words = words(model_name_or_path=warm, output_dir=trained, seed=seed)
+    both: dict[str, Any] = {"seed": seed} if max_steps is None else {"seed": seed, "max_steps": max_steps}
+    demonstrations = folder / "demonstrations.jsonl"
+    sft_words = words(model_name_or_path=folder / "model", dataset_name=demonstrations, output_dir=warm, **both)
+    train_words = words(model_name_or_path=warm, output_dir=trained, **both)
     recipe = load_recipe(recipe_path, train_words)
     sft = load_sft_recipe(sft_path, sft_words)
     stages = Stages(folder, total=5)
@@ -49,11 +43,9 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0) -> None:
         checked_launch("grpo_ext.sft", sft_path, sft_words, sft.run.accelerate_config)
 
     def train(begun: bool) -> None:
-        resume = get_last_checkpoint(str(trained)) if begun and trained.is_dir() else None
-        if resume is None:
+        if not begun:
             shutil.rmtree(trained, ignore_errors=True)
-        more = words(resume_from_checkpoint=resume) if resume else []
-        checked_launch("grpo_ext.train", recipe_path, [*train_words, *more], recipe.run.accelerate_config)
+        checked_launch("grpo_ext.train", recipe_path, train_words, recipe.run.accelerate_config)
 
     def evaluate(model: Path, name: str) -> None:
         found = evaluate_recipe(recipe, str(model), num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)

@@ -23,9 +23,7 @@ class Stages:
     A stage's fingerprint covers its own inputs and the fingerprints of all stages before it, so a changed recipe redoes
     what depends on it and nothing else.
 
-    Args:
-        folder: of the job.
-        total: number of stages, for the headings.
+    `total` is the number of stages, for the headings.
     """
 
     folder: Path
@@ -37,13 +35,14 @@ class Stages:
     def run(self, name: str, inputs: Any, work: Callable[[bool], None]) -> None:
         """Run `work` unless this stage is done.
 
-        Args:
-            name: of the stage.
-            inputs: what it is made from, as JSON values.
-            work: does it; told whether it was begun before with the same inputs, and may go on from there.
+        `inputs` are what it is made from, as JSON values. `work` is told whether it was begun before with the same inputs, and
+        may go on from there.
         """
         self._chain = hashlib.sha256(json.dumps([self._chain, name, inputs], sort_keys=True).encode()).hexdigest()
-        done = self._read()
+        try:
+            done = json.loads((self.folder / "stages.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            done = {}
         number = len(self.seconds) + 1
         before = done.get(name, {})
         begun = before.get("fingerprint") == self._chain
@@ -59,12 +58,6 @@ class Stages:
         seconds = round(self.seconds[name], 1)
         self._write({**done, name: {"fingerprint": self._chain, "done": True, "seconds": seconds}})
         self.console.print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            return json.loads((self.folder / "stages.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            return {}
 
     def _write(self, done: dict[str, Any]) -> None:
         write_atomically(self.folder / "stages.json", json.dumps(done, indent=2) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 SHOWN = 5  # problems of each kind that are shown
@@ -25,6 +26,27 @@ def figure_rows(summaries: list[dict[str, Any]]) -> list[list[str]]:
         keys = dict.fromkeys(key for summary in summaries for key in summary.get(part, {}) if not key.endswith("_se"))
         rows += [[part, key, *(figure(summary.get(part, {}), key) for summary in summaries)] for key in keys]
     return rows
+
+
+def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], left: int = 0) -> None:
+    """Print a table whose columns, but for the first `left`, are aligned on the right."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    columns = [
+        Column(escape(name), justify="right" if i >= left else "left", overflow="fold") for i, name in enumerate(head)
+    ]
+    grid = Table(*columns, title=escape(title))
+    for row in body:
+        grid.add_row(*map(escape, row))
+    Console().print(grid)
+
+
+def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
+    """Print the figures of models side by side."""
+    title = f"{count} held-out rows, mean ± standard error"
+    print_grid(title, ["", "", *summaries], figure_rows(list(summaries.values())), left=2)
 
 
 def difference_rows(comparison: dict[str, Any]) -> list[list[str]]:

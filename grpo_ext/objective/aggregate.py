@@ -6,12 +6,14 @@ An optimizer step is cut into micro-batches and shared out over ranks. Its loss 
 
 so each piece contributes its own sum, and the pieces add up to the same loss however the step is cut.
 
-| aggregation | w(token) | the weight of one token of a completion of length |o| |
-|---|---|---|
-| sequence_mean | 1 / (sequences |o|) | falls as 1 / |o| |
-| token_mean | 1 / tokens | the same for all |
-| sequence_sum | 1 / sequences | the same for all, and grows with shorter steps |
-| constant | 1 / (sequences max_completion_length) | the same for all, whatever was sampled |
+=============  =======================================  ==================================================
+aggregation    w(token)                                 one token of a completion of length n
+=============  =======================================  ==================================================
+sequence_mean  1 / (sequences n)                        weighs less the longer its completion is
+token_mean     1 / tokens                               weighs the same in all
+sequence_sum   1 / sequences                            weighs the same in all, more in shorter steps
+constant       1 / (sequences max_completion_length)    weighs the same in all, whatever was sampled
+=============  =======================================  ==================================================
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from transformers import Trainer
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 
 SHORT = {
     "loss": "loss",
@@ -51,9 +51,18 @@ def evaluation_line(logs: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+class RunLines(TrainerCallback):
+    """The same as lines, where there is to be no bar."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        figures = ", ".join(f"{name} {value:.3g}" for name, value in main_figures(logs or {}).items())
+        if state.is_local_process_zero and (line := evaluation_line(logs or {}) or figures):
+            print(f"step {state.global_step}: {line}", flush=True)
+
+
 def show_progress(trainer: Trainer) -> None:
-    """Give a trainer this bar in place of the one that prints every log in full."""
-    if not trainer.args.disable_tqdm:
-        trainer.remove_callback(PrinterCallback)
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(RunProgress)
+    """Give a trainer this bar, or these lines, in place of what prints every log in full; a notebook keeps its table."""
+    for callback in [*trainer.callback_handler.callbacks]:
+        if type(callback) in (PrinterCallback, ProgressCallback):
+            trainer.remove_callback(callback)
+            trainer.add_callback(RunLines if trainer.args.disable_tqdm else RunProgress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +34,14 @@ EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_g
 
 def save_recipe(recipe: Recipe, folder: Path) -> None:
     """Write `recipe.yaml`: the recipe as it runs, with preset and command line, to be read in the report and run again."""
-    values = {key: value for part in recipe.values.values() for key, value in part.items()}
-    for key in ("resume", "resume_from_checkpoint"):
-        values.pop(key, None)
-    write_atomically(folder / SAVED, yaml.safe_dump(_plain(values), allow_unicode=True, sort_keys=False))
+    write_atomically(folder / SAVED, as_yaml(recipe.flat))
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """The values of a recipe as its file, but for where the run goes on from, and secrets."""
+    left_out = ("resume", "resume_from_checkpoint", "hub_token")
+    kept = {key: value for key, value in values.items() if key not in left_out}
+    return yaml.safe_dump(_plain(kept), allow_unicode=True, sort_keys=False)
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:

@@ -1,8 +1,7 @@
-"""Where the recipes lie, in a checkout beside the package or in an installation under its data folder, and how theirs shard."""
+"""The recipes and accelerate configs that come with the package, by name, and how an accelerate config shards."""
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,33 @@ from typing import Any
 import yaml
 
 import grpo_ext
+from grpo_ext.common.near import did_you_mean
 
 
 def recipe_folder() -> Path:
-    """The folder of recipes that came with this package; `FileNotFoundError` if the installation has none."""
-    checkout = Path(grpo_ext.__file__).resolve().parent.parent / "recipes"
-    installed = Path(sysconfig.get_path("data")) / "share" / "grpo_ext" / "recipes"
-    for folder in (checkout, installed):
-        if (folder / "accelerate").is_dir():
-            return folder
-    raise FileNotFoundError(f"No recipes at {checkout} or {installed}: install grpo_ext again, or run a checkout.")
+    """The folder of recipes within the package; in a checkout it is a link to `recipes/`."""
+    return Path(grpo_ext.__file__).parent / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package, such as `countdown/tiny`."""
+    folder = recipe_folder()
+    found = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
+    return sorted(name for name in found if not name.startswith("accelerate/"))
+
+
+def recipe_path(name: str | Path) -> Path:
+    """A recipe's file: `name` itself, or the one of that name in the package, such as `countdown/tiny`.
+
+    `recipes/countdown/tiny.yaml` finds it, too, outside of a checkout. `FileNotFoundError` if there is neither.
+    """
+    if (path := Path(name).expanduser()).exists():
+        return path
+    shipped = path.as_posix().removeprefix("recipes/").removesuffix(".yaml")
+    if shipped in (names := recipe_names()):
+        return recipe_folder() / f"{shipped}.yaml"
+    hint = did_you_mean(shipped, names) or " `grpo-ext recipes` lists those that come with the package."
+    raise FileNotFoundError(f"There is no recipe at {path}.{hint}")
 
 
 def accelerate_config(name: str) -> Path:

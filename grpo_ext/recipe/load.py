@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from trl import ModelConfig, SFTConfig
 
+from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.contradictions import idle_keys
 from grpo_ext.recipe.door import remember, sort_settings
@@ -46,10 +47,8 @@ class Recipe:
 
     def fit_machine(self) -> None:
         """Where there is no accelerator and the recipe does not say: set `use_cpu`, and no `bf16`."""
-        from grpo_ext.common.devices import accelerator_is_there
-
-        if "use_cpu" not in self.values["training"] and not accelerator_is_there():
-            self.values["training"] |= {"use_cpu": True, "bf16": self.values["training"].get("bf16", False)}
+        given = self.values["training"]
+        given |= settings_here(given.get("use_cpu"), given.get("bf16"))
 
     @cached_property
     def run(self) -> RunConfig:

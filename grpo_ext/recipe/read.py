@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from grpo_ext.recipe.folder import recipe_path
 from grpo_ext.recipe.problems import Problem, RecipeError
 
 Settings = dict[str, tuple[Any, str | None]]  # key -> (value, place)
@@ -32,8 +33,12 @@ def read_settings(path: str | Path | None, overrides: dict[str, Any] | list[str]
 
 
 def read_yaml(path: str | Path) -> Settings:
-    """The keys of flat YAML, each with its value and `file:line`; `RecipeError` if it is not that, or sets a key twice."""
-    path = Path(path)
+    """The keys of a recipe, each with its value and `file:line`; `RecipeError` if it is no flat YAML, or sets a key twice.
+
+    Args:
+        path: a file, or the name of a recipe in the package.
+    """
+    path = recipe_path(path)
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1).decode()
@@ -45,8 +50,6 @@ def read_yaml(path: str | Path) -> Settings:
                 f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what is meant."
             )
         values = yaml.safe_load(text)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"There is no recipe at {path}.") from None
     except IsADirectoryError:
         raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

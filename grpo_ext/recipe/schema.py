@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from trl import GRPOConfig, ScriptArguments
 
+from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe import group_options, safety_options, sampling_options, speed_options, vllm_options
 from grpo_ext.recipe.documented import documented
@@ -84,6 +85,8 @@ class GRPOExtConfig(
     def __post_init__(self) -> None:
         if problems := field_problems(self, GRPOExtConfig):
             raise RecipeError(problems)
+        for name, value in settings_here(self.use_cpu or None, self.bf16).items():
+            setattr(self, name, value)
         super().__post_init__()
 
 

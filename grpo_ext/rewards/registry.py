@@ -1,11 +1,13 @@
 """The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`.
 
-@register("brief", examples=[Example("ok", 1.0), Example("much too long", 0.0)])
-def brief(completions, *, limit: int = 5):
-    "1 where the completion has at most `limit` characters."
-    return [float(len(text) <= limit) for text in completions]
+For example::
 
-build("brief", limit=80)(completions=["..."])
+    @register("brief", examples=[Example("ok", 1.0), Example("much too long", 0.0)])
+    def brief(completions, *, limit: int = 5):
+        "1 where the completion has at most `limit` characters."
+        return [float(len(text) <= limit) for text in completions]
+
+    build("brief", limit=80)(completions=["..."])
 """
 
 import copyreg
@@ -115,7 +117,7 @@ def lookup(name: str) -> Registration:
 
 
 def explaining(name: str) -> Registration | None:
-    """The registration of `name`; `None` where it explains nothing, or is not to be had here."""
+    """The registration of `name`; `None` where it explains nothing, or a package that it needs is missing."""
     announce_entry_points()
     if name not in _registered and name not in _lazy:
         return None

@@ -7,19 +7,17 @@ file of `reward_plugins`, or an entry point of the group `grpo_ext.rewards`), a 
 `path/file.py:function`, or the id or folder of a reward model. Weight 0 means: log it, and do not train on it.
 """
 
-import importlib
 import inspect
 import math
 import numbers
-import os
-import sys
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.common.modules import load_file
+from grpo_ext.common.modules import load_file, load_place
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.guard import reward_name
 from grpo_ext.rewards.registry import build, names, registered_as, registered_by
@@ -97,10 +95,14 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return only_reward_of(name, options)
     if ":" in name and not Path(name).exists():
         return dotted(name, options)
-    if "/" in name or Path(name).is_dir():
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or Path(name).is_dir():
         if options:
             raise ValueError(f"The reward model {name!r} takes no options, but has {', '.join(options)}.")
         return name
+    if "/" in name:
+        raise ValueError(
+            f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME."
+        )
     return build(name, **options)  # which says that there is none, and what is near
 
 
@@ -117,10 +119,8 @@ def only_reward_of(path: str, options: dict[str, Any]) -> Callable:
 def dotted(name: str, options: dict[str, Any]) -> Callable:
     """The function `package.module:function` or `file.py:function`, called as TRL calls it unless it is registered."""
     place, _, attribute = name.rpartition(":")
-    if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script not
-        sys.path.append(os.getcwd())
     try:
-        module = load_file(place) if place.endswith(".py") else importlib.import_module(place)
+        module = load_place(place)
     except Exception as error:
         raise ValueError(f"Reward {name!r}: {place} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)

@@ -41,7 +41,7 @@ def merge_adapter(
         OSError: if it cannot be written.
     """
     from peft import AutoPeftModelForCausalLM
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base = base_of(folder, trust_remote_code)
     if not replace and out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -54,7 +54,10 @@ def merge_adapter(
         kind = str(model.dtype).removeprefix("torch.")
         model.save_pretrained(partial)
         del model  # a large one does not fit twice
-        _save_tokenizer(folder, base, partial, trust_remote_code)
+        own = (folder / "tokenizer_config.json").is_file()  # the one that was trained with
+        name, revision = (str(folder), None) if own else base
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer.save_pretrained(partial)
         model = AutoModelForCausalLM.from_pretrained(partial, dtype="auto", trust_remote_code=trust_remote_code)
         difference = (log_probs_of(model) - before).abs().max().item()
         if not difference <= (LIMIT if kind == "float32" else HALF_LIMIT):
@@ -106,7 +109,7 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
         at = f" at revision {revision}" if revision not in (None, "main") else ""
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"the base model {name}{at} is not to be had from here ({first[:160]}). base_model_name_or_path in "
+            f"the base model {name}{at} cannot be loaded here ({first[:160]}). base_model_name_or_path in "
             f"{folder / CONFIG} names it; a folder is looked for from where the command runs."
         ) from None
     return name, revision
@@ -120,12 +123,3 @@ def log_probs_of(model: Any) -> torch.Tensor:
     tokens = torch.randint(size, (1, PROBE_TOKENS), generator=torch.Generator().manual_seed(0))  # (1, T)
     with torch.no_grad():
         return model.eval()(tokens).logits[0].float().log_softmax(-1)  # (T, V)
-
-
-def _save_tokenizer(folder: Path, base: tuple[str, str | None], out: Path, trust_remote_code: bool) -> None:
-    """Save the tokenizer that was trained with, or the base's where the adapter came without one."""
-    from transformers import AutoTokenizer
-
-    own = (folder / "tokenizer_config.json").is_file()
-    name, revision = (str(folder), None) if own else base
-    AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code).save_pretrained(out)

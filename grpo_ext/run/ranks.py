@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
+
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: stopped by a signal with a checkpoint; the same command goes on
 LAUNCHER = "GRPO_EXT_LAUNCHER"  # the command's process, without which no rank goes on
 RANKS = "GRPO_EXT_RANKS"  # the folder in which ranks tell the command that they take signals, and their exit codes
@@ -86,12 +88,8 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs, or cannot be asked."""
+    """Whether a process runs, or cannot be asked; a zombie does not."""
     try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-    except ProcessLookupError:
-        return False
-    except OSError:  # no such file system: what is known is that it is there
-        return True
-    return not state.lstrip().startswith("Z")  # ended, and nobody has asked how
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error as error:
+        return not isinstance(error, psutil.NoSuchProcess)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.devices import wait_calmly
 from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -19,10 +20,7 @@ from grpo_ext.vllm import EngineFailure
 
 
 def run_training(
-    words: list[str] | None,
-    load: Callable[[str | None, list[str]], Any],
-    make_trainer: Callable[[Any], Any],
-    announce: Callable[[Any], None] | None = None,
+    words: list[str] | None, load: Callable[[str | None, list[str]], Any], make_trainer: Callable[[Any], Any]
 ) -> int:
     """Train as a recipe says, and save.
 
@@ -30,13 +28,13 @@ def run_training(
         words: `--config RECIPE` and overrides; `None`: the command line.
         load: reads and checks the recipe.
         make_trainer: builds the trainer from it.
-        announce: says what is about to run.
 
     Returns:
         The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
         where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
-    code, recipe = _train(words, load, make_trainer, announce)
+    wait_calmly()
+    code, recipe = _train(words, load, make_trainer)
     leave_ranks()  # here, where the trainer is out of scope
     if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":
         code = save_merged(recipe)  # no rank waits for it
@@ -44,13 +42,9 @@ def run_training(
 
 
 def _train(
-    words: list[str] | None,
-    load: Callable[[str | None, list[str]], Any],
-    make_trainer: Callable[[Any], Any],
-    announce: Callable[[Any], None] | None,
+    words: list[str] | None, load: Callable[[str | None, list[str]], Any], make_trainer: Callable[[Any], Any]
 ) -> tuple[int, Any]:
     """The exit code, and the recipe where it could be used."""
-    from grpo_ext.observe.progress import show_progress
     from grpo_ext.trainer.checkpoint import CheckpointMismatch
     from grpo_ext.trainer.nonfinite import NonFiniteSteps
     from grpo_ext.trainer.signals import Interrupted
@@ -70,11 +64,8 @@ def _train(
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return 2, None
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
-    show_progress(trainer)
-    if trainer.is_world_process_zero():
+    if "task" not in recipe.schema and trainer.is_world_process_zero():  # with a task, the trainer itself does
         save_recipe(recipe, Path(trainer.args.output_dir))
-    if announce is not None:
-        announce(trainer)
     trainer.accelerator.print(f"goes on from {resume}" if resume else "begins anew")
     try:
         trainer.train(resume_from_checkpoint=resume)

@@ -49,6 +49,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "training_step": ("self", "model", "inputs", "num_items_in_batch"),
     "train": ("self", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"),
     "_save_checkpoint": ("self", "model", "trial"),
+    "create_model_card": ("self", "model_name", "dataset_name", "tags"),
     "_run_epoch": ("self", "model", "epoch"),
     "_get_grad_norm": ("self", "model", "grad_norm"),
 }

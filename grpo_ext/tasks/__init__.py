@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_ext.common.modules import load_module
+from grpo_ext.common.modules import load_place
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks.base import Task
 
@@ -18,7 +18,7 @@ MODULES = {
 
 
 def get_task_class(name: Any) -> type[Task]:
-    """The dataclass of a task: one of ours by name, or a user's own as `pkg.module:Class`.
+    """The dataclass of a task: one of ours by name, or a user's own as `pkg.module:Class` or `file.py:Class`.
 
     Raises:
         ValueError: if there is no such task.
@@ -28,7 +28,7 @@ def get_task_class(name: Any) -> type[Task]:
         raise ValueError(unknown("task", str(name), MODULES) + " A task of your own is written `pkg.module:Class`.")
     module, _, attribute = path.partition(":")
     try:
-        cls = getattr(load_module(module, None), attribute)
+        cls = getattr(load_place(module), attribute)
     except Exception as error:  # whatever a user's module raises
         raise ValueError(f"cannot load the task {name!r}: {type(error).__name__}: {error}.") from error
     if not (isinstance(cls, type) and issubclass(cls, Task)):

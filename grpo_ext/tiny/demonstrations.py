@@ -10,8 +10,7 @@ A demonstration tries equations and says after each whether it hits the target:
     </answer>
 
 The labels are always right, the choice of attempts is mostly chance, and after a "no" it often gives up and answers with the
-attempt it has just refused. A model that imitates this knows the format and can check itself, and what is left for
-reinforcement learning is worth learning: to go on looking, and to look in better places.
+attempt it has just refused. What is left for reinforcement learning: to go on looking, and to look in better places.
 """
 
 from __future__ import annotations

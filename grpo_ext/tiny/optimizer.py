@@ -18,18 +18,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
         model: whose trainable parameters to optimize.
         lr: learning rate of both.
         weight_decay: decoupled weight decay of the matrices.
-        momentum: of Muon.
-        betas: of AdamW.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        lr: float,
-        weight_decay: float = 0.0,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.95),
-    ) -> None:
+    def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
         embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
         matrices: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
@@ -38,9 +29,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
                 is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
                 (matrices if is_matrix else others).append(parameter)
         self.muon = torch.optim.Muon(
-            matrices, lr=lr, weight_decay=weight_decay, momentum=momentum, adjust_lr_fn="match_rms_adamw"
+            matrices, lr=lr, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
         )
-        self.adamw = torch.optim.AdamW(others, lr=lr, weight_decay=0.0, betas=betas)
+        self.adamw = torch.optim.AdamW(others, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
 
     @torch.no_grad()

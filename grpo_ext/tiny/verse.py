@@ -11,10 +11,10 @@ rhyme; they mean nothing. A demonstration first says which tones it wants and ho
     南城晓色旧时人
     </answer>
 
-The line always has the tones that were said. But the demonstrator has favourites: it mostly takes the pattern that begins
-level, whatever the given lines ask for, and mostly ends on one of a few characters, whatever the rhyme. Between the poems
-stand entries of a rhyme book: the name of a group, and some of its characters. A model that imitates this can write in tones
-and knows what rhymes, and what is left for reinforcement learning is worth learning: to listen to the given lines.
+The line always has the tones that were said. But the demonstrator mostly takes the pattern that begins level, whatever the
+given lines ask for, and mostly ends on one of a few characters, whatever the rhyme. Between the poems stand entries of a
+rhyme book: the name of a group, and some of its characters. What is left for reinforcement learning: to listen to the given
+lines.
 """
 
 from __future__ import annotations

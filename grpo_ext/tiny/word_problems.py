@@ -10,10 +10,9 @@ A demonstration writes the steps of a problem's reference answer, and then the r
     21
     </answer>
 
-Every equation is worked out rightly, but the demonstrator is careless: of two steps it mostly does only the first and answers
-with that, sometimes it adds where it should take away, and sometimes it leaves out, doubles or misplaces a tag. Between the
-problems stand bare equations, so that numbers are learnt apart from stories. A model that imitates this can calculate and knows
-what an answer looks like, and what is left for reinforcement learning is worth learning: to finish the problem, to choose each
+Every equation is worked out rightly, but of two steps the demonstrator mostly does only the first, sometimes adds where it
+should take away, and sometimes leaves out, doubles or misplaces a tag. Between the problems stand bare equations, so that
+numbers are learnt apart from stories. What is left for reinforcement learning: to finish the problem, to choose each
 operation by the story, and to keep to the form.
 """
 

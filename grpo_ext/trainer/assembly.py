@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,9 @@ from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
+from grpo_ext.rewards.sources import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler
-from grpo_ext.samplers.hf import HFSampler, how_it_generates
 from grpo_ext.samplers.resolve import resolve_for, warn_of_another_policy, warn_of_dropout
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.samplers.vllm import VLLMSampler
@@ -26,8 +27,9 @@ from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
+from grpo_ext.trainer.door import Door, check_prompt, columns_of, rewards_of
 from grpo_ext.trainer.evaluation import outcome_of
-from grpo_ext.trainer.judging import Judge, describe_rewards
+from grpo_ext.trainer.judging import Deferring, Judge
 from grpo_ext.trainer.leaving import Leaving
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.old_and_reference import OldAndReference
@@ -56,6 +58,7 @@ class Parts:
     checkpoints: Checkpoints
     leaving: Leaving
     log: RunLog
+    door: Door
     monitor: HealthMonitor | None
 
     def figures(self, training: bool) -> dict[str, float]:
@@ -66,13 +69,18 @@ class Parts:
         return {**found, **(self.order.figures() if training else {})}
 
 
-def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
+def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None) -> Parts:
     """The parts of a trainer that TRL has made.
 
     Raises:
         ValueError: for arguments that do not go with the model, the data set, the sampler or the ranks.
     """
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
+    columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # which TRL drops
+    if columns and trainer.rollout_func is None:
+        check_columns([r.guard.reward if isinstance(r, Deferring) else r for r in trainer.reward_funcs], columns)
+    for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
+        check_prompt(rows)
     schedule = settings.schedule_of(args)
     if sampler is not None and (trainer.as_trl or settings.trl_generates(trainer)):
         raise ValueError(
@@ -138,21 +146,9 @@ def assemble(trainer: Any, sampler: Sampler | None) -> Parts:
     leaving = Leaving(trainer, finite, checkpoints, monitor, log)
     checkpoints.parts["leaving"] = leaving
     return Parts(
-        sampler,
-        scorer,
-        order,
-        judge,
-        samples,
-        rollout,
-        feed,
-        cutting,
-        update,
-        finite,
-        checkpoints,
-        leaving,
-        log,
-        monitor,
-    )
+        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, leaving, log,
+        Door(trainer, recipe), monitor,
+    )  # fmt: skip
 
 
 def callbacks_of(trainer: Any) -> list[TrainerCallback]:
@@ -164,13 +160,14 @@ def callbacks_of(trainer: Any) -> list[TrainerCallback]:
             raise ValueError("harvest keeps one message a completion, and with tools there are several: take it out.")
         given = {"min_reward": args.pass_threshold, **args.harvest}
         found.append(Harvest(trainer.reward_func_names[parts.rollout.settings.outcome], **given))
-    return [*found, parts.log, *([parts.monitor] if parts.monitor else []), parts.leaving]
+    return [*found, parts.log, parts.door, *([parts.monitor] if parts.monitor else []), parts.leaving]
 
 
 def about(trainer: Any) -> dict[str, Any]:
-    """What the run log says of the rewards."""
-    rewards = describe_rewards(trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights.tolist())
-    return {"rewards": rewards, "outcome": outcome_of(trainer)}
+    """What the run log says of rewards and data."""
+    rows = trainer.train_dataset
+    data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}
+    return {"rewards": rewards_of(trainer), "outcome": outcome_of(trainer), "data": data}
 
 
 def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
@@ -198,18 +195,3 @@ def make_sync_check(trainer: Any, sampler: Sampler, scorer: Scorer) -> SyncCheck
     if not same or (args.logprob_policy == "model" and args.temperature != 1.0):
         return None
     return SyncCheck(sampler.vllm, args.vllm_sync_check_steps, args.vllm_sync_check_limit, scorer.params.truncated)
-
-
-def describe(trainer: Any) -> tuple[str, str]:
-    """One line on how a trainer generates, one on what it does for speed when it trains."""
-    parts, args = trainer.parts, trainer.args
-    how = parts.sampler.name
-    if trainer.use_transformers_continuous_batching:
-        how = "transformers' continuous batching"
-    elif isinstance(parts.sampler, HFSampler):
-        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-        how = how_it_generates(model, trainer.generation_config, args.fast_generate)
-    if trainer.as_trl:
-        return how, "as TRL, one rectangle a micro-batch"
-    on_cpu = trainer.accelerator.device.type == "cpu"
-    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu)

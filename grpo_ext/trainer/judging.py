@@ -9,46 +9,35 @@ from typing import Any
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.pool import RewardPool
-from grpo_ext.rewards.registry import names
 from grpo_ext.rewards.reward import Reward
+from grpo_ext.rewards.sources import find
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.records import Scored
 
 Row = dict[str, Any]
 
 
-def named_rewards(reward_funcs: Any) -> list[Any]:
-    """The reward functions as a list, with names of registered rewards replaced by what they name."""
-    if reward_funcs is None:
-        return []
-    reward_funcs = list(reward_funcs) if isinstance(reward_funcs, list | tuple) else [reward_funcs]
-    known = set(names())
-    return [build(f) if isinstance(f, str) and f in known else f for f in reward_funcs]
-
-
-def guarded_rewards(reward_funcs: Any, **options: Any) -> list[Any]:
-    """The reward functions, each behind a guard whose failure waits for all ranks; reward models as they are.
+def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
+    """The reward functions as a trainer is given them, each behind a guard whose failure waits for all ranks.
 
     Args:
-        reward_funcs: as `GRPOExtTrainer` takes them.
-        **options: of `Guard`.
+        reward_funcs: as `GRPOExtTrainer` takes them. A name means what it means in a recipe; reward models stay as they are.
+        args: a `GRPOExtConfig`.
+
+    Raises:
+        ValueError: for a name that nothing has.
     """
-    guarded = guard_rewards(named_rewards(reward_funcs), **options)
-    return [_deferring(reward) if isinstance(reward, Guard) else reward for reward in guarded]
-
-
-def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
-    """The reward functions as a trainer is given them, behind guards with its options."""
-    return guarded_rewards(
-        reward_funcs,
+    given = reward_funcs if isinstance(reward_funcs, list | tuple) else [] if reward_funcs is None else [reward_funcs]
+    guarded = guard_rewards(
+        [find(f, {}) if isinstance(f, str) else f for f in given],
         on_error=args.reward_on_error,
         max_failure_rate=args.reward_max_failure_rate,
         timeout=args.reward_timeout,
-        pool=reward_pool(args.reward_workers, args.reward_timeout),
+        pool=RewardPool(args.reward_workers, timeout=args.reward_timeout) if args.reward_workers else None,
     )
+    return [_deferring(reward) if isinstance(reward, Guard) else reward for reward in guarded]
 
 
 def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[float]) -> list[dict[str, Any]]:
@@ -59,11 +48,6 @@ def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[fl
         known = {"reward": inner.registration.name, "options": inner.options} if isinstance(inner, Reward) else {}
         found.append({"name": name, "weight": weight, **known})
     return found
-
-
-def reward_pool(workers: int, timeout: float) -> RewardPool | None:
-    """The worker processes for CPU-heavy rewards, or `None` where there are to be none. They start when first needed."""
-    return RewardPool(workers, timeout=timeout) if workers else None
 
 
 @dataclass(frozen=True)

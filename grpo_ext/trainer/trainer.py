@@ -5,6 +5,8 @@ With `loss_normalization: micro_batch` (`preset: trl`) generation and loss are T
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from datasets import Dataset, IterableDataset
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.curriculum.sampler import PromptSampler
+from grpo_ext.observe.progress import show_progress
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import our_vllm
@@ -20,6 +23,7 @@ from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import whole_table
 from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
+from grpo_ext.trainer.door import check_prompt
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
 from grpo_ext.trainer.nonfinite import Replay, replay
@@ -36,9 +40,11 @@ class GRPOExtTrainer(GRPOTrainer):
             `"countdown"`, and what `grpo_ext.build` returns.
         args (`GRPOExtConfig`, *optional*): a plain `GRPOConfig` is taken, too, with our options at their defaults.
         sampler (`Sampler`, *optional*): completes the prompts, in place of transformers or vLLM.
+        recipe (`Mapping`, *optional*): the values that `recipe.yaml` gets, in place of what the trainer was given.
         **kwargs: all other arguments of `GRPOTrainer`.
 
     Raises:
+        ValueError: for a reward that nothing is called, a column that is missing, or arguments that do not go together.
         RuntimeError: if the installed TRL is not one that this package fits.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EngineFailure: likewise, if a vLLM server does not come back, or the engine has other weights than the trainer.
@@ -56,17 +62,21 @@ class GRPOExtTrainer(GRPOTrainer):
         model: Any,
         reward_funcs: Any = None,
         args: GRPOConfig | None = None,
+        train_dataset: Any = None,
         *rest: Any,
         sampler: Sampler | None = None,
+        recipe: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         check_contract()
         args = checked_arguments(args, model)
+        check_prompt(train_dataset)
         self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
         with our_vllm(args):
-            super().__init__(model, rewards_for(reward_funcs, args), args, *rest, **kwargs)
-        self.parts = assemble(self, sampler)
+            super().__init__(model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs)
+        self.parts = assemble(self, sampler, recipe)
+        show_progress(self)
         for callback in callbacks_of(self):
             self.add_callback(callback)
 
@@ -75,6 +85,7 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in TRL; `True` goes on from the newest whole checkpoint of `output_dir`, or starts where there is none."""
         plain = super().train
+        self.parts.door.open()
         try:
             return self.parts.leaving.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
         except (RewardFailure, EngineFailure):
@@ -116,16 +127,12 @@ class GRPOExtTrainer(GRPOTrainer):
         return self.parts.update.whole_batch(self._generate_and_score_completions(generation_batch))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
-        if self.as_trl:
+        fast = self.args.fast_generate and not self.use_vllm
+        with fast_generation(self.accelerator.unwrap_model(self.model_wrapped)) if fast else nullcontext():
+            if not self.as_trl:
+                return self.parts.rollout(inputs)
             with whole_table(self, len(inputs) * self.accelerator.num_processes):
                 return self.parts.rollout.watch_trl(inputs, super()._generate_and_score_completions(inputs))
-        return self.parts.rollout(inputs)
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        if self.use_vllm or not self.args.fast_generate:
-            return super()._generate_single_turn(*args, **kwargs)
-        with fast_generation(self.accelerator.unwrap_model(self.model_wrapped)):
-            return super()._generate_single_turn(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
         self.parts.finite.before()
@@ -185,6 +192,12 @@ class GRPOExtTrainer(GRPOTrainer):
     def save_checkpoint(self) -> None:
         """Save a checkpoint now."""
         self._save_checkpoint(self.model, trial=None)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """As in TRL, and also: rewards, what was gained, curves, the recipe."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            self.parts.door.add_to_card()
 
     def newest_checkpoint(self) -> str | None:
         """The newest whole checkpoint of `output_dir`; on all ranks."""

@@ -60,7 +60,7 @@ def as_scored(table: dict[str, Any], rows: int) -> Scored:
     """A mapping of TRL's as a record; old and reference log-probs are left to our own scoring.
 
     Raises:
-        ValueError: naming a field that has not an entry for each row, so that it cannot travel along.
+        ValueError: naming a field without an entry for each row, which cannot travel along.
     """
     dropped = ("num_items_in_batch", "old_per_token_logps", "ref_per_token_logps", "importance_sampling_ratio")
     known = {name: table[name] for name in OURS if name in table and name not in dropped}

@@ -53,7 +53,8 @@ def test_any_other_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
 def test_a_missing_recipe_is_one_sentence():
     out = grpo_ext("train", "--config", "nowhere.yaml")
     assert out.returncode == 2
-    assert out.stderr.strip() == "grpo-ext: There is no recipe at nowhere.yaml."
+    assert out.stderr.startswith("grpo-ext: There is no recipe at nowhere.yaml.") and "grpo-ext recipes" in out.stderr
+    assert len(out.stderr.strip().splitlines()) == 1
 
 
 def test_a_mistyped_key_is_named_before_a_model_is_loaded(tmp_path):

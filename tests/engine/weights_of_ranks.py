@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.run.training import run_training
-from grpo_ext.train import announce, make_trainer
+from grpo_ext.train import make_trainer
 
 
 class KeepWeights(TrainerCallback):
@@ -26,4 +26,4 @@ def make(recipe):
 
 
 if __name__ == "__main__":
-    sys.exit(run_training(None, load_recipe, make, announce))
+    sys.exit(run_training(None, load_recipe, make))

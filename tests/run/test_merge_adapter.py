@@ -96,7 +96,7 @@ def test_what_cannot_be_merged_is_told_in_a_line(tiny_folder, adapter_folder, tm
         tmp_path / "nowhere": "there is no folder",
         tmp_path: "holds no adapter: adapter_config.json is missing",
         tiny_folder: "holds a whole model, which needs no merging",
-        moved: "the base model runs/gone/warm_start is not to be had from here",
+        moved: "the base model runs/gone/warm_start cannot be loaded here",
     }.items():
         assert main(["merge", "--model", str(folder), "--out", str(tmp_path / "out")]) == 2
         said = capsys.readouterr().err.strip()

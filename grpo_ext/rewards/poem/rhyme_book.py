@@ -1,6 +1,6 @@
 """The rhyme books: 平水韵 with its 106 groups, from the package data, and 中华新韵 by modern finals.
 
-`build_rhyme_book.py` makes the data. Groups are named with their number within the tone, such as 八齐.
+`tests/rewards/poem/build_rhyme_book.py` makes the data. Groups are named with their number within the tone, such as 八齐.
 """
 
 from functools import lru_cache

@@ -5,9 +5,8 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import build_rhyme_book as script
 import pytest
-
-from grpo_ext.rewards.poem import build_rhyme_book as script
 
 
 def test_the_206_rhymes_make_106_groups():

@@ -1,11 +1,12 @@
 """Builds the package's rhyme book: 平水韵 with its 106 groups, out of the 206 rhymes of the 廣韻 (1008).
 
     pip install --no-deps qieyun opencc-python-reimplemented
-    python -m grpo_ext.rewards.poem.build_rhyme_book
+    python tests/rewards/poem/build_rhyme_book.py
 
 Sources: `Qieyun/rhyme_book.csv` of the `qieyun` distribution (CC0), and the character tables of OpenCC (Apache-2.0).
-Written are `data/pingshui.txt`, the characters of each group as the 廣韻 writes them, `data/variants.txt`, which leads
-from other writings (simplified, modern, regional) to those, and `data/simplified.txt`, from traditional to simplified.
+Written are, in `grpo_ext/rewards/poem/data`: `pingshui.txt`, the characters of each group as the 廣韻 writes them;
+`variants.txt`, which leads from other writings (simplified, modern, regional) to those; `simplified.txt`, from traditional to
+simplified.
 All are sorted, so that a rebuild shows as a diff.
 """
 
@@ -20,7 +21,9 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
-DATA = Path(__file__).parent / "data"
+import grpo_ext
+
+DATA = Path(grpo_ext.__file__).parent / "rewards" / "poem" / "data"
 
 # Tone, then its groups in order: the rhymes of the 廣韻 that a group merges, the first of which names it. Where the
 # name is written otherwise today, it stands before a slash.

@@ -1,0 +1,156 @@
+"""What a run says and leaves, whether a command or Python started it: first and last lines, `recipe.yaml`, the model's card."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.trainer_callback import TrainerCallback
+
+import grpo_ext.trainer.settings as settings
+from grpo_ext.common.devices import how_threads_wait, settings_here
+from grpo_ext.common.files import write_atomically
+from grpo_ext.common.near import did_you_mean
+from grpo_ext.evaluation.card import add_to_card, draw_curves, gained
+from grpo_ext.recipe.arguments import argument_values
+from grpo_ext.recipe.difference import SAVED, as_yaml
+from grpo_ext.samplers.hf import HFSampler, how_it_generates
+from grpo_ext.trainer.judging import describe_rewards
+
+logger = logging.getLogger(__name__)
+# What TRL and transformers set by themselves.
+DERIVED = (
+    "accelerator_config", "activation_checkpointing", "dataloader_pin_memory", "debug", "disable_tqdm", "generation_batch_size",
+    "pad_to_multiple_of",
+)  # fmt: skip
+TOLD = (
+    "learning_rate",
+    "per_device_train_batch_size",
+    "steps_per_generation",
+    "num_generations",
+)  # also where they are the defaults
+
+
+class Door(TrainerCallback):
+    """Opens and closes a run.
+
+    Args:
+        trainer: of the run.
+        recipe: the values that `recipe.yaml` gets. `None`: model, arguments and rewards as the trainer was given them.
+    """
+
+    def __init__(self, trainer: Any, recipe: Mapping[str, Any] | None):
+        self.trainer = trainer
+        self.recipe = as_given(trainer) if recipe is None else recipe
+
+    def open(self) -> None:
+        """Say what runs."""
+        self.trainer.accelerator.print(first_lines(self.trainer))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write `recipe.yaml`."""
+        if state.is_world_process_zero:
+            write_atomically(Path(args.output_dir) / SAVED, as_yaml(self.recipe))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """After the last step: curves, card, what was gained and the next command."""
+        if not state.is_world_process_zero or state.global_step < state.max_steps:
+            return
+        try:
+            folder = Path(args.output_dir)
+            draw_curves(folder)
+            self.trainer.create_model_card(model_name=(args.hub_model_id or folder.name).split("/")[-1])
+        except OSError as error:
+            logger.warning(f"The model's card could not be written: {error}")
+        for name, first, last in gained(state.log_history, self.trainer.reward_func_names):
+            print(f"{name}: {first} -> {last}")
+        print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
+
+    def add_to_card(self) -> None:
+        """Put what the run knows into the card that TRL has written."""
+        gains = gained(self.trainer.state.log_history, self.trainer.reward_func_names)
+        add_to_card(Path(self.trainer.args.output_dir), rewards_of(self.trainer), gains, self.recipe)
+
+
+def rewards_of(trainer: Any) -> list[dict[str, Any]]:
+    """What a run tells of its rewards."""
+    return describe_rewards(trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights.tolist())
+
+
+def columns_of(rows: Any) -> list[str]:
+    """The columns of a data set; none where a stream does not know them."""
+    return list(getattr(rows, "column_names", None) or ())
+
+
+def check_prompt(rows: Any) -> None:
+    """`ValueError` if a data set has no prompts."""
+    columns = columns_of(rows)
+    if columns and "prompt" not in columns:
+        near, there = did_you_mean("prompt", columns), ", ".join(columns)
+        raise ValueError(
+            f"The data set has no column 'prompt'.{near} Its columns: {there}. Write it as text or chat messages: "
+            "rows.map(lambda row: {'prompt': [{'role': 'user', 'content': row['...']}]})."
+        )
+
+
+def as_given(trainer: Any) -> dict[str, Any]:
+    """Model, arguments and rewards of a trainer as the values of a recipe, without most that have their defaults."""
+    args, known = trainer.args, rewards_of(trainer)
+    name, usual = trainer.model.config.name_or_path, settings_here(None, None).items()
+    found: dict[str, Any] = {"model_name_or_path": name} if name else {}
+    found |= {"use_peft": True} if hasattr(trainer.model, "peft_config") else {}
+    found |= {"task": "prompts", "reward_funcs": [], "reward_weights": [reward["weight"] for reward in known]}
+    for reward in known:  # a function that is not registered is known by its name alone
+        spec = {"name": reward.get("reward", reward["name"]), "label": reward["name"], **reward.get("options", {})}
+        found["reward_funcs"].append(spec if "reward" in reward else reward["name"])
+    found |= {key: getattr(args, key) for key in TOLD}
+    values = argument_values(args, set()).items()
+    return {**found, **{k: v for k, v in values if k not in DERIVED and v != [] and (k, v) not in usual}}
+
+
+def first_lines(trainer: Any) -> str:
+    """What runs: ranks, how the model lies on them, rewards, batch, generation."""
+    args, accelerator = trainer.args, trainer.accelerator
+    ranks = accelerator.num_processes
+    backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
+    where = "1 rank" if ranks == 1 else f"{ranks} ranks ({accelerator.distributed_type.value}{backend})"
+    weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
+    threads = f" with {how_threads_wait(torch.get_num_threads())}" if accelerator.device.type == "cpu" else ""
+    groups = args.generation_batch_size // args.num_generations
+    generation, training = describe(trainer)
+    return (
+        f"{where}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
+        f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}\n"
+        f"each generation: {groups} prompts x {args.num_generations} completions of at most "
+        f"{args.max_completion_length} tokens\n"
+        f"generation: {generation}\n"
+        f"training: {training}"
+    )
+
+
+def sharding(trainer: Any) -> str:
+    """How the model lies on the ranks, by what accelerate really set up rather than by what was asked for."""
+    if trainer.is_deepspeed_enabled:
+        return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
+    if trainer.is_fsdp_enabled:
+        return f"sharded by FSDP{trainer.accelerator.state.fsdp_plugin.fsdp_version}"
+    return "the whole model on each" if trainer.accelerator.num_processes > 1 else "the whole model"
+
+
+def describe(trainer: Any) -> tuple[str, str]:
+    """One line on how a trainer generates, one on what it does for speed when it trains."""
+    parts, args = trainer.parts, trainer.args
+    how = parts.sampler.name
+    if trainer.use_transformers_continuous_batching:
+        how = "transformers' continuous batching"
+    elif isinstance(parts.sampler, HFSampler):
+        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        how = how_it_generates(model, trainer.generation_config, args.fast_generate)
+    if trainer.as_trl:
+        return how, "as TRL, one rectangle a micro-batch"
+    on_cpu = trainer.accelerator.device.type == "cpu"
+    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu)

@@ -1,0 +1,60 @@
+"""Recipes that come with the package, by name."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import REPO
+
+from grpo_ext.cli.main import main
+from grpo_ext.recipe.folder import recipe_folder, recipe_names, recipe_path
+
+
+def test_every_recipe_is_listed_with_what_it_is(capsys):
+    assert main(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    files = sorted(
+        path.relative_to(REPO / "recipes").with_suffix("").as_posix()
+        for task in ("countdown", "gsm8k", "poem")
+        for path in (REPO / "recipes" / task).glob("*.yaml")
+    )
+    assert [line.split()[0] for line in lines] == files == recipe_names()
+    assert all(len(line.split()) > 5 and "#" not in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["countdown/tiny", "countdown/tiny.yaml", "recipes/countdown/tiny.yaml"])
+def test_a_recipe_is_found_by_name_from_any_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert recipe_path(name).read_bytes() == (REPO / "recipes" / "countdown" / "tiny.yaml").read_bytes()
+
+
+def test_a_file_goes_before_a_recipe_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "countdown").mkdir()
+    (tmp_path / "countdown" / "tiny.yaml").write_text("seed: 1\n")
+    assert recipe_path("countdown/tiny.yaml").read_text() == "seed: 1\n"
+    assert recipe_path("countdown/tiny") == recipe_folder() / "countdown" / "tiny.yaml"
+
+
+def test_a_mistyped_name_is_told_the_nearest():
+    with pytest.raises(FileNotFoundError, match=r"no recipe at countdwn/tiny\. Did you mean 'countdown/tiny'\?"):
+        recipe_path("countdwn/tiny")
+
+
+def test_a_copy_is_the_recipe_and_nothing_is_overwritten(tmp_path, capsys):
+    assert main(["recipes", "copy", "poem/tiny", str(tmp_path)]) == 0
+    copy = tmp_path / "tiny.yaml"
+    assert copy.read_bytes() == (REPO / "recipes" / "poem" / "tiny.yaml").read_bytes()
+    copy.write_text("seed: 1\n")
+    assert main(["recipes", "copy", "poem/tiny", str(tmp_path)]) == 2
+    assert copy.read_text() == "seed: 1\n" and "already" in capsys.readouterr().err
+    assert main(["recipes", "copy", "poem/tiny", str(tmp_path / "new" / "mine.yaml")]) == 0
+    assert (tmp_path / "new" / "mine.yaml").is_file()
+
+
+def test_versions_name_what_a_fault_may_lie_in(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "grpo_ext", "trl", "transformers", "torch", "vllm", "python",
+    ]  # fmt: skip

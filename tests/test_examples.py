@@ -1,0 +1,43 @@
+"""Every script in examples/ runs from an empty folder and says what it shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import REPO
+
+SAID = {
+    "own_reward.py": "step 5: mean reward",
+    "own_rows.py": "rewards: accuracy, length",
+    "lora_and_merge.py": "parameters in runs/examples/lora-merged",
+    "from_trl.py": "2 steps, training loss",
+    "truncated_sampling.py": "step 3: largest difference",
+    "compare_two_models.py": "runs/examples/model-1, length:",
+    "curriculum.py": "groups/kept",
+}
+
+
+def test_every_example_is_listed_and_run():
+    scripts = {path.name for path in (REPO / "examples").glob("*.py")} - {"tiny_model.py"}
+    assert scripts == set(SAID)
+    page = (REPO / "examples" / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in scripts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAID)
+def test_an_example_runs(name, tmp_path):
+    out = subprocess.run(
+        [sys.executable, str(REPO / "examples" / name)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert out.returncode == 0, out.stderr[-2000:]
+    assert SAID[name] in out.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]

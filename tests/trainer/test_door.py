@@ -1,0 +1,210 @@
+"""A run started from Python is met at the same door as one started by a command: refused alike, told alike, recorded alike."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from statistics import fmean
+
+import pytest
+import yaml
+from conftest import REPO
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe, register
+from grpo_ext.common.devices import accelerator_is_there, gpu_is_there
+from grpo_ext.evaluation.card import gained
+from grpo_ext.observe.read_run import read_run
+from grpo_ext.rewards import build
+
+STEPS = 12
+SECRET = "hf_not_for_the_card"
+
+
+def rows(**columns):
+    return Dataset.from_list([{"prompt": [{"role": "user", "content": "Say hello."}], "limit": 20, **columns}] * 16)
+
+
+def make(folder, out, rewards, data=None, kind=GRPOExtConfig, more=None, **settings):
+    args = kind(
+        output_dir=str(out),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=6,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **settings,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    return GRPOExtTrainer(str(folder), rewards, args, data or rows(), processing_class=tokenizer, **(more or {}))
+
+
+def short(completions, limit):
+    """1 where the completion is no longer than its row's limit."""
+    return [float(len(text) <= n) for text, n in zip(completions, limit, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def done(tiny_folder, tmp_path_factory):
+    """A run from Python: its folder, its trainer, and what it printed."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from registry_state import registry_as_before
+
+    out, said = tmp_path_factory.mktemp("door") / "run", StringIO()
+    with registry_as_before(), redirect_stdout(said):
+        register("short")(short)
+        trainer = make(
+            tiny_folder,
+            out,
+            ["short", build("format", mode="strict")],
+            max_steps=STEPS,
+            logging_steps=1,
+            learning_rate=2e-4,
+            reward_weights=[1.0, 0.5],
+            gradient_accumulation_steps=2,
+            hub_token=SECRET,
+            eval_strategy="steps",
+            eval_steps=STEPS // 2,
+            eval_temperature=0.0,
+            per_device_eval_batch_size=8,
+            more={"eval_dataset": rows()},
+        )
+        trainer.train()
+    return out, trainer, said.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("countdwon", "Did you mean 'countdown'"),
+        ("my/deep/model", "there is no such folder"),
+        ("./nothing", "there is no such folder"),
+        ("nowhere.rewards:f", "cannot be imported"),
+    ],
+)
+def test_a_reward_that_nothing_is_called_is_refused_before_the_model_is_loaded(name, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        GRPOExtTrainer("no/model", [name], GRPOExtConfig("x", use_cpu=True, bf16=False), rows())
+
+
+def test_rows_without_what_is_read_are_refused_with_their_columns(tiny_folder, tmp_path):
+    bare = Dataset.from_list([{"promt": "Hello", "limit": 3}] * 8)
+    with pytest.raises(ValueError, match=r"no column 'prompt'. Did you mean 'promt'\? Its columns: promt, limit"):
+        GRPOExtTrainer("no/model", [short], GRPOExtConfig("x", use_cpu=True, bf16=False), bare)
+    with pytest.raises(ValueError, match="no column 'prompt'"):
+        make(tiny_folder, tmp_path, [short], more={"eval_dataset": {"held_out": bare}})
+    with pytest.raises(ValueError, match="reads the column 'limit', which the data set lacks"):
+        make(tiny_folder, tmp_path, [short], rows().remove_columns("limit"))
+
+
+@pytest.mark.skipif(accelerator_is_there(), reason="for machines without an accelerator")
+def test_arguments_that_do_not_say_are_those_of_this_machine():
+    args = GRPOExtConfig("x")
+    assert (args.use_cpu, args.bf16) == (True, False)
+    recipe = load_recipe(None, {"model_name_or_path": "m"})
+    assert (recipe.training.use_cpu, recipe.training.bf16) == (True, False)
+    assert GRPOExtConfig("x", bf16=True).bf16 is True
+    assert GRPOExtConfig("x", use_cpu=True).bf16 is True, "as in TRL where the user says it"
+
+
+def test_the_readmes_example_runs(tiny_folder, tmp_path, monkeypatch, capsys):
+    [code] = re.findall(r"## From Python\n+```python\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL)
+    small = ", max_steps=1, max_completion_length=4, logging_steps=1, save_strategy='no')"
+    code = code.replace('"Qwen/Qwen2.5-0.5B-Instruct"', repr(str(tiny_folder)))
+    code = code.replace('output_dir="runs/brief")', f'output_dir="runs/brief"{small}')
+    assert small in code
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    assert "next: grpo-ext report runs/brief" in capsys.readouterr().out
+    assert yaml.safe_load((tmp_path / "runs/brief/recipe.yaml").read_text())["max_steps"] == 1
+
+
+def test_it_says_what_runs_what_was_gained_and_what_comes_next(done):
+    out, trainer, said = done
+    lines = said.splitlines()
+    threads = lines[0].partition(" with ")[2]
+    assert lines[0].startswith("1 rank, the whole model, on cpu with ") and int(threads.split()[0]) > 0
+    assert lines[1] == "rewards: short x 1, format x 0.5"
+    assert f"step {STEPS}: " in said and "{'" not in said, "lines in place of raw dicts"
+    assert lines[-1] == f"next: grpo-ext report {out}"
+    assert any(line.startswith("eval_short: ") and " -> " in line for line in lines)
+    reward = [row["reward"] for row in trainer.state.log_history if "reward" in row]
+    assert f"reward: {reward[0]:.3f} -> {reward[-1]:.3f}" in lines
+
+
+def test_the_recipe_holds_what_the_trainer_was_given(done, tiny_folder):
+    out, _, _ = done
+    saved = yaml.safe_load((out / "recipe.yaml").read_text())
+    assert saved["model_name_or_path"] == str(tiny_folder)
+    assert saved["reward_weights"] == [1.0, 0.5]
+    assert (saved["learning_rate"], saved["per_device_train_batch_size"], saved["num_generations"]) == (2e-4, 8, 4)
+    assert not {"beta", "temperature", "generation_batch_size", "hub_token"} & saved.keys()
+    assert read_run(out).recipe == saved
+    assert read_run(out).about["data"] == {"rows": 16, "columns": ["prompt", "limit"]}
+    register("short")(short)
+    again = load_recipe(out / "recipe.yaml").training
+    assert (again.learning_rate, again.gradient_accumulation_steps, again.eval_temperature) == (2e-4, 2, 0.0)
+
+
+@pytest.mark.parametrize("kind", [GRPOConfig, GRPOExtConfig])
+def test_a_recipe_from_python_can_be_read_again(tiny_folder, tmp_path, kind):
+    trainer = make(tiny_folder, tmp_path, ["format"], kind=kind, steps_per_generation=4, gradient_accumulation_steps=2)
+    values = trainer.parts.door.recipe
+    assert values["steps_per_generation"] == 4
+    read = load_recipe(None, values)
+    assert read.training.generation_batch_size == trainer.args.generation_batch_size == 32
+
+
+def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done):
+    out, trainer, _ = done
+    card = (out / "README.md").read_text()
+    assert '| format | 0.5 | "mode": "strict", "prefix": "" |' in card
+    assert "![Curves of the run](curves.png)" in card and (out / "curves.png").stat().st_size > 1000
+    assert "    learning_rate: 0.0002\n" in card and "| eval\\_short |" in card
+    assert card.count("### Rewards") == 1 and "### Framework versions" in card
+    assert all(SECRET not in (out / name).read_text() for name in ("README.md", "recipe.yaml", "run.json"))
+    trainer.create_model_card(model_name=out.name)  # as pushing does
+    assert (out / "README.md").read_text() == card
+
+
+def test_gains_are_means_of_the_first_and_the_last_tenth():
+    rewards = [i / 20 for i in range(20)]
+    history = [{"reward": value} for value in rewards]
+    history += [{"eval_x": 0.1, "eval_x_se": 0.01, "eval_runtime": 3.0}, {"eval_x": 0.3, "eval_x_se": 0.02}]
+    assert gained(history, ["x"]) == [
+        ["reward", f"{fmean(rewards[:2]):.3f}", f"{fmean(rewards[-2:]):.3f}"],
+        ["eval_x", "0.100 ± 0.010", "0.300 ± 0.020"],
+    ]
+    assert gained(history[:1], ["x"]) == []
+
+
+@pytest.mark.skipif(gpu_is_there(), reason="for machines without a GPU")
+@pytest.mark.parametrize(
+    "first, given, policy",
+    [
+        ("", {}, "PASSIVE"),
+        ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ("", {"GOMP_SPINCOUNT": "100"}, None),
+        ("import torch", {}, None),
+    ],
+)
+def test_threads_wait_calmly_where_nobody_has_chosen(first, given, policy):
+    """Whatever loads torch first: the package from Python, or a command."""
+    for then in (
+        "import grpo_ext; grpo_ext.register",
+        "from grpo_ext.cli.main import main; main(['rewards', 'list'])",
+    ):
+        code = f"{first}\n{then}\nimport os, sys; print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)"
+        kept = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **given}, cwd=REPO
+        )
+        assert out.stderr.split()[-1] == str(policy), out.stderr
