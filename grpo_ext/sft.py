@@ -25,9 +25,11 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     from trl import SFTTrainer, get_quantization_config
 
     from grpo_ext.observe.progress import show_progress
+    from grpo_ext.preflight.check_recipe import check_start
     from grpo_ext.run.parts import adapter_of, model_init_kwargs
     from grpo_ext.tasks.base import open_dataset
 
+    check_start(recipe)
     args = recipe.training
     run: Any = recipe.run  # an SFTRunConfig
     train_dataset = open_dataset(run.dataset_name, run.dataset_train_split, run.dataset_config, run.dataset_streaming)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_ext.cli.command import add_recipe_command
 from grpo_ext.common.files import in_bytes
+from grpo_ext.recipe.problems import RecipeError
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.findings import Findings
@@ -33,9 +34,22 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.check_recipe import check_recipe
+    from grpo_ext.preflight.findings import Findings
+    from grpo_ext.recipe.door import early_slips
+    from grpo_ext.recipe.read import read_settings
 
-    findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
+    try:
+        findings = Findings(early_slips(read_settings(args.config, args.overrides)))
+    except RecipeError as error:
+        findings = Findings(error.problems)
+    if findings.sound:
+        from grpo_ext.preflight.check_recipe import check_recipe
+        from grpo_ext.recipe.load import keep_keys
+
+        findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
+        keep_keys()
+    else:
+        findings.note("nothing else was looked at: `check` tells the rest once this is mended.")
     if args.json:
         print(json.dumps({"recipe": args.config, **findings.as_dict()}, indent=2))
     else:

@@ -24,13 +24,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from grpo_ext.preflight.findings import Findings
+    from grpo_ext.preflight.model_folder import check_model
     from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.run.parts import check_model_folder
     from grpo_ext.vllm import EngineFailure
     from grpo_ext.vllm.of_recipe import server_of
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
-    check_model_folder(recipe)
+    check_model(recipe.flat, found := Findings(places=recipe.places))
+    found.refuse()
     server = server_of(recipe, args.num_processes, here=args.dry_run)
     print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
     if args.dry_run:

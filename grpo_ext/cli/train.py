@@ -47,24 +47,21 @@ def add_training_parser(
 
 
 def run(args: argparse.Namespace) -> int:
+    from grpo_ext.preflight.check_recipe import check_start
     from grpo_ext.recipe.difference import check_same_run
     from grpo_ext.recipe.load import load_recipe, load_sft_recipe
-    from grpo_ext.recipe.read import read_yaml
-    from grpo_ext.run.launch import launch, read_accelerate_config
-    from grpo_ext.run.parts import check_model_folder, named_rewards_and_weights
+    from grpo_ext.recipe.rules import processes
+    from grpo_ext.run.launch import launch
 
-    config_name = args.accelerate_config or read_yaml(args.config).get("accelerate_config", (None, None))[0]
-    _, config = read_accelerate_config(config_name)
     # Checked here as well as in each process: a fault is told once, before anything starts.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
-    processes = args.num_processes or config.get("num_processes")
-    recipe = load(args.config, args.overrides, processes)
-    if "task" in recipe.schema:
-        named_rewards_and_weights(recipe)
-    check_model_folder(recipe)
+    launcher = ["--accelerate_config", args.accelerate_config] if args.accelerate_config else []
+    recipe = load(args.config, [*args.overrides, *launcher], args.num_processes)
+    check_start(recipe)
     check_same_run(recipe)
-    job = partial(launch, args.module, ["--config", args.config, *args.overrides], config_name, args.num_processes)
-    return serve_and(job, recipe, processes or 1) if args.serve else job()
+    words = ["--config", args.config, *args.overrides]
+    job = partial(launch, args.module, words, recipe.get("accelerate_config"), args.num_processes)
+    return serve_and(job, recipe, args.num_processes or processes(recipe.flat)) if args.serve else job()
 
 
 def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:

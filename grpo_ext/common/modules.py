@@ -5,6 +5,8 @@ import importlib.util
 import os
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -28,11 +30,21 @@ def load_file(path: str | Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with exits_told(str(path)):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+@contextmanager
+def exits_told(what: str) -> Iterator[None]:
+    """Turn `sys.exit` of imported code, which would end the command as if all were well, into an `ImportError`."""
+    try:
+        yield
+    except SystemExit as error:
+        raise ImportError(f"{what} ends the process as it is imported: sys.exit({error.code})") from error
 
 
 def load_place(place: str) -> ModuleType:
@@ -41,13 +53,14 @@ def load_place(place: str) -> ModuleType:
         return load_file(place)
     if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script not
         sys.path.append(os.getcwd())
-    return importlib.import_module(place)
+    return load_module(place, None)
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
     """The module `name`, from `file` where it was itself loaded from a file."""
     try:
-        return importlib.import_module(name)
+        with exits_told(name):
+            return importlib.import_module(name)
     except ModuleNotFoundError:
         if file is None:
             raise

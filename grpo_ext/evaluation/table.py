@@ -81,7 +81,8 @@ def markdown(
             changed = comparison.get(key)
             if changed is None:
                 continue
-            lines += ["", f"### {len(changed)} problems {key.replace('_', ' ')}", ""]
+            first = f", the first {SHOWN}" if len(changed) > SHOWN else ""
+            lines += ["", f"### {len(changed)} problems {key.replace('_', ' ')}{first}", ""]
             lines += table(
                 ["row", "problem", cell(against), cell(model)],
                 [[str(i), question(rows[i]), texts[against][i], texts[model][i]] for i in changed[:SHOWN]],

@@ -9,15 +9,9 @@ from typing import Any
 from datasets import Dataset
 
 from grpo_ext.preflight.findings import Findings
-from grpo_ext.preflight.first_rows import (
-    NO_ROW,
-    check_eval_rows,
-    check_prompts,
-    check_reward_columns,
-    first_rows,
-    take,
-)
-from grpo_ext.preflight.machine import check_disk, check_machine, check_server
+from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
+from grpo_ext.preflight.machine import check_machine, check_server
+from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
@@ -25,7 +19,8 @@ from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.rules import processes
 from grpo_ext.recipe.run_plan import too_few_rows
-from grpo_ext.run.parts import check_model_folder, named_rewards_and_weights
+from grpo_ext.rewards.sources import check_columns
+from grpo_ext.run.parts import named_rewards_and_weights
 
 ROWS = 256  # how many of the first rows are looked at
 MOST_ROWS = 4096  # how many are read to see whether there are enough for a generation
@@ -46,7 +41,7 @@ def check_recipe(
     Returns:
         `Findings`. Where single values are wrong, the parts of the run are not looked at: there is nothing to look at yet.
     """
-    findings = Findings()
+    findings = Findings(elsewhere=elsewhere)
     try:
         recipe = load_recipe(path, overrides, num_processes)
     except RecipeError as error:
@@ -54,46 +49,48 @@ def check_recipe(
         if error.recipe is None:
             return findings
         recipe = error.recipe
+    sound, v = findings.sound, recipe.flat
     findings.notes, findings.places = recipe.notes, recipe.places
-    batch = batch_of(recipe.flat, num_processes or processes(recipe.flat))
-    if findings.sound:
-        check_arguments(recipe, batch, findings)
-    if recipe.flat["model_name_or_path"]:  # else it is told already
-        try:
-            check_model_folder(recipe)
-        except FileNotFoundError as error:
-            findings.problem(error, "model_name_or_path")
+    batch = batch_of(v, num_processes or processes(v))
+    check_model(v, findings)
     rows = first_rows(recipe, max(ROWS, min(batch.prompts, MOST_ROWS)), findings)
     check_eval_rows(recipe, findings)
-    check_parts(recipe, rows, _rewards(recipe, findings), findings)
+    check_parts(recipe, rows, reward_parts(recipe, findings), findings)
     if batch.fits:
         sizes = {"prompts": batch.prompts, "completions": batch.completions, "step": batch.completions_per_step}
         findings.figures["batch"] = sizes
         if rows and len(rows) < min(batch.prompts, MOST_ROWS):  # these are all that there are
             findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     if not elsewhere:
-        check_machine(recipe.flat, findings)
-        check_server(recipe.flat, findings)
-        check_disk(recipe.flat, findings)
+        check_machine(v, findings)
+        check_server(v, findings)
+    if sound:
+        check_arguments(recipe, batch, findings)
     return findings
 
 
-def check_start(recipe: Recipe, train_dataset: Any, rewards: list[Any]) -> None:
-    """The same checks on the parts of a run, before its model is loaded; `RecipeError` names all that is wrong.
+def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None) -> None:
+    """The same checks for a run that starts; `RecipeError` names all that is wrong.
+
+    Args:
+        train_dataset, rewards: the run's, in a process that trains, before its model is loaded. `None`: before there is one.
 
     Whether the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
     """
     findings = Findings(places=recipe.places)
-    rows = take(train_dataset, ROWS)
-    if not rows:
-        findings.problem(NO_ROW, "dataset_name")
-    batch = batch_of(recipe.flat, processes(recipe.flat))
-    if isinstance(train_dataset, Dataset) and 0 < len(train_dataset) < batch.prompts:
-        findings.problem(too_few_rows(len(train_dataset), batch), "per_device_train_batch_size")
-    check_parts(recipe, rows, rewards, findings)
-    check_disk(recipe.flat, findings)
-    if findings.problems:
-        raise RecipeError(findings.problems)
+    check_model(recipe.flat, findings)
+    if train_dataset is not None:
+        rows = take(train_dataset, ROWS)
+        if not rows:
+            findings.problem(NO_ROW, "dataset_name")
+        batch = batch_of(recipe.flat, processes(recipe.flat))
+        if isinstance(train_dataset, Dataset) and 0 < len(train_dataset) < batch.prompts:
+            findings.problem(too_few_rows(len(train_dataset), batch), "per_device_train_batch_size")
+        check_parts(recipe, rows, rewards or [], findings)
+    elif "task" in recipe.schema:
+        reward_parts(recipe, findings)
+    check_machine(recipe.flat, findings)
+    findings.refuse()
 
 
 def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> None:
@@ -104,19 +101,28 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     if rows and difficulty and difficulty not in rows[0]:
         words = f"the data has no column {difficulty!r}. Its columns: {', '.join(rows[0])}."
         findings.problem(f"difficulty_column: {words}", "difficulty_column")
-    there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in findings.problems)
+    told = (*findings.problems, *findings.notes)  # also of a model that is not here
+    there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in told)
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
     findings.figures["prompts"] = prompts
-    if asked and check_reward_columns(rows, rewards, findings):
-        opened = bool(prompts and prompts["prefilled"])
-        findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings)
+    try:
+        if asked:
+            check_columns(rewards, rows[0])
+            opened = bool(prompts and prompts["prefilled"])
+            findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings)
+    except ValueError as error:
+        findings.problem(error, "reward_funcs")
 
 
 def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
-    """Whether TRL and transformers take the training arguments, as far as they do not ask what this machine has."""
+    """Whether TRL and transformers take the training arguments, on this machine unless the run will be elsewhere."""
+    neutral: dict[str, Any] = {"report_to": "none", "deepspeed": None}
+    if findings.elsewhere:
+        neutral |= {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
+    else:
+        recipe.fit_machine()
     given = recipe.values["training"]
-    neutral = {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None, "report_to": "none", "deepspeed": None}
     sizes = {key: recipe.flat[key] for key in ("per_device_train_batch_size", "per_device_eval_batch_size")}
     whole = {key: size * batch.num_processes for key, size in sizes.items()}  # one process stands for all
     try:
@@ -126,7 +132,7 @@ def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
         findings.problem(error, named[0] if named else None)
 
 
-def _rewards(recipe: Recipe, findings: Findings) -> list[Any]:
+def reward_parts(recipe: Recipe, findings: Findings) -> list[Any]:
     """The rewards that the recipe names; one that is unknown is a problem."""
     try:
         return named_rewards_and_weights(recipe)[0]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.problems import Problem, RecipeError
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Findings:
         default_factory=dict
     )  # by part ("plan", "prompts", "rewards", "disk"): what was seen
     places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where each key of the recipe was set
+    elsewhere: bool = False  # the run will be on another machine
 
     @property
     def sound(self) -> bool:
@@ -33,6 +34,15 @@ class Findings:
     def note(self, message: object, key: str | None = None) -> None:
         """Add something worth knowing about `key`."""
         self.notes.append(Problem(str(message), key).placed(self.places))
+
+    def absent(self, message: object, key: str | None = None) -> None:
+        """Add what this machine lacks: a fault, or worth knowing where the run will be elsewhere."""
+        (self.note if self.elsewhere else self.problem)(message, key)
+
+    def refuse(self) -> None:
+        """`RecipeError` with all faults, if there are any."""
+        if self.problems:
+            raise RecipeError(self.problems)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...], ...}`."""

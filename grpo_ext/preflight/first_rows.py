@@ -11,7 +11,6 @@ from datasets.exceptions import DatasetNotFoundError
 from grpo_ext.preflight.findings import Findings, quiet
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.rewards.sources import check_columns
 from grpo_ext.run.parts import eval_rows, train_rows
 
 NO_ROW = "the data has no row: loosen the task's limits (see its fields), or name another data set."
@@ -21,7 +20,7 @@ PATIENCE = 4.0  # seconds that a data set may take to show its first rows
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str, Any]]:
     """The first training examples with their prompts, read as a stream so that a large data set answers at once.
 
-    What is wrong with the data is a problem; a hub that cannot be reached from here is a note. Both leave the list empty.
+    What is wrong with the data is a problem; data that takes long to come is a note. Both leave the list empty.
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
     return read_rows(lambda: train_rows(recipe, streaming=True), count, key, findings)
@@ -42,8 +41,10 @@ def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Find
             rows = take(open_rows(), count)
     except (FileNotFoundError, DatasetNotFoundError) as error:
         findings.problem(error, key)
-    except (OSError, TooLate) as error:  # ConnectionError, a tokenizer that is not here
+    except TooLate as error:
         findings.note(f"the rows could not be read here ({error}).", key)
+    except OSError as error:  # ConnectionError, a tokenizer that is not here
+        findings.absent(f"the rows cannot be read here: {error}", key)
     except Exception as error:  # a task's own method, or a row that is not what the task expects
         findings.problem(f"the rows cannot be used: {told(error)}", key)
     else:
@@ -66,22 +67,12 @@ def told(error: BaseException) -> str:
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-def check_reward_columns(rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> bool:
-    """Whether the rows bring the columns that the rewards read."""
-    try:
-        check_columns(rewards, rows[0])
-    except ValueError as error:
-        findings.problem(error, "reward_funcs")
-        return False
-    return True
-
-
 def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
     """The rows' prompts, if a model can be asked all of them; else none."""
     prompts = [row["prompt"] for row in rows]
     if wrong := [prompt for prompt in prompts if not is_prompt(prompt)]:
-        words = f"the task's prompt is {wrong[0]!r}: it must be text, or messages with `role` and `content`."
-        findings.problem(words, "task")
+        words = "it must be text, or messages with `role` and `content`, not empty."
+        findings.problem(f"the task's prompt is {wrong[0]!r}: {words}", "task")
     return [] if wrong else prompts
 
 
@@ -89,4 +80,5 @@ def is_prompt(prompt: Any) -> bool:
     """Whether this is text, or a list of chat messages."""
     if not isinstance(prompt, list):
         return isinstance(prompt, str) and prompt != ""
-    return prompt != [] and all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
+    whole = all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
+    return prompt != [] and whole and bool(prompt[-1]["content"])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from importlib.util import find_spec
+from netrc import NetrcParseError, netrc
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import in_bytes
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.near import unknown
 from grpo_ext.preflight.findings import Findings
-from grpo_ext.recipe.folder import accelerate_settings
+from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm.http import Line, who_answers
 from grpo_ext.vllm.settings import server_url
@@ -19,20 +22,74 @@ from grpo_ext.vllm.settings import server_url
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 
 
+# What needs a package: the key, its values that do, and the package by the name it is imported by, or others that do.
+NEEDS: tuple[tuple[str, str, str], ...] = (
+    ("use_vllm", "True", "vllm"),
+    ("use_peft", "True", "peft"),
+    ("use_liger_kernel", "True", "liger_kernel"),
+    ("load_in_4bit", "True", "bitsandbytes"),
+    ("load_in_8bit", "True", "bitsandbytes"),
+    ("optim", "(?!.*torch_).*(8bit|paged|bnb).*", "bitsandbytes"),
+    ("optim", "adamw_torch_[48]bit", "torchao"),
+    ("deepspeed", "(?!None).+", "deepspeed"),
+    ("attn_implementation", "flash_attention_2", "flash_attn or kernels"),
+    ("attn_implementation", "flash_attention_3", "flash_attn_interface or kernels"),
+    ("attn_implementation", ".*/.*", "kernels"),
+)
+
+
 def check_machine(v: Values, findings: Findings) -> None:
-    """Packages that the recipe's options need, its launcher, and a GPU where it asks for one."""
-    rounded = "load_in_4bit" if v["load_in_4bit"] else "load_in_8bit"
-    for package, key in (("vllm", "use_vllm"), ("bitsandbytes", rounded), ("peft", "use_peft")):
-        if v[key] and find_spec(package) is None:
-            findings.problem(f"{key} needs the package {package}: pip install {package}.", key)
-    if v["accelerate_config"]:
-        try:
-            accelerate_settings(v["accelerate_config"])
-        except (OSError, ValueError) as error:
-            findings.problem(error, "accelerate_config")
+    """Packages that the recipe's options need, its launcher, trackers and logins, a GPU where it asks for one, the disk."""
+    for key, words, packages in NEEDS:
+        value = str(getattr(v[key], "value", v[key]))
+        if re.fullmatch(words, value) and not any(map(find_spec, packages.split(" or "))):
+            findings.problem(f"{key}: {value} needs the package {packages}, which is not installed.", key)
+    check_launcher(v, findings)
+    check_attention(v, findings)
     check_reporting(v, findings)
+    check_uploads(v, findings)
+    check_disk(v, findings)
     if not v["use_cpu"] and not gpu_is_there():
         findings.note("there is no GPU here: `grpo-ext train` would train on the CPU.", "use_cpu")
+
+
+def check_launcher(v: Values, findings: Findings) -> None:
+    """Whether accelerate takes the recipe's config, and has what that asks for."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    key = "accelerate_config"
+    if not v[key]:
+        return
+    try:
+        if accelerate_settings(v[key]).get("distributed_type") == "DEEPSPEED" and find_spec("deepspeed") is None:
+            findings.problem(f"{key}: {v[key]} needs the package deepspeed, which is not installed.", key)
+        load_config_from_file(str(accelerate_config(v[key])))
+    except Exception as error:  # of accelerate many kinds
+        findings.problem(error, key)
+
+
+def check_attention(v: Values, findings: Findings) -> None:
+    """Whether transformers knows the attention, and this machine can compute it."""
+    from transformers import AttentionInterface
+
+    key, name = "attn_implementation", v["attn_implementation"]
+    known = ["eager", *AttentionInterface().valid_keys()]
+    if name and "/" not in name and name not in known:
+        findings.problem(f"{key}: {unknown('attention', name, known)}", key)
+    elif name and "flash" in name and (v["use_cpu"] or not gpu_is_there()):
+        findings.problem(f"{key}: {name} computes on a GPU: write sdpa.", key)
+
+
+def check_uploads(v: Values, findings: Findings) -> None:
+    """Whether the hub can be reached, with a login, where the recipe uploads there."""
+    from huggingface_hub import HfApi
+
+    for key in (key for key in ("push_to_hub", "log_completions_hub_repo") if v[key]):
+        try:
+            HfApi().whoami(token=v["hub_token"])
+        except Exception as error:  # no login, a wrong one, no hub
+            reason = str(error).partition("\n")[0]
+            findings.problem(f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: {reason}", key)
 
 
 def check_reporting(v: Values, findings: Findings) -> None:
@@ -41,18 +98,26 @@ def check_reporting(v: Values, findings: Findings) -> None:
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     names = v["report_to"] if isinstance(v["report_to"], list) else [v["report_to"]]
-    there = get_available_reporting_integrations()
+    there, known = get_available_reporting_integrations(), ["none", "all", *INTEGRATION_TO_CALLBACK]
     for name in names:
-        if name in (None, "none", "all") or name in there:
-            continue
-        if name not in INTEGRATION_TO_CALLBACK:
-            known, guess = (
-                ", ".join(INTEGRATION_TO_CALLBACK),
-                did_you_mean(str(name), ["none", *INTEGRATION_TO_CALLBACK]),
-            )
-            findings.problem(f"report_to is none, all, or among {known}; got {name!r}.{guess}", "report_to")
-        else:
+        if name not in (None, *known):
+            findings.problem(f"report_to: {unknown('tracker', str(name), known)}", "report_to")
+        elif name not in (None, "none", "all", *there):
             findings.problem(f"report_to: {name} is not installed: pip install {name}, or write `none`.", "report_to")
+    if "wandb" in there and {"wandb", "all"} & set(names) and not wandb_login():
+        words = "wandb has no login here: `wandb login`, WANDB_API_KEY, or WANDB_MODE=offline."
+        findings.problem(f"report_to: {words}", "report_to")
+
+
+def wandb_login() -> bool:
+    """Whether wandb would find a key, or needs none."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, NetrcParseError):
+        return False
 
 
 def check_server(v: Values, findings: Findings) -> None:

@@ -93,6 +93,8 @@ def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None
     )
     if over == 1:
         way = f"lower max_completion_length to at most {context - max(lengths)}."
+        if context <= max(lengths):
+            way = "shorten the prompts, or name a model with a longer context."
         findings.problem(f"{words}: {way}", "max_completion_length")
     elif over:
         findings.note(f"{words}.", "max_completion_length")

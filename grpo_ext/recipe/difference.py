@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from grpo_ext.common.files import checkpoints, write_atomically
+from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.read import read_yaml
 
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
@@ -25,6 +27,7 @@ FREE = (
     "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "harvest", "preset", "use_cpu",
     "num_completions_to_print", "eval_on_start",
 )  # fmt: skip
+LENGTHS = ("max_steps", "num_train_epochs")  # a finished run goes on where they are raised
 # These change nothing either where evaluation leaves the random state alone (`eval_temperature`).
 EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_generations_eval", "dataset_test_split")
 
@@ -47,10 +50,8 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     A key that one of them leaves out has its default there. Empty where no recipe was saved.
     """
     try:
-        saved = yaml.safe_load((folder / SAVED).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return {}
-    if not isinstance(saved, dict):
+        saved = {key: value for key, (value, _) in read_yaml(folder / SAVED).items()}
+    except (OSError, RecipeError):
         return {}
     recipe.fit_machine()
     flat = recipe.flat
@@ -72,7 +73,8 @@ def check_same_run(recipe: Recipe) -> None:
     if recipe.get("resume") != "auto" or recipe.get("resume_from_checkpoint") or not (saved or finished):
         return
     found = differences(recipe, folder)
-    if not found:
+    longer = all(key in LENGTHS and 0 < then < now for key, (then, now) in found.items())
+    if not found or (longer and finished and saved):
         return
     lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in found.items()]
     lines += ["Write one of", "  --output_dir FOLDER: begin in another folder"]

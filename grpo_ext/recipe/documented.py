@@ -14,10 +14,11 @@ ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*) \([^)]*\): (.*(?:\n {5,}.*)*)", re.MUL
 
 
 def documented(cls: Class) -> Class:
-    """Class decorator above `@dataclass`: a field's entry under `Args:` becomes its `help`, which argument parsers show."""
-    own = vars(cls).get("__annotations__", ())
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.name in own}
-    for names, text in ENTRY.findall(inspect.cleandoc(cls.__doc__ or "")):
+    """Class decorator above `@dataclass`: a field's entry under `Args:`, of the class or of a base of ours, becomes its `help`,
+    which argument parsers show."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    docs = [inspect.cleandoc(base.__doc__ or "") for base in cls.__mro__ if base.__module__.startswith("grpo_ext.")]
+    for names, text in ENTRY.findall("\n".join(docs)):
         # argparse reads a single % as the start of a placeholder
         help_text = " ".join(text.split()).replace("%", "%%")
         for name in names.split(", "):

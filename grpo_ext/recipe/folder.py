@@ -59,9 +59,15 @@ def accelerate_settings(name: str) -> dict[str, Any]:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"accelerate_config: {path} is not a YAML file: {error}") from None
-    if not isinstance(settings or {}, dict):
+    settings = {} if settings is None else settings
+    if not isinstance(settings, dict):
         raise ValueError(f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them.")
-    return settings or {}
+    processes, sharded = settings.get("num_processes"), settings.get("deepspeed_config")
+    if type(processes) not in (int, type(None)) or (processes or 1) < 1:
+        raise ValueError(f"accelerate_config: {path}: num_processes is a whole number above 0; got {processes!r}.")
+    if not isinstance(sharded, dict | None):
+        raise ValueError(f"accelerate_config: {path}: deepspeed_config is a mapping; got {sharded!r}.")
+    return settings
 
 
 def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:

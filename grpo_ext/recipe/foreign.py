@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Container, Iterable
+
+from grpo_ext.common.near import unknown
+from grpo_ext.tasks import task_classes
+
+# Fields of TRL's that nothing here reads.
+UNUSED = ("ignore_bias_buffers",)
 # key -> (whose it is, what to write)
 FOREIGN: dict[str, tuple[str, str]] = {
     "max_prompt_length": (
@@ -48,10 +56,18 @@ FOREIGN: dict[str, tuple[str, str]] = {
 }
 
 
-def instead_of(key: str) -> str | None:
-    """The sentence for a key of another project's, or `None`."""
-    if key not in FOREIGN:
-        return None
-    origin, instead = FOREIGN[key]
-    advice = instead if instead.startswith("take it out") else f"write {instead}"
-    return f"{key} is a key of {origin}: {advice}."
+def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:
+    """What to write instead of a key that is not `known`; `others` are those of the other kind of recipe."""
+    if key in UNUSED:
+        return f"{key} does nothing here. Take it out."
+    if key in others:
+        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
+        return f"{key} is a key of {what}: `grpo-ext {command}`."
+    if key in FOREIGN:
+        origin, instead = FOREIGN[key]
+        advice = instead if instead.startswith("take it out") else f"write {instead}"
+        return f"{key} is a key of {origin}: {advice}."
+    for name, cls in task_classes().items():
+        if key in {f.name for f in dataclasses.fields(cls)}:
+            return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."
+    return unknown("key", key, known)

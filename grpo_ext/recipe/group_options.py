@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_ext.common.near import did_you_mean
-from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, CountOrZero, Share
 from grpo_ext.tasks import task_classes
 
 
-@documented
 @dataclass
 class GroupOptions:
     """Recipe keys about groups; a base of `GRPOExtConfig`.

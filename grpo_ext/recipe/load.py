@@ -7,31 +7,25 @@ into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trl import ModelConfig, SFTConfig
 
 from grpo_ext.common.devices import settings_here
-from grpo_ext.common.near import unknown
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.contradictions import idle_keys
+from grpo_ext.recipe.door import remember, sort_settings
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.foreign import instead_of
-from grpo_ext.recipe.losses import unclipped
+from grpo_ext.recipe.foreign import UNUSED
+from grpo_ext.recipe.losses import TRL_LOSSES, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Settings, read_settings
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values, processes
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
-from grpo_ext.recipe.values import convert
-from grpo_ext.tasks import Task, get_task_class, task_classes
-
-# Fields of TRL's that nothing here reads.
-UNUSED = ("ignore_bias_buffers",)
+from grpo_ext.tasks import Task, get_task_class
 
 
 @dataclass
@@ -144,7 +138,11 @@ def _checked(
     num_processes: int | None,
 ) -> Recipe:
     """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
-    values, more = sort_settings(settings, schema)
+    known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
+    grpo = "task" in schema
+    others = keys_of(SFTConfig, SFTRunConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
+    values, more = sort_settings(settings, known, others, grpo)
+    values = {part: values.get(part, {}) for part in schema}
     problems += more
     unsound = {problem.key for problem in problems if problem.key}
     if path is not None:
@@ -171,38 +169,15 @@ def with_preset(settings: Settings) -> Settings:
     return {**{key: (value, f"preset {name} ({source})") for key, (value, source) in values.items()}, **settings}
 
 
-def sort_settings(settings: Settings, schema: dict[str, type]) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
-    """Each setting converted and put with the dataclass that has its key; what cannot be is a problem."""
-    known: dict[str, tuple[str, Any]] = {}  # key -> its part and its type
-    for part, cls in reversed(schema.items()):  # the first part that has a key keeps it
-        known |= {key: (part, hint) for key, hint in hints_of(cls).items() if key not in UNUSED}
-    values: dict[str, dict[str, Any]] = {part: {} for part in schema}
-    problems = []
-    for key, (value, place) in settings.items():
-        if key not in known:
-            problems.append(Problem(_unknown_key(key, known, "task" in schema), key, place))
-            continue
-        part, hint = known[key]
-        try:
-            values[part][key] = convert(key, value, hint)
-        except ValueError as error:
-            problems.append(Problem(str(error), key, place))
-    return values, problems
+def keys_of(*classes: type) -> dict[str, Any]:
+    """The type of every key that is a field of these dataclasses."""
+    return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
 
 
-def _unknown_key(key: str, known: Iterable[str], grpo: bool) -> str:
-    if key in UNUSED:
-        return f"{key} does nothing here. Take it out."
-    others = (SFTConfig, SFTRunConfig) if grpo else (GRPOExtConfig, RunConfig)
-    if any(key == f.name for cls in others for f in dataclasses.fields(cls)):
-        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
-        return f"{key} is a key of {what}: `grpo-ext {command}`."
-    if instead := instead_of(key):
-        return instead
-    for name, cls in task_classes().items():
-        if key in {f.name for f in dataclasses.fields(cls)}:
-            return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."
-    return unknown("key", key, known)
+def keep_keys() -> None:
+    """Keep what `early_slips` reads."""
+    grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
+    remember(grpo, keys_of(SFTConfig, SFTRunConfig))
 
 
 def _task_class(name: Any, place: str | None) -> tuple[type[Task], list[Problem]]:

@@ -5,6 +5,7 @@ Nothing heavy is imported here: the launcher reads a recipe with it and answers 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from grpo_ext.recipe.problems import Problem, RecipeError
 Settings = dict[str, tuple[Any, str | None]]  # key -> (value, place)
 COMMAND_LINE = "command line"
 OVERRIDES = "overrides"
+MOST_BYTES = 2**20  # of a recipe
+MOST_VALUES = 100_000  # of a recipe, those that aliases repeat counted each time
 
 
 def read_settings(path: str | Path | None, overrides: dict[str, Any] | list[str] | None) -> Settings:
@@ -37,13 +40,22 @@ def read_yaml(path: str | Path) -> Settings:
     """
     path = recipe_path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1).decode()
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes.")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None and _count(root, {}) > MOST_VALUES:
+            raise ValueError(
+                f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what is meant."
+            )
         values = yaml.safe_load(text)
     except IsADirectoryError:
         raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
+    except (ValueError, RecursionError) as error:  # too much, too deep, or a date that there is not
+        raise RecipeError([Problem(f"not a recipe: {error}", place=str(path))]) from None
     if values is None or root is None:  # an empty file, or comments alone
         return {}
     if not isinstance(values, dict):
@@ -62,6 +74,16 @@ def read_yaml(path: str | Path) -> Settings:
     if problems:
         raise RecipeError(problems)
     return settings
+
+
+def _count(node: yaml.Node, seen: dict[int, float]) -> float:
+    """How many values a node stands for with its aliases written out; infinitely many where one holds itself."""
+    if id(node) not in seen:
+        seen[id(node)] = math.inf  # until it is known
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        inner = (item for part in parts for item in (part if isinstance(part, tuple) else (part,)))
+        seen[id(node)] = 1 + sum(_count(item, seen) for item in inner)
+    return seen[id(node)]
 
 
 def _place(path: Path, node: yaml.Node) -> str:

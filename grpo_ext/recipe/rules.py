@@ -40,11 +40,6 @@ class Values(dict):
             raise Unsound(key)
         return self.defaults.get(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        if key in self.unsound:
-            raise Unsound(key)
-        return super().get(key, default)
-
 
 Rule = Callable[[Values, int], Iterator[Problem]]
 

@@ -7,7 +7,7 @@ The arithmetic is that of TRL's sampler (`RepeatSampler`), transformers' loop (`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from grpo_ext.recipe.batch import Batch, batch_of
@@ -85,7 +85,7 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         epochs=None if rows is None else whole + last / micro,
         steps=steps,
         generations=whole * (per_epoch or 0) + math.ceil(last / batch.passes),
-        published_steps=_published(v, batch, rows),
+        published_steps=rows and v["num_train_epochs"] * rows * batch.num_generations / batch.completions_per_step,
         warmup_steps=_warmup(v["warmup_steps"], steps),
         checkpoints=_checkpoints(v, steps, steps_per_epoch),
         checkpoints_kept=v["save_total_limit"],
@@ -103,12 +103,6 @@ def too_few_rows(rows: int, batch: Batch) -> str:
         f"{batch.num_generations} a prompt). Bring at least {batch.prompts} rows, or make the generation smaller: lower "
         "per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
     )
-
-
-def _published(v: Values, batch: Batch, rows: int | None) -> float | None:
-    if rows is None:
-        return None
-    return v["num_train_epochs"] * rows * batch.num_generations / batch.completions_per_step
 
 
 def _warmup(warmup: float, steps: int) -> int:
@@ -163,24 +157,8 @@ def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | N
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data, for JSON: its fields, the sizes of its batch, and its sums."""
-    batch = plan.batch
-    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__ if name != "batch"}
+    """The plan as plain data, for JSON: its fields, those and the sizes of its batch, and its sums."""
+    sizes = ("prompts", "completions", "slices", "passes", "completions_per_step")
+    batch = {**asdict(plan.batch), **{name: getattr(plan.batch, name) for name in sizes}}
     sums = {name: getattr(plan, name) for name in ("prompts", "completions", "token_budget")}
-    return {
-        "num_processes": batch.num_processes,
-        "generation": {
-            "prompts": batch.prompts,
-            "completions": batch.completions,
-            "completions_a_prompt": batch.num_generations,
-            "optimizer_steps": batch.passes / batch.gradient_accumulation_steps,
-        },
-        "optimizer_step": {
-            "completions": batch.completions_per_step,
-            "prompts": batch.completions_per_step / batch.num_generations,
-            "micro_batches": batch.gradient_accumulation_steps,
-            "completions_a_process_and_micro_batch": batch.per_device_train_batch_size,
-        },
-        **fields,
-        **sums,
-    }
+    return {**asdict(plan), "batch": batch, **sums}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_ext.observe.health_rules import WINDOW, Action, chosen_rules
-from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero, PositiveShare
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.rules import Values
 
 
-@documented
 @dataclass
 class SafetyOptions:
     """Recipe keys about faults and alarms; a base of `GRPOExtConfig`.

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, PositiveOrZero, PositiveShare, Share
 
 
-@documented
 @dataclass
 class SamplingOptions:
     """Recipe keys about sampling; a base of `GRPOExtConfig`.

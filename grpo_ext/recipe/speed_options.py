@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count
 
 
-@documented
 @dataclass
 class SpeedOptions:
     """Recipe keys about speed; a base of `GRPOExtConfig`. None of them changes the gradient by more than rounding.

@@ -112,7 +112,7 @@ def _numbers(value: Any) -> Iterable[float]:
 def _from_word(word: Word, hint: Any) -> Any:
     """What a word of the command line means to a field: itself where text is taken, else what YAML makes of it."""
     kinds = typing.get_args(hint) or (hint,)
-    if (str in kinds or choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
+    if (str in kinds or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
         return str(word)
     try:
         return None if word == "None" else yaml.safe_load(word)

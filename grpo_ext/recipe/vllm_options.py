@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from grpo_ext.recipe.documented import documented
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero, Positive
@@ -24,7 +23,6 @@ NOT_WITH_ADAPTER = {
 }
 
 
-@documented
 @dataclass
 class EngineOptions:
     """Recipe keys about vLLM; a base of `GRPOExtConfig`.

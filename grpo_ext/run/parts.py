@@ -60,15 +60,6 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
     return resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
 
 
-def check_model_folder(recipe: Recipe) -> None:
-    """`FileNotFoundError` if the model's name can only mean a folder, and there is none."""
-    name = recipe.get("model_name_or_path")
-    looks_like_a_folder = name.count("/") > 1 or name.startswith(("/", ".", "~"))
-    if looks_like_a_folder and not Path(name).expanduser().exists():
-        hint = "(The tiny models are made by `grpo-ext demo`.)"
-        raise FileNotFoundError(f"model_name_or_path: there is no folder {name}. {hint}")
-
-
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
     """How the model is loaded: TRL's own model arguments, as its script passes them."""
     model = recipe.model

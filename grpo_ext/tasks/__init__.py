@@ -29,8 +29,8 @@ def get_task_class(name: Any) -> type[Task]:
     module, _, attribute = path.partition(":")
     try:
         cls = getattr(load_place(module), attribute)
-    except (ImportError, AttributeError, OSError) as error:
-        raise ValueError(f"cannot load the task {name!r}: {error}.") from error
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"cannot load the task {name!r}: {type(error).__name__}: {error}.") from error
     if not (isinstance(cls, type) and issubclass(cls, Task)):
         raise ValueError(f"{name!r} is not a task: {attribute} must be a subclass of grpo_ext.tasks.Task.")
     return cls

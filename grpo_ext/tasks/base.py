@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from grpo_ext.common.hub import find_repo, neighbours
+from grpo_ext.common.near import did_you_mean
+
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
@@ -21,6 +24,18 @@ Messages = list[dict[str, str]]
 
 # How `datasets` calls the builder of each kind of file that we read.
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+class Filled(dict):
+    """A row of which no column that is read may be null, which templates would write out as "None"; `get` asks freely."""
+
+    def __getitem__(self, column: str) -> Any:
+        value = super().__getitem__(column)
+        if value is None:
+            raise ValueError(
+                f"the column {column!r} is null in the row {str(dict(self))[:200]}: fill it, or drop the row."
+            )
+        return value
 
 
 @dataclass
@@ -56,8 +71,8 @@ class Task:
 
     def example(self, row: Row) -> Row:
         """One training example: the row, the columns derived from it, and its prompt."""
-        row = {**row, **self.columns(row)}
-        return {**row, "prompt": self.prompt(row)}
+        row = {**row, **self.columns(Filled(row))}
+        return {**row, "prompt": self.prompt(Filled(row))}
 
     def rows(
         self,
@@ -81,7 +96,8 @@ class Task:
             rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})
         else:
             rows = Dataset.from_list(list(own))
-        rows = rows.filter(self.keep)
+        if type(self).keep is not Task.keep:
+            rows = rows.filter(lambda row: self.keep(Filled(row)))
         return rows if limit is None else rows.take(limit)
 
     def dataset(
@@ -127,7 +143,8 @@ def open_dataset(
         split: of a hub data set; a file or folder is one split and is taken whole.
 
     Raises:
-        FileNotFoundError: if the name ends like a file's and there is none.
+        FileNotFoundError: if there is no such file, or neither a folder nor a data set of the hub.
+        ConnectionError: if the hub cannot be asked.
         ValueError: if the file is empty.
     """
     from datasets import load_dataset, load_from_disk
@@ -135,7 +152,7 @@ def open_dataset(
     path = Path(name).expanduser()
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
-            raise FileNotFoundError(f"dataset_name: no file at {path}.")
+            raise FileNotFoundError(f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name), 0.7)}")
         try:
             return load_dataset(FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming)
         except StopIteration:  # how `datasets` says that a file is empty
@@ -143,6 +160,8 @@ def open_dataset(
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows
+    if not path.exists() and "://" not in name:
+        find_repo(name, "dataset")
     return load_dataset(name, config, split=split, streaming=streaming)
 
 

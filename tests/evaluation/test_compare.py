@@ -96,6 +96,14 @@ def test_changed_rows_are_named():
     assert found["greedy"]["length"] == {"mean": 0.0, "low": 0.0, "high": 0.0, "rows": 4}
 
 
+def test_a_table_of_some_of_the_changed_says_so():
+    comparison = {"model": "b", "against": "a", "greedy": {}, "became_right": [0], "became_wrong": list(range(10))}
+    texts = {"a": ["x"] * 10, "b": ["y"] * 10}
+    page = markdown({"a": {}, "b": {}}, [comparison], [{"prompt": "p"}] * 10, texts)
+    assert "### 1 problems became right\n" in page and "### 10 problems became wrong, the first 5\n" in page
+    assert sum(line.endswith("| p | x | y |") for line in page.splitlines()) == 1 + 5
+
+
 def test_nothing_that_a_model_writes_leaves_its_cell():
     nasty = "<script>alert(1)</script> | a | **b**\n# head\n[x](javascript:y) `c` \x1b[2J"
     shown = cell(nasty)

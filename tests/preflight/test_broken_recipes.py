@@ -138,6 +138,23 @@ BROKEN = {
     "tracker": ({"report_to": "wandbb"}, "report_to", "'wandb'"),
     "task_out_of_range": ({"max_target": 0}, None, "at least 1"),
     "template": ({"user_prompt": "Make {target}."}, None, "nums"),
+    "held_out_rows_without_a_name": (
+        {"dataset_name": "right.jsonl", "eval_strategy": "steps", "eval_dataset_name": ""},
+        "eval_dataset_name",
+        "take it out",
+    ),
+    "misspelt_data": ({"dataset_name": "rihgt.jsonl"}, "dataset_name", "Did you mean 'right.jsonl'?"),
+    "data_that_is_nowhere": ({"dataset_name": "no/such"}, "dataset_name", "the hub cannot be asked"),
+    "misspelt_model": ({"model_name_or_path": "wram"}, "model_name_or_path", "Did you mean 'warm'?"),
+    "plugin_that_exits": ({"reward_plugins": ["exits.py"]}, "reward_funcs", "ends the process"),
+    "task_that_exits": ({"task": "exits:Task"}, "task", "ends the process"),
+    "label": ({"reward_funcs": [{"name": "format", "label": 3}]}, "reward_funcs", "is text; got 3"),
+    "launcher_of_no_mapping": ({"accelerate_config": "list.yaml"}, "accelerate_config", "lines of `key: value`"),
+    "launcher_of_words": ({"accelerate_config": "words.yaml"}, "accelerate_config", "whole number"),
+    "launcher_of_unknown_keys": ({"accelerate_config": "keys.yaml"}, "accelerate_config", "num_proceses"),
+    "upload_without_login": ({"push_to_hub": True}, "push_to_hub", "hf auth login"),
+    "attention_typo": ({"attn_implementation": "sdp"}, "attn_implementation", "'sdpa'"),
+    "attention_of_a_gpu": ({"attn_implementation": "flash_attention_2"}, "attn_implementation", "write sdpa"),
     "output_in_a_file": ({"output_dir": "right.jsonl/run"}, "output_dir", "no folder"),
 }
 
@@ -151,6 +168,17 @@ def folder(tmp_path, monkeypatch):
         "def raises(completions, **kwargs):\n    return [1 / 0 for _ in completions]\n\n\n"
         "def short(completions, **kwargs):\n    return []\n"
     )
+    (tmp_path / "null.jsonl").write_text('{"prompt": "1+1?"}\n' * 39 + '{"prompt": null}\n')
+    (tmp_path / "blank.jsonl").write_text('{"prompt": [{"role": "user", "content": ""}]}\n' * 40)
+    (tmp_path / "exits.py").write_text("import sys\n\nsys.exit(0)\n")
+    (tmp_path / "warm").mkdir()
+    (tmp_path / "list.yaml").write_text("- a\n")
+    (tmp_path / "words.yaml").write_text("num_processes: many\n")
+    (tmp_path / "keys.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_proceses: 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("grpo_ext.preflight.first_rows.PATIENCE", 60.0)  # a busy machine is no fault of the data
     return tmp_path
@@ -221,6 +249,14 @@ def test_the_command_answers_in_time_and_in_words(folder, tiny_folder):
     assert out.stdout.strip().endswith("1 problem")
     assert out.stderr == ""
     assert time.perf_counter() - start < 60  # about 4 s where nothing else runs
+
+
+@pytest.mark.parametrize("name, key, words", [("null", "dataset_name", "is null"), ("blank", "task", "not empty")])
+def test_prompts_that_say_nothing_are_a_problem(folder, tiny_folder, name, key, words):
+    recipe = {k: v for k, v in SOUND.items() if not k.startswith(("max_num", "num_prob"))}
+    recipe |= {"task": "prompts", "reward_funcs": ["format"], "dataset_name": f"{name}.jsonl", "output_dir": "out"}
+    findings = check_recipe(None, {**recipe, "model_name_or_path": str(tiny_folder)})
+    assert [problem.key for problem in findings.problems] == [key] and words in findings.problems[0].message
 
 
 def test_json_has_it_all(folder, tiny_folder, capsys):

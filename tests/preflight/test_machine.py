@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from importlib.util import find_spec
 
 import pytest
 from bad_servers import reply, routes, says, serving
@@ -85,3 +86,45 @@ def test_what_is_missing_on_a_disk_is_said_in_figures_that_differ(tiny_folder, t
     machine.check_disk(flat(**values), findings)
     message = findings.problems[0].message
     assert (said in message and "0.0 GiB" not in message and "KiB free" in message) or "MiB free" in message
+
+
+PACKAGES = [
+    ("attn_implementation", "flash_attention_2", "flash_attn"),
+    ("deepspeed", "zero.json", "deepspeed"),
+    ("accelerate_config", "zero3", "deepspeed"),
+    ("optim", "paged_adamw_8bit", "bitsandbytes"),
+    ("optim", "adamw_torch_8bit", "torchao"),
+    ("use_liger_kernel", True, "liger_kernel"),
+]
+
+
+@pytest.mark.parametrize("key, value, package", PACKAGES)
+def test_a_package_that_is_not_installed_is_a_problem(key, value, package):
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    findings = Findings()
+    machine.check_machine(flat(**{key: value}), findings)
+    assert [p.key for p in findings.problems if f"needs the package {package}" in p.message] == [key]
+
+
+def test_wandb_without_a_login_is_a_problem(tmp_path, monkeypatch):
+    package = tmp_path / "wandb"  # as transformers looks for it
+    package.mkdir()
+    (package / "__init__.py").write_text("run = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+    def sound(report_to="wandb"):
+        findings = Findings()
+        machine.check_reporting(flat(report_to=report_to), findings)
+        return findings.sound
+
+    assert not sound() and not sound("all") and sound("none")
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password key\n")
+    assert sound()
+    (tmp_path / "netrc").write_text("what is this\n")
+    assert not sound()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert sound()

@@ -46,6 +46,8 @@ def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_
     assert some[0]["over"] == 0.5 and "50%" in some[1].notes[0].message
     every = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0] + 1)
     assert f"at most {CONTEXT - lengths[1]}" in every[1].problems[0].message
+    alone = seen(tokenizer, ["x " * CONTEXT] * 2, tiny_folder)
+    assert "shorten the prompts" in alone[1].problems[0].message and "at most" not in alone[1].problems[0].message
 
 
 def test_a_second_bos_is_a_problem(tokenizer, tiny_folder):

@@ -77,3 +77,24 @@ def test_a_rollback_needs_checkpoints_to_go_back_to(tmp_path):
     with pytest.raises(RecipeError, match=r"at least 20 steps old .* write 5 or more"):
         recipe(tmp_path, health_rules={"kl": {"action": "rollback"}}, save_total_limit=4, **steps)
     recipe(tmp_path, health_action="rollback", save_total_limit=5, **steps)
+
+
+def test_a_finished_run_goes_on_where_it_is_made_longer(tmp_path):
+    save_recipe(recipe(tmp_path, max_steps=10), tmp_path)
+    (tmp_path / "checkpoint-10").mkdir()
+    with pytest.raises(ValueError, match="max_steps"):  # its learning rate was meant to end there
+        check_same_run(recipe(tmp_path, max_steps=20))
+    (tmp_path / "trainer_state.json").write_text("{}")
+    check_same_run(recipe(tmp_path, max_steps=20))
+    for other in ({"max_steps": 5}, {"max_steps": 20, "beta": 0.1}, {"max_steps": -1}):
+        with pytest.raises(ValueError, match="another recipe"):
+            check_same_run(recipe(tmp_path, **other))
+    (tmp_path / "checkpoint-10").rmdir()
+    with pytest.raises(ValueError, match="another recipe"):  # there is nothing to go on from
+        check_same_run(recipe(tmp_path, max_steps=20))
+
+
+def test_a_saved_recipe_that_is_a_bomb_is_none(tmp_path):
+    lines = ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))]
+    (tmp_path / "recipe.yaml").write_text("\n".join(lines))
+    assert differences(recipe(tmp_path), tmp_path) == {}

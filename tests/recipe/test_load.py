@@ -49,6 +49,11 @@ def test_a_bare_no_is_the_choice_no_and_not_false(tmp_path):
     assert recipe.get("save_strategy") == "no"
 
 
+def test_a_choice_of_words_and_switches_takes_both_on_the_command_line():
+    for word, value in (("false", False), ("batch", "batch"), ("true", True)):
+        assert load_recipe(None, ["--model_name_or_path", "m", "--scale_rewards", word]).get("scale_rewards") == value
+
+
 def test_negative_numbers_are_values():
     assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {"delta": "-1.5", "flag": "true", "x": "--y"}
 

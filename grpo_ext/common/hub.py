@@ -1,0 +1,45 @@
+"""Whether a model or a data set can be had, asked once and briefly, before libraries try again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grpo_ext.common.near import did_you_mean
+
+PATIENCE = 3.0  # seconds that the hub may take to answer
+KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}
+
+
+def find_repo(name: str, kind: str) -> None:
+    """Return where the cache or the hub has the model or data set `name`, which is no folder here.
+
+    Raises:
+        FileNotFoundError: if there is no such thing, with what lies beside that path or in the cache under a name like it.
+        ConnectionError: if the hub cannot be asked.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    cached = {path.name.split("--", 1)[1].replace("--", "/") for path in Path(HF_HUB_CACHE).glob(f"{kind}s--*")}
+    if name in cached:
+        return
+    guess = did_you_mean(name, [*neighbours(name), *cached], cutoff=0.7)
+    nothing = f"{KEYS[kind]}: there is no folder {name}"
+    if name.count("/") > 1 or name.startswith(("/", ".", "~")):
+        raise FileNotFoundError(f"{nothing}.{guess or ' (`grpo-ext demo` makes the tiny models.)'}")
+    try:
+        HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
+    except (RepositoryNotFoundError, HFValidationError):  # not there, or private
+        raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
+    except Exception as error:  # of whatever library carries the question
+        reason = str(error).partition("\n")[0]
+        raise ConnectionError(
+            f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}"
+        ) from None
+
+
+def neighbours(name: str) -> list[str]:
+    """The folders and files beside the path `name`, written as it is."""
+    parent = Path(name).expanduser().parent
+    return [name[: len(name) - len(Path(name).name)] + p.name for p in parent.iterdir()] if parent.is_dir() else []

@@ -1,0 +1,123 @@
+"""A model that cannot be loaded is told by its name, with what lies beside it, before the hub is asked again and again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import huggingface_hub.constants as hub
+import pytest
+
+from grpo_ext.preflight.findings import Findings
+from grpo_ext.preflight.model_folder import check_model
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.tasks.base import open_dataset
+
+
+def found(name, elsewhere=False):
+    findings = Findings(elsewhere=elsewhere)
+    check_model(load_recipe(None, {"model_name_or_path": str(name)}).flat, findings)
+    return findings
+
+
+def told(name):
+    findings = found(name)
+    assert all(problem.key == "model_name_or_path" for problem in findings.problems)
+    return " ".join(problem.message for problem in findings.problems)
+
+
+@pytest.fixture
+def warm(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(tiny_folder, tmp_path / "runs" / "warm")
+
+
+def test_a_whole_folder_is_sound(warm):
+    assert found("runs/warm").sound and found(warm).sound
+
+
+def test_a_misspelt_folder_is_told_its_neighbour(warm):
+    for name in ("runs/wram", str(warm.parent / "wram"), "./runs/wram"):
+        assert name in told(name) and f"Did you mean '{name.replace('wram', 'warm')}'?" in told(name)
+    assert "Did you mean" not in told("runs/elephant")
+
+
+def test_a_folder_without_a_model_names_those_in_it(warm):
+    message = told("runs")
+    assert "the folder runs is no model" in message and "runs/warm" in message and "sentencepiece" not in message
+
+
+def test_weights_that_are_cut_off_or_missing_are_told(warm):
+    weights = warm / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-8])
+    assert "is not whole" in told(warm)
+    weights.write_bytes(b"")
+    assert "is not whole" in told(warm)
+    weights.unlink()
+    assert "has no weights" in told(warm)
+    (warm / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}}))
+    assert "model-1-of-2.safetensors is not whole" in told(warm)
+    weights.write_bytes(whole)
+    (warm / "model.safetensors.index.json").write_text('{"weight_map": 3}')
+    assert "index.json is damaged" in told(warm)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """One that has the model `there/is`, and counts how often it is asked."""
+
+    asked = 0
+
+    def do_GET(self):
+        type(self).asked += 1
+        is_there = self.path == "/api/models/there/is"
+        body = b'{"id": "there/is", "siblings": []}' if is_there else b"{}"
+        self.send_response(200 if is_there else 503 if "broken" in self.path else 404)
+        if not is_there:
+            self.send_header("X-Error-Code", "RepoNotFound" if "broken" not in self.path else "Overloaded")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def a_hub(tmp_path, monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(hub, "ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setattr(hub, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        (tmp_path / "hub" / "models--cached--model" / "snapshots").mkdir(parents=True)
+        (tmp_path / "hub" / "datasets--openai--gsm8k").mkdir()
+        Hub.asked = 0
+        yield
+        server.shutdown()
+
+
+def test_the_hub_is_asked_once(a_hub):
+    assert found("there/is").sound and Hub.asked == 1
+    assert found("cached/model").sound and Hub.asked == 1
+    assert "the hub shows none of that name. Did you mean 'cached/model'?" in told("cached/modle")
+    assert Hub.asked == 2
+    assert "the hub cannot be asked" in told("is/broken") and Hub.asked == 3
+
+
+def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"the hub shows none of that name. Did you mean 'openai/gsm8k'?"):
+        open_dataset("openai/gsm8")
+    assert Hub.asked == 1
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.jsonl").touch()
+    with pytest.raises(FileNotFoundError, match=r"no file at trian.jsonl. Did you mean 'train.jsonl'?"):
+        open_dataset("trian.jsonl")
+
+
+def test_a_hub_that_cannot_be_reached_is_a_note_only_where_the_run_is_elsewhere():
+    assert "the hub cannot be asked" in told("there/is")  # the tests are offline
+    findings = found("there/is", elsewhere=True)
+    assert findings.sound and "the hub cannot be asked" in findings.notes[0].message
