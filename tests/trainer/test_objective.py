@@ -20,10 +20,11 @@ from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
 
-sys.path[:0] = [str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
-import logprobs  # noqa: E402
-from invariance import CUTS, GROUP, LENGTH, TRL_LOSSES, Exact, Plain, apart, keep_order, train  # noqa: E402
-from oracle import loss_of_step, token_logps  # noqa: E402
+sys.path.insert(0, str(REPO / "tests" / "objective"))
+from oracle import loss_of_step, token_logps
+
+from benchmarks import logprobs
+from benchmarks.invariance import CUTS, GROUP, LENGTH, TRL_LOSSES, Exact, Plain, apart, keep_order, train
 
 MOST_SLOW = [name if name in ("grpo", "dapo") else pytest.param(name, marks=pytest.mark.slow) for name in TRL_LOSSES]
 
