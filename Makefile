@@ -3,6 +3,7 @@
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
 # make lint   ruff, check and format
 # make types  mypy, over the package
+# make hunt   random input against all of it for HUNT_SECONDS (600); what it finds is written to hunted/ as tests
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm lint types format clean help
+.PHONY: demo test test-fast vllm lint types hunt format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -72,6 +73,15 @@ lint: $(READY)
 
 types: $(READY)
 	@$(BIN)/mypy
+
+# `make hunt HUNT_SEED=7` hunts once more what seed 7 did, as far as there is time.
+HUNT_SECONDS ?= 600
+HUNT_SEED ?= $(NOW)
+NOW := $(shell date +%s)
+hunt: $(READY)
+	@echo "== hunt: $(HUNT_SECONDS) s, HUNT_SEED=$(HUNT_SEED)"; rm -rf hunted; \
+	HUNT_SECONDS=$(HUNT_SECONDS) HUNT_SEED=$(HUNT_SEED) OMP_NUM_THREADS=1 nice $(BIN)/python -m pytest -q -s -rN -p no:cacheprovider \
+	  tests/hunt/hunt_*.py
 
 # make format   let ruff put the code in order
 format: $(READY)

@@ -116,6 +116,7 @@ def train(
     spg: int,
     *,
     trainer_class: type = Exact,
+    config: type = Config,
     ranks: int = 1,
     steps: int = 1,
     ref_noise: float = 0.02,
@@ -134,7 +135,7 @@ def train(
     Returns:
         the trainer, and the gradients and weights of each optimizer step.
     """
-    args = Config(
+    args = config(
         output_dir=str(out),
         max_steps=steps,
         per_device_train_batch_size=ROWS // (ga * ranks),
