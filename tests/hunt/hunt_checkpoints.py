@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from hunting import hunt, in_child, model
+from hunt_kills import check_end, wanted
+from hunting import held, hunt, in_child, model
 from hypothesis import strategies as st
-from runs import check_end, cut_off, wanted
 
-from benchmarks.fault_runs import make
+from benchmarks.fault_runs import KillAt, make, start, wait
+from benchmarks.kills import train
 from grpo_ext.trainer.checkpoint import CheckpointMismatch
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole
 
-STEPS = (6, 5)  # of the checkpoints that are damaged; that of step 4 is not
+STEPS = (6, 5, 4)  # of the checkpoints that there are; those of the first two are damaged
 DAMAGES = ("flip", "truncate", "longer", "list", "null", "object", "bytes", "delete", "folder", "link")
+
+
+def killed_in_step_7() -> Path:
+    return held("cut", lambda out: wait(start(1, out, lambda: train(model(), out, kill=KillAt(7)))))
 
 
 def goes_on_or_refuses(damages: list[tuple[int, str, str, float]], goes_on: bool, named: bool) -> None:
@@ -28,56 +35,46 @@ def goes_on_or_refuses(damages: list[tuple[int, str, str, float]], goes_on: bool
     """
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as folder:
         out = Path(folder) / "run"
-        shutil.copytree(cut_off(), out)
-        before = contents(out)
+        shutil.copytree(killed_in_step_7(), out)
+        before = {step: content(out / f"checkpoint-{step}") for step in STEPS}
         for step, name, damage, where in damages:
             spoil(out / f"checkpoint-{step}" / name, damage, where)
-        after = contents(out)
-        untouched = next(step for step in (*STEPS, 4) if after[step] == before[step])
-        sound = [
-            step for step in (*STEPS, 4) if after[step].items() - before[step].items() <= changed_manifest(after[step])
-        ]
+        whole = next(step for step in STEPS if content(out / f"checkpoint-{step}") == before[step])
 
         def body() -> None:
-            found = int(Path(newest_whole(out)).name.rpartition("-")[2])
-            assert found >= untouched and found in sound, f"taken: {found}, whole: {untouched}"
+            found = Path(newest_whole(out)).name
+            assert found == f"checkpoint-{whole}", f"taken: {found}, whole: checkpoint-{whole}"
             if goes_on:
                 try:
                     make(model(), out).train(str(out / "checkpoint-6") if named else True)
                 except CheckpointMismatch as error:
-                    assert named and untouched != 6, f"refused: {error}"
+                    assert named and whole != 6, f"refused: {error}"
                 else:
                     check_end(out)
 
         in_child(body, seconds=120, gibibytes=8.0)
 
 
-def contents(out: Path) -> dict[int, dict[str, bytes | None]]:
-    """The files of each checkpoint; `None` for a folder."""
-    found: dict[int, dict[str, bytes | None]] = {}
-    for step in (*STEPS, 4):
-        top = out / f"checkpoint-{step}"
-        paths = top.rglob("*") if top.is_dir() else [top]
-        found[step] = {str(p.relative_to(top)): p.read_bytes() if p.is_file() else None for p in paths}
-    return found
-
-
-def changed_manifest(files: dict[str, bytes | None]) -> set[tuple[str, bytes | None]]:
-    """What may differ in a checkpoint that is taken: how its manifest is written."""
-    return {(MANIFEST, files.get(MANIFEST))}
+def content(path: Path) -> Any:
+    """What a file or folder holds; of a manifest what it says, however it is written."""
+    if path.is_dir():
+        return {part.name: content(part) for part in path.iterdir()}
+    held_bytes = path.read_bytes() if path.is_file() else None
+    try:
+        return json.loads(held_bytes) if path.name == MANIFEST else held_bytes
+    except (TypeError, ValueError):
+        return held_bytes
 
 
 def spoil(path: Path, damage: str, where: float) -> None:
     """Do it; files that are gone already stay so."""
     if not path.exists() or (path.is_dir() and damage in ("flip", "truncate", "longer")):
         return
-    content = path.read_bytes() if path.is_file() else b""
-    at = int(where * max(len(content) - 1, 0))
-    flipped = (
-        content[:at] + bytes(byte ^ 1 << int(1000 * where) % 8 for byte in content[at : at + 1]) + content[at + 1 :]
-    )
-    written = {"flip": flipped, "truncate": content[:at], "longer": content + b"\n"}
-    written |= {"list": b"[]", "null": b"null", "object": b"{}", "bytes": b"\xff\x00?"}
+    old = path.read_bytes() if path.is_file() else b""
+    at = int(where * max(len(old) - 1, 0))
+    flipped = old[:at] + bytes(byte ^ 1 << int(1000 * where) % 8 for byte in old[at : at + 1]) + old[at + 1 :]
+    new = {"flip": flipped, "truncate": old[:at], "longer": old + b"\n"}
+    new |= {"list": b"[]", "null": b"null", "object": b"{}", "bytes": b"\xff\x00?"}
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -87,13 +84,13 @@ def spoil(path: Path, damage: str, where: float) -> None:
     elif damage == "link":
         path.symlink_to("nowhere")
     elif damage != "delete":
-        path.write_bytes(written[damage])
+        path.write_bytes(new[damage])
 
 
 def test_checkpoints():
-    files = sorted(path.name for path in (cut_off() / "checkpoint-6").iterdir())
+    files = sorted(path.name for path in (killed_in_step_7() / "checkpoint-6").iterdir())
     file = st.one_of(st.sampled_from(files), st.sampled_from(["", MANIFEST, "grpo_state_0.pt", "trainer_state.json"]))
-    damage = st.tuples(st.sampled_from(STEPS), file, st.sampled_from(DAMAGES), st.floats(0, 1))
+    damage = st.tuples(st.sampled_from(STEPS[:2]), file, st.sampled_from(DAMAGES), st.floats(0, 1))
     hunt(
         goes_on_or_refuses,
         wanted,

@@ -93,6 +93,7 @@ class Hunt:
             if fault != self.hunted and (self.hunted or fault in self.found):
                 return  # told already, or for a later search
             if not self.hunted:
+                print(f"\nfound: {fault}", flush=True)
                 self.hunted, self.limit = fault, time.monotonic() + max(SECONDS / 4, 20)  # to shrink it
             self.found[fault] = arguments
             raise
