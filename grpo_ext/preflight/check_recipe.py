@@ -18,6 +18,7 @@ from grpo_ext.preflight.first_rows import (
     take,
 )
 from grpo_ext.preflight.machine import check_disk, check_machine, check_server
+from grpo_ext.preflight.schedule import check_schedule
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
@@ -99,6 +100,7 @@ def check_start(recipe: Recipe, train_dataset: Any, rewards: list[Any]) -> None:
 def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> None:
     """Rows, prompts and rewards: what is wrong goes into `findings`, and what was seen."""
     v = recipe.flat
+    check_schedule(v, findings)
     asked = check_prompts(rows, findings) if rows else []
     difficulty = v["difficulty_column"]
     if rows and difficulty and difficulty not in rows[0]:
