@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from typing import Any
 
 import torch
-from hunting import hunt, model
+from hunting import hunt, in_child, model
 from hypothesis import strategies as st
 from oracle import oracle_gradients
 
@@ -57,35 +55,34 @@ def advantages(used: list[Any], tokenizer: Any, scale: str, population: bool) ->
 
 
 def gradient_is_the_formulas(loss_type: str, cut: tuple[int, int], **settings: Any) -> None:
-    """The last step of a generation.
+    """The last step of a generation, in a process of its own: rows are kept in their order there.
 
     Args:
         cut: accumulation and steps_per_generation.
         settings: of the objective, and of what spares tokens.
     """
-    ga, spg = cut
-    steps = max(spg // ga, 1)
     high = 5.0 if loss_type == "cispo" else settings["epsilon_high"]
+    in_child(lambda: compare(loss_type, *cut, {**settings, "epsilon_high": high}))
+
+
+def compare(loss_type: str, ga: int, spg: int, s: dict[str, Any]) -> None:
     keep_order()
-    with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as out, redirect_stdout(io.StringIO()):
+    steps, population = max(spg // ga, 1), s["std_estimator"] == "population"
+    with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as out:
+        settings = {"trainer_class": SomeDead, "config": GRPOExtConfig, "steps": steps, "learning_rate": 1.0, **s}
         try:
-            trainer, found = train(
-                model(), out, ga, spg, trainer_class=SomeDead, config=GRPOExtConfig, steps=steps, loss_type=loss_type,
-                learning_rate=1.0, **{**settings, "epsilon_high": high},
-            )  # fmt: skip
+            trainer, found = train(model(), out, ga, spg, loss_type=loss_type, **settings)
         except ValueError:  # refused
             return
-    used, population = trainer.used[-ga:], settings["std_estimator"] == "population"
     for i in range(0, len(trainer.used), spg):
         generation = trainer.used[i : i + spg]
-        wanted = advantages(generation, trainer.processing_class, settings["scale_rewards"], population)
-        given = torch.cat([part.advantages for part in generation])
-        torch.testing.assert_close(given.double(), wanted, rtol=1e-5, atol=1e-5)
+        wanted = advantages(generation, trainer.processing_class, s["scale_rewards"], population)
+        given = torch.cat([part.advantages for part in generation]).double()
+        torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-5, msg="other advantages")
     gradient = oracle_gradients(
-        used, model(), found[-1][1], trainer.ref_model, found[0][1] if steps > 1 else None, loss_type,
-        level=settings["importance_sampling_level"], beta=settings["beta"], kl=settings["kl_estimator"],
-        corrected=settings["use_bias_correction_kl"], low=settings["epsilon"], high=high,
-        useful_only=settings["advantage_normalizer"] == "useful",
+        trainer.used[-ga:], model(), found[-1][1], trainer.ref_model, found[0][1] if steps > 1 else None, loss_type,
+        level=s["importance_sampling_level"], beta=s["beta"], kl=s["kl_estimator"], corrected=s["use_bias_correction_kl"],
+        low=s["epsilon"], high=s["epsilon_high"], useful_only=s["advantage_normalizer"] == "useful",
     )  # fmt: skip
     difference = apart(found[-1][0], gradient)
     assert difference < BOUND * (2 if steps > 1 else 1), f"{difference:.1e} from the formula"
