@@ -134,7 +134,8 @@ def in_child(body: Callable[[], None], seconds: int = 60, gibibytes: float = 4.0
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as folder:
         [code] = wait(start(1, Path(folder), limited))
         said = (Path(folder) / "rank-0.log").read_text(errors="replace")
-    last = (said.strip().splitlines() or [""])[-1]
+    lines = ["", *said.strip().splitlines()]
+    last = next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Mismatch)\b", line)), lines[-1])
     assert code == 0, f"{last if code > 0 else f'ended by signal {-code}'}\n{said[-3000:]}"
     return said
 
