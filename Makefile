@@ -5,6 +5,7 @@
 # make docs   build the pages and the reference into docs/_build, strictly and offline
 # make lint   ruff, check and format
 # make types  mypy, over the package
+# make hunt   random input against all of it for HUNT_SECONDS (600); what it finds is written to hunted/ as tests
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm docs wheel lint types format clean help
+.PHONY: demo test test-fast vllm docs wheel lint types hunt format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -108,6 +109,15 @@ lint: $(READY)
 
 types: $(READY)
 	@$(BIN)/mypy
+
+# `make hunt HUNT_SEED=7` hunts once more what seed 7 did, as far as there is time.
+HUNT_SECONDS ?= 600
+HUNT_SEED ?= $(NOW)
+NOW := $(shell date +%s)
+hunt: $(READY)
+	@echo "== hunt: $(HUNT_SECONDS) s, HUNT_SEED=$(HUNT_SEED)"; rm -rf hunted; \
+	HUNT_SECONDS=$(HUNT_SECONDS) HUNT_SEED=$(HUNT_SEED) OMP_NUM_THREADS=1 nice $(BIN)/python -m pytest -q -s -rN -p no:cacheprovider \
+	  tests/hunt/hunt_*.py
 
 # make format   let ruff put the code in order
 format: $(READY)

@@ -1,6 +1,6 @@
 """What does a checkpoint that is whole, and known to be, cost beside TRL's, in time and in size? And the logs?
 
-    python benchmarks/checkpoints.py [--quick] [--check] [--out FILE]
+    python -m benchmarks.checkpoints [--quick] [--check] [--out FILE]
 
 A model of 57 million parameters (4 with `--quick`) takes two steps and is saved a few times; the parts of saving are timed.
 What TRL writes is weights, optimizer, schedule and random states. Ours are the state of the run, having all files reach the
@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fault_runs import build_start, make, work_folder
 from transformers import AutoTokenizer
 from trl import GRPOTrainer
 
+from benchmarks.fault_runs import build_start, make, work_folder
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.tiny.model import build_model
 from grpo_ext.trainer import manifest

@@ -1,6 +1,6 @@
 """How long whole steps of Countdown take, sampling and all, ours beside plain TRL's.
 
-    python benchmarks/end_to_end.py [--quick] [--check] [--model FOLDER] [--out FILE]
+    python -m benchmarks.end_to_end [--quick] [--check] [--model FOLDER] [--out FILE]
 
 The demo's model after its warm start (made first, about a minute, unless `--model` names one) is trained for some steps by TRL
 and by ours, in turn, in one process. Prints seconds a step, and the seconds of the parts that both have. `--check` exits with 1
@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from countdown_runs import recipe_for, train, warm_start
 from transformers import TrainerCallback
+
+from benchmarks.countdown_runs import recipe_for, train, warm_start
 
 ASKED = 2.0
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fault_runs import Bench, KillAt, Outcome, left_by, lost, make, start, wait
 from transformers import TrainerCallback
 
+from benchmarks.fault_runs import Bench, KillAt, Outcome, left_by, lost, make, start, wait
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.machine import check_disk
 from grpo_ext.recipe.load import load_recipe

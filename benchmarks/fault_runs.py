@@ -96,6 +96,7 @@ def _fork(rank: int, ranks: int, port: int, out: Path, body: Callable[[], None])
         file = os.open(out / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
+        sys.stdout = sys.stderr = os.fdopen(file, "w", buffering=1, errors="backslashreplace")  # whoever captured them
         if ranks > 1:
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}

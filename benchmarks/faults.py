@@ -1,6 +1,6 @@
 """What happens to a run when something breaks, and what is lost?
 
-    python benchmarks/faults.py [--quick] [--check] [--out FILE]
+    python -m benchmarks.faults [--quick] [--check] [--out FILE]
 
 Each fault is done to the run of `fault_runs.py`: two epochs with everything on that keeps state. Where it can, the run is
 compared bit for bit with one that nothing happened to: weights, optimizer, metrics, samples. `--quick` leaves out the two
@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fault_disks import full_disk, read_only
-from fault_runs import (
+from transformers import TrainerCallback
+
+from benchmarks.fault_disks import full_disk, read_only
+from benchmarks.fault_runs import (
     STEPS,
     Bench,
     KillAt,
@@ -34,8 +36,6 @@ from fault_runs import (
     quiet,
     work_folder,
 )
-from transformers import TrainerCallback
-
 from grpo_ext.observe import jsonl
 from grpo_ext.trainer.manifest import checkpoints, newest_whole
 

@@ -1,6 +1,6 @@
 """Seconds of transformers' `generate`, as TRL calls it, beside the same with `fast_generate`, on the same prompts.
 
-    python benchmarks/generate.py [--quick] [--check] [--model FOLDER] [--out FILE]
+    python -m benchmarks.generate [--quick] [--check] [--model FOLDER] [--out FILE]
 
 Shapes: Countdown as the demo trains it (its warm-started model, made here in a minute unless `--model` names one); long
 completions of uneven length (lognormal, mean 350 of at most 1,024, prompts of 150 tokens, a vocabulary of 32k); completions of
@@ -197,7 +197,7 @@ def peak_memory(quick: bool) -> dict[str, float]:
     """MiB that the long shape takes above a loaded model, each side in a process of its own."""
     peaks = {}
     for side in ("neither", "transformers", "ours"):
-        command = [sys.executable, __file__, "--peak", side, *(["--quick"] if quick else [])]
+        command = [sys.executable, "-m", "benchmarks.generate", "--peak", side, *(["--quick"] if quick else [])]
         peaks[side] = (
             int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) / 1024
         )

@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parent))
-from step_bench import SIDES, Bench
-from step_work import UNEVEN, Case, make_work
+from benchmarks.step_bench import SIDES, Bench
+from benchmarks.step_work import UNEVEN, Case, make_work
 
 # hidden, layers, heads, key-value heads, feed-forward; vocabulary 151,936, tied embeddings
 SHAPES = {"0.5B": (896, 24, 14, 2, 4864), "1.5B": (1536, 28, 12, 2, 8960), "tiny": (64, 2, 4, 2, 128)}
@@ -118,7 +117,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("There is no GPU here: benchmarks/step.py measures the same on a CPU.")
+        sys.exit("There is no GPU here: benchmarks.step measures the same on a CPU.")
     logging.disable(logging.WARNING)
     found = {}
     for shape in args.shape[:1] if args.quick else args.shape:

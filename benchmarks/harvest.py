@@ -1,6 +1,6 @@
 """Does one round of GRPO, harvest, SFT, GRPO beat GRPO alone on Countdown, at equal generated tokens?
 
-    python benchmarks/harvest.py [--quick] [--check] [--model FOLDER] [--out FILE]
+    python -m benchmarks.harvest [--quick] [--check] [--model FOLDER] [--out FILE]
 
 GRPO alone is the demo's run. The loop spends half of its tokens on a first run with `harvest: {}`, trains once on what that
 solved (`recipes/countdown/tiny-harvest-sft.yaml`), and generates the other half in a second run. Both have the learning rate of
@@ -18,8 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from countdown_runs import accuracy, recipe_for, train, warm_start
-
+from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
 from grpo_ext.demo.pipeline import checked_launch, words
 from grpo_ext.recipe.folder import recipe_folder
 

@@ -1,6 +1,6 @@
 """Is a run whose learning rate is too high seen in time, taken back and brought to a good end? Are healthy runs left in peace?
 
-    python benchmarks/instability.py [--quick] [--check] [--model FOLDER] [--out FILE]
+    python -m benchmarks.instability [--quick] [--check] [--model FOLDER] [--out FILE]
 
 The Countdown demo's model from its warm start, 16 groups a step. The learning rate rises within 20 steps to six times the
 recipe's; on the way the reward collapses. The collapse begins after the last step whose reward is no lower than the first ten
@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from countdown_runs import recipe_for, train, warm_start
-
+from benchmarks.countdown_runs import recipe_for, train, warm_start
 from grpo_ext.observe import jsonl
 from grpo_ext.recipe.load import Recipe
 

@@ -1,6 +1,6 @@
 """How far the gradient of one optimizer step moves when the same completions are cut into other micro-batches.
 
-    python benchmarks/invariance.py [--quick] [--check] [--out FILE]
+    python -m benchmarks.invariance [--quick] [--check] [--out FILE]
 
 For every loss, with KL: the largest relative difference of the gradient, ours and TRL's, from that of one whole batch on one
 rank, over accumulation 1, 2, 4, 8, steps_per_generation at half, equal and twice of it, and one and two ranks. The completions
@@ -116,6 +116,7 @@ def train(
     spg: int,
     *,
     trainer_class: type = Exact,
+    config: type = Config,
     ranks: int = 1,
     steps: int = 1,
     ref_noise: float = 0.02,
@@ -134,7 +135,7 @@ def train(
     Returns:
         the trainer, and the gradients and weights of each optimizer step.
     """
-    args = Config(
+    args = config(
         output_dir=str(out),
         max_steps=steps,
         per_device_train_batch_size=ROWS // (ga * ranks),
@@ -216,15 +217,8 @@ def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float
     """The first step's gradients on two gloo processes, for (loss_type, ga, spg, ours, beta)."""
     with tempfile.TemporaryDirectory() as out:
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-        launch += [
-            "--rdzv_backend",
-            "c10d",
-            "--rdzv_endpoint",
-            "127.0.0.1:0",
-            __file__,
-            "--rank_jobs",
-            json.dumps(jobs),
-        ]
+        launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0", "-m", "benchmarks.invariance"]
+        launch += ["--rank_jobs", json.dumps(jobs)]
         root = str(Path(__file__).resolve().parents[1])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
         done = subprocess.run(

@@ -1,6 +1,6 @@
 """Does a run that is killed at any moment, and started again, end as if it had not been?
 
-    python benchmarks/kills.py [--quick] [--check] [--out FILE]
+    python -m benchmarks.kills [--quick] [--check] [--out FILE]
 
 A run of two epochs with everything on that keeps state (`fault_runs.py`) is killed with SIGKILL at each of its 16 steps in
 turn, within the writing of a checkpoint, and at random moments; each time it is started again and goes on. On one and on two
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fault_runs import STEPS, KillAt, build_start, left_by, lost, make, quiet, start, wait, work_folder
+from benchmarks.fault_runs import STEPS, KillAt, build_start, left_by, lost, make, quiet, start, wait, work_folder
 
 
 def train(model: Path, out: Path, kill: KillAt | None = None, in_save: tuple[int, float] | None = None) -> None:

@@ -1,8 +1,8 @@
 """How far the trainer's log-probs are from those that the sampler drew with, ours beside TRL's.
 
-    python benchmarks/logprobs.py [--quick] [--check] [--tokens 20000] [--out FILE]
-    python benchmarks/logprobs.py --memory
-    python benchmarks/logprobs.py --recorder [--check]
+    python -m benchmarks.logprobs [--quick] [--check] [--tokens 20000] [--out FILE]
+    python -m benchmarks.logprobs --memory
+    python -m benchmarks.logprobs --recorder [--check]
 
 A tiny model samples through transformers' `generate` at every temperature, top_k, top_p and min_p of the grid. For each: the
 largest difference of a sampled token's log-prob, and the mean importance ratio (trainer over sampler, 1 if exact) with its
@@ -30,9 +30,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from invariance import Config, lucky, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.invariance import Config, lucky, tiny_model
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
@@ -147,7 +147,7 @@ def memory() -> None:
     for vocab in (32_000, 151_936):
         peaks = {}
         for side in ("neither", "TRL", "ours"):
-            command = [sys.executable, __file__, "--score_once", side, str(vocab)]
+            command = [sys.executable, "-m", "benchmarks.logprobs", "--score_once", side, str(vocab)]
             peaks[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
         above = {side: (peak - peaks["neither"]) / 2**20 for side, peak in peaks.items()}
         whole = " ".join(f"{side} {peak / 2**20:.0f} MiB" for side, peak in peaks.items())
@@ -156,7 +156,7 @@ def memory() -> None:
 
 def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
     """Share of a step of the Countdown demo that the recorder takes, for plain and for truncated sampling."""
-    from countdown_runs import recipe_for, train
+    from benchmarks.countdown_runs import recipe_for, train
 
     found = {}
     for name, settings in (("plain", {}), ("truncated", {"top_k": 20, "top_p": 0.9})):
@@ -192,7 +192,7 @@ def timed_recorder() -> Iterator[list[float]]:
 
 def recorder(model: Path | None, check: bool) -> None:
     """The recorder's cost."""
-    from countdown_runs import warm_start
+    from benchmarks.countdown_runs import warm_start
 
     with tempfile.TemporaryDirectory() as folder:
         found = recorder_cost(model or warm_start(Path(folder)))

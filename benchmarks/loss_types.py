@@ -1,6 +1,6 @@
 """grpo, bnpo and dr_grpo from one warm start: reward and completion length over the steps, and the weight of a token.
 
-    python benchmarks/loss_types.py [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out FILE]
+    python -m benchmarks.loss_types [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out FILE]
 
 The losses differ in what a completion's tokens are divided by: its own length (grpo), the tokens of the step (bnpo, as dapo) or
 a constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The demo's
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from countdown_runs import accuracy, recipe_for, train, warm_start
 
+from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
 from grpo_ext.objective.aggregate import StepCounts, aggregate
 from grpo_ext.objective.policy import get_loss
 

@@ -1,6 +1,6 @@
 """How much memory each way of training takes on a GPU, by the formulas of `grpo_ext.recipe.memory`: the table of the docs.
 
-    python benchmarks/memory.py [--quick] [--check]
+    python -m benchmarks.memory [--quick] [--check]
 
 Shapes of Qwen2.5 in bfloat16, AdamW, no KL, gradient checkpointing, micro-batches of 8 completions of 256 + 1,024 tokens.
 `--check` trains tiny models for a step and counts the bytes of weights, gradients and optimizer state that are really there;

@@ -1,9 +1,9 @@
 """Does the report open fast, keep to itself, and show what a model wrote as text?
 
-    python benchmarks/report.py             50,000 completions, in headless Chromium (about two minutes)
-    python benchmarks/report.py --quick     5,000
-    python benchmarks/report.py --check     exit code 1 unless every figure reaches its bound
-    python benchmarks/report.py --pictures DIR [--run RUN]    pictures of the page: desktop, phone, dark, and as printed
+    python -m benchmarks.report             50,000 completions, in headless Chromium (about two minutes)
+    python -m benchmarks.report --quick     5,000
+    python -m benchmarks.report --check     exit code 1 unless every figure reaches its bound
+    python -m benchmarks.report --pictures DIR [--run RUN]    pictures of the page: desktop, phone, dark, and as printed
 
 1. Opening: from the navigation until the page can be used: under 2 s. And until its curves are drawn.
 2. Only rows that can be seen are in the page: under 100 of them.
@@ -23,8 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from browser import Browser, find_browser
-
+from benchmarks.browser import Browser, find_browser
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.observe.report.write import write_report
 

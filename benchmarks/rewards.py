@@ -1,8 +1,8 @@
 """How fast and how safe the rewards are.
 
-    python benchmarks/rewards.py             all figures (about two minutes on two cores)
-    python benchmarks/rewards.py --quick     the same on less, in seconds
-    python benchmarks/rewards.py --check     exit code 1 unless every figure reaches its bound
+    python -m benchmarks.rewards             all figures (about two minutes on two cores)
+    python -m benchmarks.rewards --quick     the same on less, in seconds
+    python -m benchmarks.rewards --check     exit code 1 unless every figure reaches its bound
 
 1. countdown against the usual function with regular expressions and `eval`, on the same completions, side by side: at least
    0.8 times its speed.

@@ -1,7 +1,7 @@
 """How long the training phase of an optimizer step takes, ours beside plain TRL's, on the same completions.
 
-    python benchmarks/step.py [--quick] [--check] [--case NAME ...] [--parts time memory ranks profile] [--out FILE]
-    python benchmarks/step.py --growth PLOT.png [--out FILE]
+    python -m benchmarks.step [--quick] [--check] [--case NAME ...] [--parts time memory ranks profile] [--out FILE]
+    python -m benchmarks.step --growth PLOT.png [--out FILE]
 
 The training phase is everything but sampling: rewards, advantages, old and reference log-probs, the loss and its gradient. The
 same completions go through TRL and through ours in turn, in one process. Parts:
@@ -29,10 +29,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from step_bench import SIDES, about, measure, passes, peak_of, where_time_goes
-from step_growth import growth
-from step_work import CASES
-
+from benchmarks.step_bench import SIDES, about, measure, passes, peak_of, where_time_goes
+from benchmarks.step_growth import growth
+from benchmarks.step_work import CASES
 from grpo_ext.run.ranks import leave_ranks
 
 PARTS = ("time", "memory", "ranks", "profile")
@@ -65,7 +64,7 @@ def memory(names: list[str]) -> Rows:
     found: Rows = {}
     for name in names:
         for side in SIDES:
-            command = [sys.executable, __file__, "--peak_of", name, side]
+            command = [sys.executable, "-m", "benchmarks.step", "--peak_of", name, side]
             environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
             found.setdefault(name, {})[f"{side} MiB"] = float(done.stdout.split()[-1])
@@ -79,7 +78,16 @@ def on_two_ranks(names: list[str], rounds: int) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv_backend", "c10d"]
-        command += ["--rdzv_endpoint", "127.0.0.1:0", __file__, "--rank_out", str(out), "--rounds", str(rounds)]
+        command += [
+            "--rdzv_endpoint",
+            "127.0.0.1:0",
+            "-m",
+            "benchmarks.step",
+            "--rank_out",
+            str(out),
+            "--rounds",
+            str(rounds),
+        ]
         subprocess.run([*command, "--case", *names], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         return json.loads(out.read_text())
 
@@ -135,7 +143,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="times of a few small cases, two rounds")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
-    parser.add_argument("--case", nargs="+", choices=list(CASES), metavar="NAME", help=f"some of: {', '.join(CASES)}")
+    parser.add_argument(
+        "--case",
+        nargs="+",
+        choices=list(CASES),
+        metavar="NAME",
+        help=f"some of: {', '.join(CASES)}".replace("%", "%%"),
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all; with --quick: time")
     parser.add_argument("--rounds", type=int, help="counted runs of each side")
     parser.add_argument("--growth", type=Path, metavar="PLOT", help="how seconds grow with length and group size")

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 import transformers
 import trl
-from step_work import CASES, Case, FixedCompletions, make_trainer, make_work
 from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.step_work import CASES, Case, FixedCompletions, make_trainer, make_work
 
 SIDES = ("TRL", "ours")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from step_bench import SIDES, Bench, measure
-from step_work import Case
+from benchmarks.step_bench import SIDES, Bench, measure
+from benchmarks.step_work import Case
 
 SMALL = Case(16, 8, 8, (150, 150), (100, 0.6, 256), 0.0, 2000, hidden=64)
 LENGTHS = {n: replace(SMALL, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)}

@@ -1,6 +1,6 @@
 """What truncated sampling does to learning: Countdown with top_k 20 and top_p 0.9, ours beside plain TRL.
 
-    python benchmarks/truncated.py [--quick] [--check] [--model FOLDER] [--out FILE]
+    python -m benchmarks.truncated [--quick] [--check] [--model FOLDER] [--out FILE]
 
 The demo's model is trained from its warm start (made first, about a minute, unless `--model` names one) for the demo's steps.
 TRL scores completions as if they had been drawn from the whole vocabulary; ours under the policy that drew them. Prints
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from countdown_runs import accuracy, recipe_for, train, warm_start
+from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
 
 SAMPLING = {"top_k": 20, "top_p": 0.9}
 

@@ -1,6 +1,6 @@
 """Tokens per second of three samplers on a CPU: transformers' `generate`, ours, and vLLM in the same process.
 
-    .venv-vllm/bin/python benchmarks/vllm_cpu.py [--quick] [--check] [--model FOLDER] [--out FILE]
+    .venv-vllm/bin/python -m benchmarks.vllm_cpu [--quick] [--check] [--model FOLDER] [--out FILE]
 
 Countdown as the demo samples it: 256 completions of at most 72 tokens, 8 a prompt, at temperature 1, from its warm-started
 model, made here in a minute unless `--model` names one. Each side is called as a training step calls it, after one call that
@@ -26,8 +26,8 @@ from typing import Any
 import torch
 import transformers
 import vllm
-from countdown_runs import warm_start
 
+from benchmarks.countdown_runs import warm_start
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.run.parts import train_rows
@@ -89,7 +89,7 @@ def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> d
 
 def in_a_process(engine: str, words: list[str]) -> dict[str, Any]:
     """The same in a process of its own with one thread: vLLM changes the threads of the process that it lives in."""
-    command = [sys.executable, __file__, "--engine", engine, *words]
+    command = [sys.executable, "-m", "benchmarks.vllm_cpu", "--engine", engine, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     out = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
     return json.loads(out.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 """What leaving out groups without signal gains on Countdown, at equal time.
 
-    python benchmarks/zero_signal.py [--quick] [--check] [--model FOLDER] [--seconds S] [--out FILE]
+    python -m benchmarks.zero_signal [--quick] [--check] [--model FOLDER] [--seconds S] [--out FILE]
 
 The demo's model after its warm start is trained for the same time by plain TRL, by ours, and by ours with `group_filter:
 refill`, with `curriculum: adaptive`, and with both; three seeds, constant learning rate. Prints greedy accuracy on the held-out
@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from countdown_runs import recipe_for, train, warm_start
 from transformers import TrainerCallback
 
+from benchmarks.countdown_runs import recipe_for, train, warm_start
 from grpo_ext.evaluation.evaluate import evaluate_model
 from grpo_ext.rewards import build
 from grpo_ext.run.parts import eval_rows

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO), str(REPO / "benchmarks"), str(REPO / "tests" / "trainer")]
+sys.path[:0] = [str(REPO), str(REPO / "tests" / "trainer")]
 
 STEPS = 10
 FSDP2 = {
@@ -107,7 +107,7 @@ def shard_on_a_cpu(how: str, out: Path) -> None:
 
 
 def steps(folder: str, out: Path, how: str) -> None:
-    import invariance
+    from benchmarks import invariance
 
     invariance.keep_order()
     ranks = int(os.environ.get("WORLD_SIZE", 1))

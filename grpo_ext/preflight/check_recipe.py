@@ -12,6 +12,7 @@ from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
+from grpo_ext.preflight.schedule import check_schedule
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
@@ -96,6 +97,7 @@ def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | 
 def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> None:
     """Rows, prompts and rewards: what is wrong goes into `findings`, and what was seen."""
     v = recipe.flat
+    check_schedule(v, findings)
     asked = check_prompts(rows, findings) if rows else []
     difficulty = v["difficulty_column"]
     if rows and difficulty and difficulty not in rows[0]:

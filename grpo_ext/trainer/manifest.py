@@ -62,9 +62,9 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     noted = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
     if not isinstance(noted, dict) or not noted:
         raise ValueError("it names no file")
-    for entry in noted.values():
-        if not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
-            raise ValueError("an entry has other keys")
+    for name, entry in noted.items():
+        if not name.isprintable() or not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
+            raise ValueError("an entry is none of a file")
     return {name: (entry["size"], entry["sha256"]) for name, entry in noted.items()}
 
 

@@ -11,12 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from conftest import REPO
 
-sys.path.insert(0, str(REPO / "benchmarks"))
-from step_bench import Bench
-from step_work import Case
-
+from benchmarks.step_bench import Bench
+from benchmarks.step_work import Case
 from grpo_ext.run.ranks import leave_ranks
 
 COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "barrier")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-from conftest import REPO
 
-sys.path.insert(0, str(REPO / "benchmarks"))
-import invariance
-from invariance import TRL_LOSSES
-
+from benchmarks import invariance
+from benchmarks.invariance import TRL_LOSSES
 from grpo_ext.step import feed
 
 pytestmark = pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from transformers import AutoModelForCausalLM
 
 
 def token_logps(model, prompt: list[int], completion: list[int]) -> list[torch.Tensor]:
@@ -14,6 +15,39 @@ def token_logps(model, prompt: list[int], completion: list[int]) -> list[torch.T
         logits[len(prompt) + t - 1].log_softmax(-1)[token] if completion else None
         for t, token in enumerate(completion)
     ]
+
+
+def rows_of(used, model, old_model, ref_model):
+    """The step's completions as the oracle wants them, one by one."""
+    rows = []
+    for part in used:
+        for i in range(len(part)):
+            prompt = part.prompt_ids[i][part.prompt_mask[i].bool()].tolist()
+            completion = part.completion_ids[i][part.completion_mask[i].bool()].tolist()
+            with torch.no_grad():
+                old = token_logps(old_model, prompt, completion)
+                ref = token_logps(ref_model, prompt, completion) if ref_model else None
+            rows.append(
+                {
+                    "logps": token_logps(model, prompt, completion),
+                    "old": old,
+                    "ref": ref,
+                    "advantage": float(part.advantages[i]),
+                    "masked": not bool(part.counted[i]),
+                    "useful": bool(part.signal[i]),
+                }
+            )
+    return rows
+
+
+def oracle_gradients(used, folder, weights, ref_model, old_weights=None, loss_type="grpo", max_length=9, **o):
+    """The gradient of a step of these slices by `loss_of_step`, one completion at a time."""
+    model, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
+    model.load_state_dict(weights, strict=False)
+    old.load_state_dict(old_weights or weights, strict=False)
+    loss = loss_of_step(loss_type, rows_of(used, model, old, ref_model), max_length=max_length, **o)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
 
 
 def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3", corrected=True, **o):

@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
-from invariance import Catch, fixed_completion, lucky  # noqa: E402
+sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective")]
 from oracle import loss_of_step, token_logps  # noqa: E402
 
+from benchmarks.invariance import Catch, fixed_completion, lucky  # noqa: E402
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer  # noqa: E402
 from grpo_ext.run.ranks import leave_ranks  # noqa: E402
 

@@ -16,6 +16,6 @@ pytestmark = pytest.mark.slow
 def test_nothing_is_lost(name):
     """Kills on one and two ranks; each fault of one rank."""
     environment = {**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(REPO / "benchmarks" / f"{name}.py"), "--quick", "--check"]
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--check"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -62,6 +62,7 @@ def test_nor_do_several_or_a_cut(tmp_path_factory, data):
         '{"": {"size": 0, "sha256": ""}}', '{"\\u0000": {"size": 0, "sha256": ""}}', '{"\\ud800": {"size": 0, "sha256": ""}}',
         '{"/dev/zero": {"size": 0, "sha256": ""}}', "[" * 100_000, "9" * 9_999, "\udcff",
     ],
+    ids=range(16),
 )  # fmt: skip
 def test_a_manifest_of_another_shape_leaves_the_checkpoint_before_it(tmp_path, caplog, text):
     before, newest = checkpoint(tmp_path, 1), checkpoint(tmp_path, 2)

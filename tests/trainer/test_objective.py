@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
-from conftest import REPO
 from datasets import Dataset
+from oracle import oracle_gradients
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
+from benchmarks import logprobs
+from benchmarks.invariance import CUTS, GROUP, TRL_LOSSES, Exact, Plain, apart, keep_order, train
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import clipped, register_loss
 from grpo_ext.objective.sampling import SamplingParams
@@ -20,49 +20,12 @@ from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
 
-sys.path[:0] = [str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
-import logprobs  # noqa: E402
-from invariance import CUTS, GROUP, LENGTH, TRL_LOSSES, Exact, Plain, apart, keep_order, train  # noqa: E402
-from oracle import loss_of_step, token_logps  # noqa: E402
-
 MOST_SLOW = [name if name in ("grpo", "dapo") else pytest.param(name, marks=pytest.mark.slow) for name in TRL_LOSSES]
 
 
 def capped(loss_type):
     """For cispo the cap that it needs, as TRL and ScaleRL set it."""
     return {"epsilon_high": 5.0} if loss_type == "cispo" else {}
-
-
-def rows_of(used, model, old_model, ref_model):
-    """The step's completions as the oracle wants them, one by one."""
-    rows = []
-    for part in used:
-        for i in range(len(part)):
-            prompt = part.prompt_ids[i][part.prompt_mask[i].bool()].tolist()
-            completion = part.completion_ids[i][part.completion_mask[i].bool()].tolist()
-            with torch.no_grad():
-                old = token_logps(old_model, prompt, completion)
-                ref = token_logps(ref_model, prompt, completion) if ref_model else None
-            rows.append(
-                {
-                    "logps": token_logps(model, prompt, completion),
-                    "old": old,
-                    "ref": ref,
-                    "advantage": float(part.advantages[i]),
-                    "masked": not bool(part.counted[i]),
-                    "useful": bool(part.signal[i]),
-                }
-            )
-    return rows
-
-
-def oracle_gradients(used, folder, weights, ref_model, old_weights=None, loss_type="grpo", **o):
-    model, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
-    model.load_state_dict(weights, strict=False)
-    old.load_state_dict(old_weights or weights, strict=False)
-    loss = loss_of_step(loss_type, rows_of(used, model, old, ref_model), max_length=LENGTH, **o)
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    return dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
 
 
 @pytest.fixture(autouse=True)

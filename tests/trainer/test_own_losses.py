@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -10,12 +9,10 @@ import torch
 from conftest import REPO
 from registry_state import registry_as_before
 
+from benchmarks.invariance import TRL_LOSSES, apart, train
 from grpo_ext import load_recipe
 from grpo_ext.objective import policy
 from grpo_ext.train import make_trainer
-
-sys.path[:0] = [str(REPO / "tests" / "objective"), str(REPO / "benchmarks")]
-from invariance import TRL_LOSSES, apart, train  # noqa: E402
 
 PLUGIN = '''
 from grpo_ext.objective.policy import register_loss

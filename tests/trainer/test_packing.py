@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest import REPO
 from transformers import AutoConfig, AutoModelForCausalLM
 
-sys.path.insert(0, str(REPO / "benchmarks"))
-from step_bench import Bench
-from step_work import Case
-
+from benchmarks.step_bench import Bench
+from benchmarks.step_work import Case
 from grpo_ext.trainer.settings import probe_of
 
 # completions of 4 to 60 tokens after prompts of 10 to 40

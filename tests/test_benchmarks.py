@@ -1,0 +1,33 @@
+"""Every benchmark runs as `python -m benchmarks.NAME` in the folder of the checkout, and shares code by package name."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+from conftest import REPO
+
+FILES = {path.stem: path for path in (REPO / "benchmarks").glob("*.py") if path.stem != "__init__"}
+PROGRAMS = [name for name, path in FILES.items() if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_import_each_other_by_package_name(name):
+    tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
+    found = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    found |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not found & FILES.keys()
+    assert "__file__" not in FILES[name].read_text(encoding="utf-8").replace("Path(__file__).resolve().parents[1]", "")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_says_what_it_is(name, monkeypatch, capsys):
+    if name == "vllm_cpu" and not find_spec("vllm"):
+        pytest.skip("vLLM lives in an environment of its own")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as left:
+        import_module(f"benchmarks.{name}").main()
+    assert left.value.code == 0 and "--quick" in capsys.readouterr().out
