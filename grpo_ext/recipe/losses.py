@@ -14,7 +14,7 @@ from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
 Values = Mapping[str, Any]
-TRL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+TRL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
 
 
 def loss_type(v: Values, _: int) -> Iterator[Problem]:

@@ -45,30 +45,17 @@ class Layout:
     recomputes: bool = False
 
 
+@dataclass
 class Scorer:
-    """Scores completions under a model, as they were sampled.
+    """Scores completions under a model, as they were sampled."""
 
-    Args:
-        run: calls a model.
-        params: how completions are sampled.
-        layout: how they are laid out.
-        moves: whether the temperature moves, so that each table's own applies.
-        images: scores tables with further model inputs: a model, table, head, rows at a time, and whether the balance of
-            experts is asked for.
-        check_packed: called once, with the model, before the first packed pass.
-    """
-
-    def __init__(
-        self,
-        run: RunModel,
-        params: SamplingParams,
-        layout: Layout,
-        moves: bool = False,
-        images: Callable[..., Scores] | None = None,
-        check_packed: Callable[[Any], None] | None = None,
-    ):
-        self.run, self.params, self.layout, self.moves = run, params, layout, moves
-        self.images, self._check_packed = images, check_packed
+    run: RunModel
+    params: SamplingParams
+    layout: Layout
+    moves: bool = False  # the temperature moves, so that each table's own applies
+    # scores tables with further model inputs: a model, table, head, rows at a time, whether the balance of experts is asked for
+    images: Callable[..., Scores] | None = None
+    check_packed: Callable[[Any], None] | None = None  # called once, with the model, before the first packed pass
 
     def score(self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False) -> Scores:
         """Log-probs and entropies (B, T) of completions.
@@ -160,9 +147,9 @@ class Scorer:
         if not self.layout.packed:
             per_row = 1 if prompts else rows.input_ids.size(1) - rows.width
             return length_chunks(rows.completion_lengths, per_row, max_tokens=self.layout.max_tokens)
-        if self._check_packed is not None:
-            self._check_packed(model)
-            self._check_packed = None
+        if self.check_packed is not None:
+            self.check_packed(model)
+            self.check_packed = None
         return packs(rows.attention_mask.sum(1), self.layout.packed_tokens)
 
     def _read_prompts(self, model: Any, rows: Sequences, params: SamplingParams) -> ReadPrompts | None:

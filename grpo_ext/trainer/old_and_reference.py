@@ -6,7 +6,7 @@ Scored beforehand are those that are trained on in a later step, those of anothe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,26 +24,22 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 
 
+@dataclass
 class OldAndReference:
-    """Scores tables before they are trained on.
+    """Scores tables before they are trained on."""
 
-    Args:
-        trainer: of the run.
-        scorer: runs the models.
-        ranks: of the run.
-        corrects: whether the sampler is another engine, whose log-probs correct the gradient.
-        told: whether the sampler tells which tokens truncation kept.
-        sync_check: compares another engine's log-probs with the trainer's; `None` where there is none.
-    """
+    trainer: Any
+    scorer: Scorer
+    ranks: Ranks
+    corrects: bool  # the sampler is another engine, whose log-probs correct the gradient
+    told: bool  # the sampler tells which tokens truncation kept
+    sync_check: SyncCheck | None  # compares another engine's log-probs with the trainer's
 
-    def __init__(
-        self, trainer: Any, scorer: Scorer, ranks: Ranks, corrects: bool, told: bool, sync_check: SyncCheck | None
-    ):
-        self.trainer, self.scorer, self.ranks, self.corrects = trainer, scorer, ranks, corrects
-        self.sync_check, args = sync_check, trainer.args
-        passes = args.steps_per_generation * trainer.num_iterations
+    def __post_init__(self) -> None:
+        args = self.trainer.args
+        passes = args.steps_per_generation * self.trainer.num_iterations
         self.outlives = ratios_move(args.gradient_accumulation_steps, passes)
-        self.finds_kept = scorer.params.truncated and not told
+        self.finds_kept = self.scorer.params.truncated and not self.told
 
     def __call__(self, table: Scored) -> Scored:
         """The table with `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where needed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -17,30 +18,17 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored
 
 
+@dataclass
 class PolicyUpdate:
-    """Scores micro-batches and computes their losses.
+    """Scores micro-batches and computes their losses."""
 
-    Args:
-        trainer: of the run.
-        scorer: runs the policy.
-        settings: what the loss is made of.
-        entropy: the entropy bonus's coefficient.
-        ranks: of the run.
-        compares: whether the sampler's log-probs are compared with ours.
-    """
-
-    def __init__(
-        self,
-        trainer: Any,
-        scorer: Scorer,
-        settings: LossSettings,
-        entropy: EntropyControl,
-        ranks: Ranks,
-        compares: bool,
-    ):
-        self.trainer, self.scorer, self.settings, self.entropy = trainer, scorer, settings, entropy
-        self.ranks, self.compares = ranks, compares
-        self._stats = StepStats()
+    trainer: Any
+    scorer: Scorer
+    settings: LossSettings
+    entropy: EntropyControl
+    ranks: Ranks
+    compares: bool  # the sampler's log-probs with ours
+    _stats: StepStats = field(default_factory=StepStats)
 
     def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
         """A micro-batch's share of its step's loss, with gradient; the step's last one logs the step's figures.

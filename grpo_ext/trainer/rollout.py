@@ -60,35 +60,22 @@ class RolloutSettings:
     mask_truncated: bool
 
 
+@dataclass
 class Rollout:
-    """Makes what a trainer trains on.
+    """Makes what a trainer trains on."""
 
-    Args:
-        trainer: of the run.
-        settings: how it generates and filters.
-        sampler: completes prompts.
-        judge: its rewards.
-        old_and_reference: scores completions before they are trained on.
-        order: of its prompts.
-        samples: hands completions out.
-        ranks: of the run.
-    """
+    trainer: Any
+    settings: RolloutSettings
+    sampler: Sampler
+    judge: Judge
+    old_and_reference: OldAndReference
+    order: PromptOrder
+    samples: Samples
+    ranks: Ranks
+    carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
 
-    def __init__(
-        self,
-        trainer: Any,
-        settings: RolloutSettings,
-        sampler: Sampler,
-        judge: Judge,
-        old_and_reference: OldAndReference,
-        order: PromptOrder,
-        samples: Samples,
-        ranks: Ranks,
-    ):
-        self.trainer, self.settings, self.sampler, self.judge = trainer, settings, sampler, judge
-        self.old_and_reference, self.order, self.samples, self.ranks = old_and_reference, order, samples, ranks
-        self.log = GroupLog(settings.group_filter)
-        self.carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
+    def __post_init__(self) -> None:
+        self.log = GroupLog(self.settings.group_filter)
         self._said_missing = False
 
     def __call__(self, rows: list[Row]) -> Scored:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from types import ModuleType
 
 import pytest
 from bad_servers import reply, routes, says, serving
@@ -108,10 +111,9 @@ def test_a_package_that_is_not_installed_is_a_problem(key, value, package):
 
 
 def test_wandb_without_a_login_is_a_problem(tmp_path, monkeypatch):
-    package = tmp_path / "wandb"  # as transformers looks for it
-    package.mkdir()
-    (package / "__init__.py").write_text("run = None\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    package = ModuleType("wandb")  # as transformers looks for it
+    package.run, package.__spec__ = None, ModuleSpec("wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", package)
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

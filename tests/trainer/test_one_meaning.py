@@ -18,7 +18,7 @@ sys.path.insert(0, str(REPO / "benchmarks"))
 from step_bench import Bench
 from step_work import Case
 
-from grpo_ext.trainer.assembly import describe
+from grpo_ext.trainer.door import describe
 
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)
 

@@ -16,7 +16,7 @@ from step_bench import Bench
 from step_work import Case
 from tiny_vision import QWEN, qwen_vision
 
-from grpo_ext.trainer.assembly import describe
+from grpo_ext.trainer.door import describe
 from grpo_ext.trainer.settings import make_scorer, probe_of
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth a shared prompt
