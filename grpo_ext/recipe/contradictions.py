@@ -38,7 +38,7 @@ SUPERVISED: tuple[Contradiction, ...] = (
 GRPO: tuple[Contradiction, ...] = (
     # the model
     ("lora_target_modules",
-     lambda v: v["use_peft"] and len(names := v["lora_target_modules"] or ()) == 1 and names[0].isidentifier(),
+     lambda v: v["use_peft"] and len(names := v["lora_target_modules"] or []) == 1 and names[0].isidentifier(),
      "a single entry of lora_target_modules is a pattern of the whole name, and no layer is called just "
      "{lora_target_modules[0]!r}: write '.*{lora_target_modules[0]}', or all-linear, or several names."),
     ("fp16", lambda v: v["fp16"] and v["bf16"], "fp16 and bf16 are both true: keep one, or write `bf16: false`."),

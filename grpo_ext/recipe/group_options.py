@@ -82,9 +82,7 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     metric = v["group_filter_metric"]
     names = _reward_names(v) if metric is not None else []
     if names and metric not in names:
-        words = (
-            f"no reward {metric!r} in this recipe, whose rewards are {', '.join(names)}.{did_you_mean(metric, names)}"
-        )
+        words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
 
 

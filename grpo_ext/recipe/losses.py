@@ -30,24 +30,27 @@ def loss_type(v: Values, _: int) -> Iterator[Problem]:
         yield Problem(str(error), "loss_type")
 
 
+# What TRL's own division, or its sum of several rewards, knows of these options.
+PLAIN = {
+    "advantage_normalizer": ("all",),
+    "kl_estimator": ("k3",),
+    "std_estimator": ("sample",),
+    "loss_type": TRL_LOSSES,
+    "temperature_schedule": ("constant",),
+}
+
+
 def normalization(v: Values, _: int) -> Iterator[Problem]:
     """What does not fit TRL's own division, or its sum of several rewards."""
-    own = {
-        "advantage_normalizer": v["advantage_normalizer"] != "all",
-        "kl_estimator": v["kl_estimator"] != "k3",
-        "std_estimator": v["std_estimator"] != "sample",
-        "loss_type": v["loss_type"] not in TRL_LOSSES,
-        "temperature_schedule": v["temperature_schedule"] != "constant",
-    }
-    if v["loss_normalization"] != "step":
-        for key in ("advantage_normalizer", "kl_estimator", "loss_type", "temperature_schedule"):
-            if own[key]:
-                yield Problem(f"{key}: {v[key]} needs loss_normalization: step.", key)
-    if v["multi_objective_aggregation"] != "sum_then_normalize":
-        for key in ("advantage_normalizer", "std_estimator"):
-            if own[key]:
-                needed = "multi_objective_aggregation: sum_then_normalize, where a completion has one reward."
-                yield Problem(f"{key}: {v[key]} needs {needed}", key)
+    for key in (key for key, known in PLAIN.items() if v[key] not in known):
+        if v["loss_normalization"] != "step" and key != "std_estimator":
+            yield Problem(f"{key}: {v[key]} needs loss_normalization: step.", key)
+        if v["multi_objective_aggregation"] != "sum_then_normalize" and key in (
+            "advantage_normalizer",
+            "std_estimator",
+        ):
+            needed = "multi_objective_aggregation: sum_then_normalize, where a completion has one reward."
+            yield Problem(f"{key}: {v[key]} needs {needed}", key)
 
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:

@@ -34,9 +34,7 @@ class Plan:
     evaluations: int  # how often the held-out rows are evaluated
     eval_completions: int | None  # of one evaluation; `None` where it is not known
     max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
-    refill_rounds: int = (
-        0  # further generations that a step may take with `group_filter: refill`; not in other figures
-    )
+    refill_rounds: int = 0  # further generations that a step may take with `group_filter: refill`; not counted above
 
     @property
     def prompts(self) -> int:
