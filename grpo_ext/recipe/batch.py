@@ -86,8 +86,9 @@ def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
     found = []
     for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
         old = getattr(batch, key)
-        middle = min(old, batch.completions)
-        for new in range(max(least, middle - REACH), middle + REACH):
+        unit = math.lcm(batch.micro_batch, batch.num_generations) if key == "generation_batch_size" else 1
+        middle = min(old, batch.completions) // unit
+        for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
             if new != old and dataclasses.replace(batch, **{key: new}).fits:
                 found.append((abs(math.log(new / old)), {key: new}))
     return [change for _, change in sorted(found, key=lambda pair: pair[0])[:count]]

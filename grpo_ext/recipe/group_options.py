@@ -79,9 +79,11 @@ def unread(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The reward that groups are judged by is one of the recipe's."""
-    metric = v["group_filter_metric"]
-    names = _reward_names(v) if metric is not None else []
-    if names and metric not in names:
+    metric, specs, task = v["group_filter_metric"], v["reward_funcs"], task_classes().get(v["task"])
+    names = list(task.default_rewards) if task else []
+    if specs is not None:
+        names = [spec if isinstance(spec, str) else str(spec.get("name")) for spec in specs]
+    if names and metric is not None and metric not in names:
         words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
 
@@ -99,11 +101,3 @@ def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
             yield Problem(f"harvest: {key} is {'text' if key == 'path' else 'a number'}; got {value!r}.", "harvest")
         elif key == "max_per_prompt" and value < 1:
             yield Problem(f"harvest: max_per_prompt must be at least 1, got {value}.", "harvest")
-
-
-def _reward_names(v: Mapping[str, Any]) -> list[str]:
-    specs = v["reward_funcs"]
-    if specs is None:
-        task = task_classes().get(v["task"])
-        return list(task.default_rewards) if task else []
-    return [spec if isinstance(spec, str) else str(spec.get("name")) for spec in specs]

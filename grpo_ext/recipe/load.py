@@ -129,11 +129,7 @@ def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_pr
 
 
 def _checked(
-    path: str | Path | None,
-    settings: Settings,
-    schema: dict[str, type],
-    problems: list[Problem],
-    processes: int | None,
+    path: str | Path | None, settings: Settings, schema: dict[str, type], problems: list[Problem], ranks: int | None
 ) -> Recipe:
     """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
     known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
@@ -147,7 +143,7 @@ def _checked(
         values["training"].setdefault("output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}")
     places = {key: place for key, (_, place) in settings.items()}
     rules = GRPO_RULES if grpo else SFT_RULES
-    problems += check_values(flat_values(values, schema, unsound), rules, places, processes)
+    problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
     recipe = Recipe(Path(path) if path is not None else None, values, schema, places)
     try:
         _ = grpo and not unsound and recipe.task

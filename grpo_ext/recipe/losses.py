@@ -42,13 +42,11 @@ PLAIN = {
 
 def normalization(v: Values, _: int) -> Iterator[Problem]:
     """What does not fit TRL's own division, or its sum of several rewards."""
+    several = v["multi_objective_aggregation"] != "sum_then_normalize"
     for key in (key for key, known in PLAIN.items() if v[key] not in known):
         if v["loss_normalization"] != "step" and key != "std_estimator":
             yield Problem(f"{key}: {v[key]} needs loss_normalization: step.", key)
-        if v["multi_objective_aggregation"] != "sum_then_normalize" and key in (
-            "advantage_normalizer",
-            "std_estimator",
-        ):
+        if several and key in ("advantage_normalizer", "std_estimator"):
             needed = "multi_objective_aggregation: sum_then_normalize, where a completion has one reward."
             yield Problem(f"{key}: {v[key]} needs {needed}", key)
 
