@@ -21,6 +21,7 @@ from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.read import Overrides
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import too_few_rows
 from grpo_ext.rewards.sources import check_columns
@@ -31,10 +32,7 @@ MOST_ROWS = 4096  # how many are read to see whether there are enough for a gene
 
 
 def check_recipe(
-    path: str | Path | None,
-    overrides: dict[str, Any] | list[str] | None = None,
-    num_processes: int | None = None,
-    elsewhere: bool = False,
+    path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None, elsewhere: bool = False
 ) -> Findings:
     """Check all that can be known of a recipe without a GPU and without loading a model.
 

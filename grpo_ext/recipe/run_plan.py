@@ -7,8 +7,7 @@ The arithmetic is that of TRL's sampler (`RepeatSampler`), transformers' loop (`
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.rules import Values
@@ -133,11 +132,3 @@ def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | N
     if v["eval_temperature"] is not None:
         return eval_rows * (v["eval_num_samples"] or 1)
     return eval_rows * (v["num_generations_eval"] or batch.num_generations)
-
-
-def as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data, for JSON: its fields, those and the sizes of its batch, and its sums."""
-    sizes = ("prompts", "completions", "slices", "passes", "completions_per_step")
-    batch = {**asdict(plan.batch), **{name: getattr(plan.batch, name) for name in sizes}}
-    sums = {name: getattr(plan, name) for name in ("prompts", "completions", "token_budget")}
-    return {**asdict(plan), "batch": batch, **sums}
