@@ -53,8 +53,7 @@ GRPO: tuple[Contradiction, ...] = (
      "micro_batch."),
     ("max_tokens_per_micro_batch",
      lambda v: v["max_tokens_per_micro_batch"] and (v["top_entropy_quantile"] or 1.0) < 1.0,
-     "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one of the "
-     "two out."),
+     "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one out."),
     ("max_steps", lambda v: v["max_steps"] == 0,
      "max_steps: 0 trains nothing: write a number above 0, or -1 for num_train_epochs."),
     ("dataset_streaming", lambda v: v["dataset_streaming"] and v["max_steps"] < 0,
@@ -100,8 +99,7 @@ GRPO: tuple[Contradiction, ...] = (
     ("sync_ref_model", lambda v: v["sync_ref_model"] and not v["beta"],
      "sync_ref_model has no reference to sync: set beta above 0."),
     ("sync_ref_model", lambda v: v["sync_ref_model"] and v["use_peft"],
-     "sync_ref_model needs a reference model, and with use_peft the reference is the model without its adapter: take one of "
-     "the two out."),
+     "sync_ref_model needs a reference model, and with use_peft that is the model without its adapter: take one out."),
     ("entropy_coef_min", lambda v: v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"],
      "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}: swap them."),
     # groups and prompts

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from grpo_ext.recipe import contradictions, losses, safety_options
@@ -49,11 +50,11 @@ def check_values(
 ) -> list[Problem]:
     """All problems between the values of a recipe; without `num_processes`, of as many as the launcher started."""
     problems: list[Problem] = []
-    for rule in rules:
-        try:
-            problems += rule(values, num_processes or processes(values))
-        except Unsound:
-            continue
+    with suppress(Unsound):
+        count = num_processes or processes(values)  # once: it reads the accelerate config
+        for rule in rules:
+            with suppress(Unsound):
+                problems += rule(values, count)
     return [problem.placed(places) for problem in problems]
 
 
