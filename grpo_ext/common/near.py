@@ -6,22 +6,15 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known word most like `word`, or `None` if none is like it by `cutoff`, 0 to 1.
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """` Did you mean 'x'?` for the known word most like `word`, or nothing where none is like it by `cutoff`, 0 to 1.
 
     A word that says more or less than a known one (`generations` for `num_generations`) counts as like it, too.
     """
     known = list(known)
-    if close := difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
-        return close[0]
-    containing = [k for k in known if len(word) > 3 and word in k]
-    return min(containing, key=len, default=None)
-
-
-def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """` Did you mean 'x'?` for the nearest of `known`, or nothing where none is near."""
-    guess = nearest(word, known, cutoff)
-    return f" Did you mean {guess!r}?" if guess else ""
+    containing = sorted((k for k in known if len(word) > 3 and word in k), key=len)
+    guesses = difflib.get_close_matches(word, known, n=1, cutoff=cutoff) or containing
+    return f" Did you mean {guesses[0]!r}?" if guesses else ""
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:

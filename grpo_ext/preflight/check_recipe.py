@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
+from torch.optim import SGD
+from transformers import get_scheduler
 
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
-from grpo_ext.preflight.schedule import check_schedule
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.recipe.rules import processes
+from grpo_ext.recipe.read import Overrides
+from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import too_few_rows
 from grpo_ext.rewards.sources import check_columns
 from grpo_ext.run.parts import named_rewards_and_weights
@@ -28,10 +32,7 @@ MOST_ROWS = 4096  # how many are read to see whether there are enough for a gene
 
 
 def check_recipe(
-    path: str | Path | None,
-    overrides: dict[str, Any] | list[str] | None = None,
-    num_processes: int | None = None,
-    elsewhere: bool = False,
+    path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None, elsewhere: bool = False
 ) -> Findings:
     """Check all that can be known of a recipe without a GPU and without loading a model.
 
@@ -115,6 +116,17 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
             findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings)
     except ValueError as error:
         findings.problem(error, "reward_funcs")
+
+
+def check_schedule(v: Values, findings: Findings) -> None:
+    """Whether `lr_scheduler_type` takes `lr_scheduler_kwargs`; transformers asks only when the run begins."""
+    given = v["lr_scheduler_kwargs"]
+    try:
+        arguments = json.loads(given) if isinstance(given, str) else given
+        get_scheduler(v["lr_scheduler_type"], SGD([torch.zeros(1)], lr=1.0), 1, 2, scheduler_specific_kwargs=arguments)
+    except (ValueError, TypeError) as error:
+        words = f"lr_scheduler_kwargs has to be a mapping of what lr_scheduler_type takes ({error})."
+        findings.problem(words, "lr_scheduler_kwargs" if given else "lr_scheduler_type")
 
 
 def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:

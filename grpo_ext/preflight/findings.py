@@ -17,9 +17,7 @@ class Findings:
 
     problems: list[Problem] = field(default_factory=list)  # what would break the run or spoil its signal
     notes: list[Problem] = field(default_factory=list)  # worth knowing, or what could not be looked at from here
-    figures: dict[str, Any] = field(
-        default_factory=dict
-    )  # by part ("plan", "prompts", "rewards", "disk"): what was seen
+    figures: dict[str, Any] = field(default_factory=dict)  # what was seen, by part ("batch", "prompts", "disk")
     places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where each key of the recipe was set
     elsewhere: bool = False  # the run will be on another machine
 

@@ -46,7 +46,9 @@ def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Find
     except OSError as error:  # ConnectionError, a tokenizer that is not here
         findings.absent(f"the rows cannot be read here: {error}", key)
     except Exception as error:  # a task's own method, or a row that is not what the task expects
-        findings.problem(f"the rows cannot be used: {told(error)}", key)
+        # the words of a KeyError alone, such as 'nums', would say little
+        words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        findings.problem(f"the rows cannot be used: {words}", key)
     else:
         if not rows:
             findings.problem(NO_ROW, key)
@@ -60,11 +62,6 @@ def take(dataset: Any, count: int) -> list[dict[str, Any]]:
         return list(islice(dataset, count))
     except StopIteration:
         return []
-
-
-def told(error: BaseException) -> str:
-    """An error in a sentence; the type's name where its words alone would say little, as `'nums'` for a KeyError."""
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from grpo_ext.objective.presets import PRESETS
@@ -14,7 +14,7 @@ from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
 from grpo_ext.recipe.rules import processes
-from grpo_ext.recipe.run_plan import Plan, as_dict, make_plan
+from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.parts import is_one_split
 
@@ -34,11 +34,15 @@ class Forecast:
     prompt_tokens: float | None  # mean of the first prompts
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Plain data for JSON: the plan's fields, sums and batch, and the rest."""
+        batch, plan = self.plan.batch, asdict(self.plan)
+        for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
+            plan["batch"][name] = getattr(batch, name)
+        plan |= {name: getattr(self.plan, name) for name in ("prompts", "completions", "token_budget")}
         preset = [dict(zip(("key", "value", "source", "replaced"), line, strict=True)) for line in self.preset]
         model = None if self.size is None else {"parameters": self.size.parameters, "trainable": self.size.trainable}
         figures = {"prompt_tokens": self.prompt_tokens, "checkpoint_bytes": self.checkpoint}
-        return {**as_dict(self.plan), **figures, "memory_bytes": self.memory, "model": model, "preset": preset}
+        return {**plan, **figures, "memory_bytes": self.memory, "model": model, "preset": preset}
 
 
 def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | None = None) -> Forecast:

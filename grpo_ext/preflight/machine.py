@@ -155,9 +155,8 @@ def check_disk(v: Values, findings: Findings) -> None:
     path = Path(folder).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        findings.problem(
-            f"output_dir {folder} cannot be written: {there} is no folder that you may write to.", "output_dir"
-        )
+        words = f"cannot be written: {there} is no folder that you may write to."
+        findings.problem(f"output_dir {folder} {words}", "output_dir")
         return
     free = shutil.disk_usage(there).free
     findings.figures["disk"] = {"free": free, "needed": needed}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig, get_peft_config
@@ -23,18 +21,13 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
         made.tie_weights()
     except Exception:  # offline, no such model, not a language model: the figures are left out
         return None
-    parameters = count(made.parameters())
+    parameters = made.num_parameters()
     if (adapter := get_peft_config(model)) is not None:
         from peft import get_peft_model
 
         with torch.device("meta"):
             made = get_peft_model(made, adapter)
-    trainable = count(p for p in made.parameters() if p.requires_grad)
+    trainable = sum(p.numel() for p in made.parameters() if p.requires_grad)
     text, hidden = TextModel.of(config), config.get_text_config().hidden_size
     width = text.kv_heads * text.head_size
     return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, width)
-
-
-def count(parameters: Any) -> int:
-    """Weights in all, shared ones once."""
-    return sum(p.numel() for p in {id(p): p for p in parameters}.values())

@@ -65,11 +65,13 @@ def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findin
 def ask(guard: Any, texts: list[str], row: dict[str, Any], until: float) -> list[float | None]:
     """The scores of the completions, one asked after the other, until the time is up."""
     found = []
+    # what the trainer passes to every reward besides columns
+    extras = {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}
     with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the findings
         for text in texts:
             if time.monotonic() > until:
                 break
-            [sample] = score_completions([row], [[Completion(text, [])]], {guard.__name__: guard}, _extras())
+            [sample] = score_completions([row], [[Completion(text, [])]], {guard.__name__: guard}, extras)
             found.append(sample.rewards[guard.__name__])
     return found
 
@@ -84,8 +86,3 @@ def tell_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> No
         findings.problem(f"reward {name!r} fails on every completion: {reason}", "reward_funcs")
     elif guard.failed:
         findings.note(f"reward {name!r} fails on some completions: {reason}", "reward_funcs")
-
-
-def _extras() -> dict[str, Any]:
-    """What the trainer passes to every reward besides columns."""
-    return {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}

@@ -13,6 +13,8 @@ from typing import Any
 
 from grpo_ext.recipe.problems import Problem
 
+REACH = 1000  # how far from a size its neighbours are tried
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -73,7 +75,8 @@ def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
 def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
     """The settings nearest to `batch` that fit, each changing a single key: `[{"num_generations": 6}, ...]`.
 
-    Near is measured by the ratio of new and old value. Where one key does not suffice, the list is shorter than `count`.
+    Near is measured by the ratio of new and old value, of those within `REACH`. Where one key does not suffice, the list is
+    shorter than `count`.
     """
     slices = "gradient_accumulation_steps"
     if batch.generation_batch_size is not None:
@@ -83,28 +86,12 @@ def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
     found = []
     for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
         old = getattr(batch, key)
-        for new in _candidates(batch, key, count):
-            if new != old and new >= least and _with(batch, key, new).fits:
+        unit = math.lcm(batch.micro_batch, batch.num_generations) if key == "generation_batch_size" else 1
+        middle = min(old, batch.completions) // unit
+        for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
+            if new != old and dataclasses.replace(batch, **{key: new}).fits:
                 found.append((abs(math.log(new / old)), {key: new}))
     return [change for _, change in sorted(found, key=lambda pair: pair[0])[:count]]
-
-
-def _with(batch: Batch, key: str, value: int) -> Batch:
-    return dataclasses.replace(batch, **{key: value})
-
-
-def _candidates(batch: Batch, key: str, count: int) -> set[int]:
-    """Values of `key` among which the `count` nearest that fit are: divisors of what it divides, multiples where it grows."""
-    if key == "num_generations" or (key == "per_device_train_batch_size" and batch.generation_batch_size):
-        whole = batch.completions
-        small = [n for n in range(1, math.isqrt(whole) + 1) if whole % n == 0]
-        return {*small, *(whole // n for n in small)}
-    one = _with(batch, key, 1)
-    step = batch.num_generations // math.gcd(one.completions, batch.num_generations)
-    if key == "generation_batch_size":
-        step = math.lcm(batch.micro_batch, batch.num_generations)
-    near = getattr(batch, key) // step
-    return {n * step for n in range(max(1, near - count), near + count + 2)}
 
 
 def in_words(changes: list[dict[str, int]]) -> str:

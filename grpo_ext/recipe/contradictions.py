@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from grpo_ext.objective.policy import ratios_move
@@ -12,6 +13,144 @@ from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
 
 Values = Mapping[str, Any]
+# The key that a contradiction is told of, when there is one, and the words; what is in braces is a value of the recipe.
+Contradiction = tuple[str, Callable[[Values], Any], str]
+
+ALWAYS: tuple[Contradiction, ...] = (
+    ("model_name_or_path", lambda v: not v["model_name_or_path"],
+     "model_name_or_path is missing: name a model folder or a hub id."),
+    ("save_merged", lambda v: v["save_merged"] and not v["use_peft"],
+     "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true."),
+    ("save_merged", lambda v: v["save_merged"] and v["use_peft"] and (v["load_in_4bit"] or v["load_in_8bit"]),
+     "save_merged would add the adapter to other weights than the rounded ones that load_in_4bit or load_in_8bit trains "
+     "it beside: take one of the two out. (`grpo-ext merge` does so where that is wanted.)"),
+)  # fmt: skip
+
+SUPERVISED: tuple[Contradiction, ...] = (
+    ("dataset_name", lambda v: not v["dataset_name"],
+     "dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id."),
+    ("dataset_test_split", lambda v: "dataset_test_split" in v,
+     "dataset_test_split does nothing here: supervised training reads dataset_train_split alone. Take it out."),
+    ("eval_strategy", lambda v: v["eval_strategy"] != "no",
+     "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models."),
+)  # fmt: skip
+
+GRPO: tuple[Contradiction, ...] = (
+    # the model
+    ("lora_target_modules",
+     lambda v: v["use_peft"] and len(names := v["lora_target_modules"] or []) == 1 and names[0].isidentifier(),
+     "a single entry of lora_target_modules is a pattern of the whole name, and no layer is called just "
+     "{lora_target_modules[0]!r}: write '.*{lora_target_modules[0]}', or all-linear, or several names."),
+    ("fp16", lambda v: v["fp16"] and v["bf16"], "fp16 and bf16 are both true: keep one, or write `bf16: false`."),
+    ("load_in_8bit", lambda v: v["load_in_4bit"] and v["load_in_8bit"],
+     "load_in_4bit and load_in_8bit are both true: keep one."),
+    # the batch, and how long the run is
+    ("auto_find_batch_size", lambda v: v["auto_find_batch_size"],
+     "auto_find_batch_size would break groups when it halves the batch: take it out and lower per_device_train_batch_size."),
+    ("pad_to_multiple_of",
+     lambda v: v["pad_to_multiple_of"] not in (None, "auto") and v["loss_normalization"] == "step",
+     "pad_to_multiple_of pads nothing, since rows are cut to their longest: take it out, or write loss_normalization: "
+     "micro_batch."),
+    ("max_tokens_per_micro_batch",
+     lambda v: v["max_tokens_per_micro_batch"] and (v["top_entropy_quantile"] or 1.0) < 1.0,
+     "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one out."),
+    ("max_steps", lambda v: v["max_steps"] == 0,
+     "max_steps: 0 trains nothing: write a number above 0, or -1 for num_train_epochs."),
+    ("dataset_streaming", lambda v: v["dataset_streaming"] and v["max_steps"] < 0,
+     "a streamed data set has no length: set max_steps."),
+    ("curriculum", lambda v: v["curriculum"] != "none" and v["dataset_streaming"],
+     "curriculum: {curriculum} chooses among all rows: take dataset_streaming out."),
+    ("resume", lambda v: v["resume_from_checkpoint"] and v["resume"] != "auto",
+     "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin. Take the second out."),
+    ("resume",
+     lambda v: not v["resume_from_checkpoint"] and v["resume"] not in ("auto", "never") and not _folder(v["resume"]),
+     "resume is auto, never, or the folder of a checkpoint; there is no folder {resume!r}."),
+    # the sampler
+    ("use_transformers_continuous_batching", lambda v: v["use_transformers_continuous_batching"] and v["use_vllm"],
+     "use_vllm and use_transformers_continuous_batching are both true, and only one can sample: keep use_vllm."),
+    ("use_transformers_continuous_batching",
+     lambda v: v["use_transformers_continuous_batching"] and not (v["use_vllm"] or v["bf16"] is False or v["fp16"]),
+     "use_transformers_continuous_batching with bf16 turns the trained weights into bfloat16 for good, where small steps "
+     "round to nothing: write `bf16: false`, or use_vllm instead."),
+    ("max_completion_length", lambda v: v["max_completion_length"] is None and not v["use_vllm"],
+     "max_completion_length: null ends completions after 20 tokens where transformers samples: write a number."),
+    ("vllm_max_model_length",
+     lambda v: v["use_vllm"] and _reaches(v["max_completion_length"], v["vllm_max_model_length"]),
+     "vllm_max_model_length {vllm_max_model_length} is prompt and completion together and leaves no prompt beside "
+     "max_completion_length {max_completion_length}: raise it, or lower max_completion_length."),
+    ("vllm_importance_sampling_clip_min",
+     lambda v: _reaches(v["vllm_importance_sampling_clip_min"], v["vllm_importance_sampling_clip_max"]),
+     "vllm_importance_sampling_clip_min {vllm_importance_sampling_clip_min:g} must be below "
+     "vllm_importance_sampling_clip_max {vllm_importance_sampling_clip_max:g}."),
+    ("log_completions_hub_repo", lambda v: v["log_completions_hub_repo"] and not v["log_completions"],
+     "log_completions_hub_repo uploads nothing without log_completions: true."),
+    # the loss
+    ("loss_type", lambda v: v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1,
+     "loss_type cispo caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0 "
+     "(ScaleRL, arXiv 2510.13786)."),
+    ("vllm_importance_sampling_mode",
+     lambda v: v["loss_type"] == "vespo" and corrected(v) and v["vllm_importance_sampling_mode"].startswith("sequence"),
+     "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask."),
+    ("loss_normalization",
+     lambda v: v["loss_normalization"] != "step" and v["logprob_policy"] != "trl"
+     and (v["top_k"] or v["top_p"] < 1 or v["min_p"]),
+     "loss_normalization: micro_batch is TRL's own loss, which scores completions with the temperature alone: set "
+     "top_k: 0, top_p: 1.0 and min_p: null, or write logprob_policy: trl."),
+    ("sync_ref_model", lambda v: v["sync_ref_model"] and not v["beta"],
+     "sync_ref_model has no reference to sync: set beta above 0."),
+    ("sync_ref_model", lambda v: v["sync_ref_model"] and v["use_peft"],
+     "sync_ref_model needs a reference model, and with use_peft that is the model without its adapter: take one out."),
+    ("entropy_coef_min", lambda v: v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"],
+     "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}: swap them."),
+    # groups and prompts
+    ("group_filter", lambda v: v["group_filter"] != "off" and v["loss_normalization"] != "step",
+     "group_filter: {group_filter} needs loss_normalization: step, which counts what is left of a step."),
+    ("group_filter",
+     lambda v: v["group_filter"] != "off" and v["multi_objective_aggregation"] != "sum_then_normalize",
+     "group_filter: {group_filter} needs multi_objective_aggregation: sum_then_normalize; the other divides by a standard "
+     "deviation over all groups, those left out, too."),
+    ("group_filter_pass_rates",
+     lambda v: (p := v["group_filter_pass_rates"]) is not None and not (len(p) == 2 and 0 <= p[0] <= p[1] <= 1),
+     "group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {group_filter_pass_rates}."),
+    ("curriculum",
+     lambda v: v["curriculum"] == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]),
+     "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`."),
+    ("pass_rates_file", lambda v: v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file(),
+     "pass_rates_file: no file at {pass_rates_file}."),
+    # evaluation
+    ("load_best_model_at_end", lambda v: v["load_best_model_at_end"] and v["eval_strategy"] == "no",
+     "load_best_model_at_end needs eval_strategy: steps or epoch."),
+    ("save_strategy",
+     lambda v: v["load_best_model_at_end"] and v["eval_strategy"] != "no"
+     and v["save_strategy"] not in (v["eval_strategy"], "best"),
+     "load_best_model_at_end needs a checkpoint at each evaluation: write save_strategy: {eval_strategy}, or best."),
+    ("load_best_model_at_end",
+     lambda v: v["load_best_model_at_end"] and v["eval_temperature"] is not None
+     and v["metric_for_best_model"] in (None, "loss", "eval_loss"),
+     "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
+     "reward) and greater_is_better: true."),
+    ("eval_num_samples", lambda v: v["eval_temperature"] == 0 and v["eval_num_samples"] > 1,
+     "eval_num_samples {eval_num_samples} at eval_temperature 0 is the same completion {eval_num_samples} times: write "
+     "eval_temperature: 0.6, say, or eval_num_samples: 1."),
+    ("num_generations_eval", lambda v: v["eval_temperature"] is None and v["num_generations_eval"] == 1,
+     "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead."),
+    ("lr_scheduler_type",
+     lambda v: v["lr_scheduler_type"] in ("reduce_lr_on_plateau", "greedy") and v["eval_strategy"] == "no",
+     "lr_scheduler_type {lr_scheduler_type} follows the evaluations: set eval_strategy."),
+)  # fmt: skip
+
+
+def _folder(name: str) -> bool:
+    return Path(name).expanduser().is_dir()
+
+
+def _reaches(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value >= limit
+
+
+def corrected(v: Values) -> bool:
+    """Whether the log-probs of a separate sampler correct the gradient."""
+    return bool(v["use_vllm"] and v["vllm_importance_sampling_correction"])
 
 
 def weights_match(v: Values, _: int) -> Iterator[Problem]:
@@ -22,66 +161,6 @@ def weights_match(v: Values, _: int) -> Iterator[Problem]:
         yield Problem("reward_weights needs reward_funcs: say which reward each weight is for.", "reward_weights")
     elif len(rewards) != len(weights):
         yield Problem(f"{len(weights)} reward_weights for {len(rewards)} reward_funcs.", "reward_weights")
-
-
-def adapters(v: Values, _: int) -> Iterator[Problem]:
-    names = v["lora_target_modules"]
-    if v["use_peft"] and names and len(names) == 1 and names[0].isidentifier():
-        yield Problem(
-            f"a single entry of lora_target_modules is a pattern of the whole name, and no layer is called just {names[0]!r}: "
-            f"write '.*{names[0]}', or all-linear, or several names.",
-            "lora_target_modules",
-        )
-
-
-def merging(v: Values, _: int) -> Iterator[Problem]:
-    if v["save_merged"] and not v["use_peft"]:
-        yield Problem(
-            "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true.",
-            "save_merged",
-        )
-    elif v["save_merged"] and (v["load_in_4bit"] or v["load_in_8bit"]):
-        yield Problem(
-            "save_merged would add the adapter to other weights than the rounded ones that load_in_4bit or load_in_8bit trains "
-            "it beside: take one of the two out. (`grpo-ext merge` does so where that is wanted.)",
-            "save_merged",
-        )
-
-
-def precision(v: Values, _: int) -> Iterator[Problem]:
-    if v["fp16"] and v["bf16"]:
-        yield Problem("fp16 and bf16 are both true: keep one, or write `bf16: false`.", "fp16")
-    if v["auto_find_batch_size"]:
-        words = "would break groups when it halves the batch: take it out and lower per_device_train_batch_size."
-        yield Problem(f"auto_find_batch_size {words}", "auto_find_batch_size")
-    if v["load_in_4bit"] and v["load_in_8bit"]:
-        yield Problem("load_in_4bit and load_in_8bit are both true: keep one.", "load_in_8bit")
-
-
-def sampler(v: Values, _: int) -> Iterator[Problem]:
-    batching = "use_transformers_continuous_batching"
-    if v[batching] and v["use_vllm"]:
-        yield Problem(f"use_vllm and {batching} are both true, and only one can sample: keep use_vllm.", batching)
-    elif v[batching] and v["bf16"] is not False and not v["fp16"]:
-        yield Problem(
-            f"{batching} with bf16 turns the trained weights into bfloat16 for good, where small steps round to nothing: write "
-            "`bf16: false`, or use_vllm instead.",
-            batching,
-        )
-    room, longest = v["vllm_max_model_length"], v["max_completion_length"]
-    if longest is None and not v["use_vllm"]:
-        words = "null ends completions after 20 tokens where transformers samples: write a number."
-        yield Problem(f"max_completion_length: {words}", "max_completion_length")
-    if v["use_vllm"] and room is not None and longest is not None and room <= longest:
-        yield Problem(
-            f"vllm_max_model_length {room} is prompt and completion together and leaves no prompt beside "
-            f"max_completion_length {longest}: raise it, or lower max_completion_length.",
-            "vllm_max_model_length",
-        )
-    low, high = v["vllm_importance_sampling_clip_min"], v["vllm_importance_sampling_clip_max"]
-    if low is not None and high is not None and low >= high:
-        key = "vllm_importance_sampling_clip_min"
-        yield Problem(f"{key} {low:g} must be below vllm_importance_sampling_clip_max {high:g}.", key)
 
 
 def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
@@ -98,9 +177,9 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
         in_kwargs = bool(given) and any(key in given for key in named)
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
         return
-    corrected, batch = v["use_vllm"] and v["vllm_importance_sampling_correction"], batch_of(v, num_processes)
+    batch = batch_of(v, num_processes)
     with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # which notes what was kept
-    if params.truncated and not watched and v["beta"] and not (corrected or with_old_pass):
+    if params.truncated and not watched and v["beta"] and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")
 
 
@@ -117,50 +196,14 @@ def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
         yield Problem(str(error), named if "drop it from" not in str(error) else "generation_kwargs")
 
 
-def evaluation(v: Values, _: int) -> Iterator[Problem]:
-    temperature, best = v["eval_temperature"], "load_best_model_at_end"
-    strategy, saving = str(v["eval_strategy"]), str(v["save_strategy"])
-    if v[best] and strategy == "no":
-        yield Problem(f"{best} needs eval_strategy: steps or epoch.", best)
-    elif v[best] and saving not in (strategy, "best"):
-        words = f"needs a checkpoint at each evaluation: write save_strategy: {strategy}, or best."
-        yield Problem(f"{best} {words}", "save_strategy")
-    elif v[best] and strategy == saving == "steps":
-        every = v["eval_steps"] or v["logging_steps"]
-        if (every < 1) != (v["save_steps"] < 1) or round(v["save_steps"] * 1e6) % round(every * 1e6):
-            words = f"needs save_steps {v['save_steps']:g} to be a multiple of eval_steps {every:g}."
-            yield Problem(f"{best} {words}", "save_steps")
-    if v[best] and temperature is not None and v["metric_for_best_model"] in (None, "loss", "eval_loss"):
-        yield Problem(
-            "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
-            "reward) and greater_is_better: true.",
-            best,
-        )
-    if temperature == 0 and (samples := v["eval_num_samples"]) > 1:
-        yield Problem(
-            f"eval_num_samples {samples} at eval_temperature 0 is the same completion {samples} times: write "
-            "eval_temperature: 0.6, say, or eval_num_samples: 1.",
-            "eval_num_samples",
-        )
-    if temperature is None and v["num_generations_eval"] == 1:
-        words = "1 leaves no group; write eval_temperature: 0 instead."
-        yield Problem(f"num_generations_eval: {words}", "num_generations_eval")
-    if (scheduler := str(v["lr_scheduler_type"])) in ("reduce_lr_on_plateau", "greedy") and strategy == "no":
-        words = f"lr_scheduler_type {scheduler} follows the evaluations: set eval_strategy."
-        yield Problem(words, "lr_scheduler_type")
-
-
-def length_of_the_run(v: Values, _: int) -> Iterator[Problem]:
-    if v["max_steps"] == 0:
-        yield Problem("max_steps: 0 trains nothing: write a number above 0, or -1 for num_train_epochs.", "max_steps")
-    if v["dataset_streaming"] and v["max_steps"] < 0:
-        yield Problem("a streamed data set has no length: set max_steps.", "dataset_streaming")
-
-
-def completions_hub(v: Values, _: int) -> Iterator[Problem]:
-    key = "log_completions_hub_repo"
-    if v[key] and not v["log_completions"]:
-        yield Problem(f"{key} uploads nothing without log_completions: true.", key)
+def best_model(v: Values, _: int) -> Iterator[Problem]:
+    """Each checkpoint is of an evaluated step."""
+    if not v["load_best_model_at_end"] or {v["eval_strategy"], v["save_strategy"]} != {"steps"}:
+        return
+    every, saved = v["eval_steps"] or v["logging_steps"], v["save_steps"]
+    if (every < 1) != (saved < 1) or round(saved * 1e6) % round(every * 1e6):
+        words = f"needs save_steps {saved:g} to be a multiple of eval_steps {every:g}."
+        yield Problem(f"load_best_model_at_end {words}", "save_steps")
 
 
 # Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.
@@ -173,11 +216,11 @@ IDLE: tuple[tuple[str, Callable[[Values], Any], str], ...] = (
     ("ref_model_", lambda v: v["sync_ref_model"], "sync_ref_model: true"),
     ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
     ("kl_estimator", lambda v: v["beta"], "beta above 0"),
-    ("eval_", lambda v: str(v["eval_strategy"]) != "no", "eval_strategy: steps"),
+    ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
     ("eval_top_", lambda v: v["eval_temperature"], "eval_temperature above 0"),
     ("eval_min_p", lambda v: v["eval_temperature"], "eval_temperature above 0"),
     ("eval_num_samples", lambda v: v["eval_temperature"], "eval_temperature above 0"),
-    ("save_steps", lambda v: str(v["save_strategy"]) == "steps", "save_strategy: steps"),
+    ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
     ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
 )
 # Keys of those beginnings that are themselves what is asked for, or serve `grpo-ext eval`, too.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from grpo_ext.common.near import did_you_mean
@@ -58,54 +57,35 @@ class GroupOptions:
     harvest: dict[str, Any] | None = None
 
 
-def group_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """What must hold between these options and others."""
-    bounds, key = v["group_filter_pass_rates"], "group_filter_pass_rates"
-    if bounds is not None and not (len(bounds) == 2 and 0 <= bounds[0] <= bounds[1] <= 1):
-        yield Problem(f"{key} is the lowest and the highest share, such as [0.1, 0.9]; got {bounds}.", key)
-    if v["group_filter"] == "off":
-        keys = ("group_filter_pass_rates", "group_filter_max_rounds", "max_staleness")
-        yield from (Problem(f"{key} does nothing with group_filter: off.", key, idle=True) for key in keys if key in v)
-        return
-    needs = f"group_filter: {v['group_filter']} needs"
-    if v["loss_normalization"] != "step":
-        yield Problem(f"{needs} loss_normalization: step, which counts what is left of a step.", "group_filter")
-    if v["multi_objective_aggregation"] != "sum_then_normalize":
-        other = "the other divides by a standard deviation over all groups, those left out, too."
-        yield Problem(f"{needs} multi_objective_aggregation: sum_then_normalize; {other}", "group_filter")
+# Keys that only some values of an option read.
+READERS = {
+    "group_filter_pass_rates": ("group_filter", "drop", "refill"),
+    "group_filter_max_rounds": ("group_filter", "drop", "refill"),
+    "max_staleness": ("group_filter", "drop", "refill"),
+    "pass_rates_file": ("curriculum", "easy_to_hard", "adaptive", "easy_pool"),
+    "difficulty_column": ("curriculum", "easy_to_hard"),
+    "pass_rate_decay": ("curriculum", "adaptive", "easy_pool"),
+    "curriculum_floor": ("curriculum", "adaptive"),
+    "easy_pool_share": ("curriculum", "easy_pool"),
+}
+
+
+def unread(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """What is set and not read."""
+    for key, (option, *kinds) in READERS.items():
+        if key in v and v[option] not in kinds:
+            yield Problem(f"{key} does nothing with {option}: {v[option]}.", key, idle=True)
 
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The reward that groups are judged by is one of the recipe's."""
-    metric = v["group_filter_metric"]
-    names = _reward_names(v) if metric is not None else []
-    if names and metric not in names:
-        words = (
-            f"no reward {metric!r} in this recipe, whose rewards are {', '.join(names)}.{did_you_mean(metric, names)}"
-        )
+    metric, specs, task = v["group_filter_metric"], v["reward_funcs"], task_classes().get(v["task"])
+    names = list(task.default_rewards) if task else []
+    if specs is not None:
+        names = [spec if isinstance(spec, str) else str(spec.get("name")) for spec in specs]
+    if names and metric is not None and metric not in names:
+        words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
-
-
-def curriculum_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """What must hold between the options about the choice of prompts."""
-    kind = v["curriculum"]
-    if kind == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]):
-        words = "easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`."
-        yield Problem(f"curriculum: {words}", "curriculum")
-    if v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file():
-        yield Problem(f"pass_rates_file: no file at {v['pass_rates_file']}.", "pass_rates_file")
-    readers = {
-        "pass_rates_file": ("easy_to_hard", "adaptive", "easy_pool"),
-        "difficulty_column": ("easy_to_hard",),
-        "pass_rate_decay": ("adaptive", "easy_pool"),
-        "curriculum_floor": ("adaptive",),
-        "easy_pool_share": ("easy_pool",),
-    }
-    for key, kinds in readers.items():
-        if key in v and kind not in kinds:
-            yield Problem(f"{key} does nothing with curriculum: {kind}.", key, idle=True)
-    if kind != "none" and v["dataset_streaming"]:
-        yield Problem(f"curriculum: {kind} chooses among all rows: take dataset_streaming out.", "curriculum")
 
 
 def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
@@ -121,11 +101,3 @@ def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
             yield Problem(f"harvest: {key} is {'text' if key == 'path' else 'a number'}; got {value!r}.", "harvest")
         elif key == "max_per_prompt" and value < 1:
             yield Problem(f"harvest: max_per_prompt must be at least 1, got {value}.", "harvest")
-
-
-def _reward_names(v: Mapping[str, Any]) -> list[str]:
-    specs = v["reward_funcs"]
-    if specs is None:
-        task = task_classes().get(v["task"])
-        return list(task.default_rewards) if task else []
-    return [spec if isinstance(spec, str) else str(spec.get("name")) for spec in specs]

@@ -22,8 +22,8 @@ from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import UNUSED
 from grpo_ext.recipe.losses import TRL_LOSSES, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
-from grpo_ext.recipe.read import Settings, read_settings
-from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Rule, Values, check_values, flat_values, processes
+from grpo_ext.recipe.read import Overrides, Settings, read_settings
+from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Values, check_values, flat_values, processes
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
 from grpo_ext.tasks import Task, get_task_class
 
@@ -33,9 +33,7 @@ class Recipe:
     """A checked recipe: the values that were set, by dataclass, and the dataclasses built from them."""
 
     path: Path | None  # the YAML file, or `None` for a recipe of overrides alone
-    values: dict[
-        str, dict[str, Any]
-    ]  # what was set, of its type: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
+    values: dict[str, dict[str, Any]]  # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
     places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where a key was set, as `tiny.yaml:12`
 
@@ -96,9 +94,7 @@ class Recipe:
         return self.schema[part](**self.values[part])
 
 
-def load_recipe(
-    path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None, num_processes: int | None = None
-) -> Recipe:
+def load_recipe(path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None) -> Recipe:
     """Read and check a training recipe.
 
     Args:
@@ -113,29 +109,27 @@ def load_recipe(
         FileNotFoundError: if there is no such file.
     """
     settings = with_preset(read_settings(path, overrides))
-    task_class, problems = _task_class(*settings.get("task", (RunConfig.task, None)))
+    name, place = settings.get("task", (RunConfig.task, None))
+    task_class, problems = Task, []
+    try:
+        task_class = get_task_class(name)
+    except ValueError as error:
+        problems = [Problem(str(error), "task", place)]
     schema = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig, "task": task_class}
-    return _checked(path, settings, schema, GRPO_RULES, problems, num_processes)
+    return _checked(path, settings, schema, problems, num_processes)
 
 
-def load_sft_recipe(
-    path: str | Path | None, overrides: dict[str, Any] | list[str] | None = None, num_processes: int | None = None
-) -> Recipe:
+def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None) -> Recipe:
     """Read and check a recipe of supervised training.
 
     As `load_recipe`, with the fields of TRL's `SFTConfig`, `SFTRunConfig` and TRL's `ModelConfig`, and without a task.
     """
     schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
-    return _checked(path, read_settings(path, overrides), schema, SFT_RULES, [], num_processes)
+    return _checked(path, read_settings(path, overrides), schema, [], num_processes)
 
 
 def _checked(
-    path: str | Path | None,
-    settings: Settings,
-    schema: dict[str, type],
-    rules: tuple[Rule, ...],
-    problems: list[Problem],
-    num_processes: int | None,
+    path: str | Path | None, settings: Settings, schema: dict[str, type], problems: list[Problem], ranks: int | None
 ) -> Recipe:
     """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
     known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
@@ -148,17 +142,16 @@ def _checked(
     if path is not None:
         values["training"].setdefault("output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}")
     places = {key: place for key, (_, place) in settings.items()}
-    problems += check_values(flat_values(values, schema, unsound), rules, places, num_processes)
+    rules = GRPO_RULES if grpo else SFT_RULES
+    problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
     recipe = Recipe(Path(path) if path is not None else None, values, schema, places)
-    whole = not unsound
-    if whole and "task" in schema:
-        try:
-            _ = recipe.task
-        except ValueError as error:  # tasks check their own fields
-            problems.append(Problem(str(error), place=str(path) if path is not None else None))
-            whole = False
+    try:
+        _ = grpo and not unsound and recipe.task
+    except ValueError as error:  # tasks check their own fields
+        problems.append(Problem(str(error), place=None if path is None else str(path)))
+        unsound.add("task")
     if problems:
-        raise RecipeError(problems, recipe if whole else None)
+        raise RecipeError(problems, None if unsound else recipe)
     return recipe
 
 
@@ -178,10 +171,3 @@ def keep_keys() -> None:
     """Keep what `early_slips` reads."""
     grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
     remember(grpo, keys_of(SFTConfig, SFTRunConfig))
-
-
-def _task_class(name: Any, place: str | None) -> tuple[type[Task], list[Problem]]:
-    try:
-        return get_task_class(name), []
-    except ValueError as error:
-        return Task, [Problem(str(error), "task", place)]

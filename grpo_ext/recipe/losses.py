@@ -23,44 +23,32 @@ def loss_type(v: Values, _: int) -> Iterator[Problem]:
         for path in v["reward_plugins"] or ():
             with suppress(Exception):  # told where the rewards are built
                 load_file(path)
+    own = [name for name in loss_names() if name not in TRL_LOSSES]
     try:
-        convert("loss_type", v["loss_type"], Literal[loss_names()])
+        convert("loss_type", v["loss_type"], Literal[(*TRL_LOSSES, *own)])
     except ValueError as error:
         yield Problem(str(error), "loss_type")
-    if v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1:
-        words = "caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0"
-        yield Problem(f"loss_type cispo {words} (ScaleRL, arXiv 2510.13786).", "loss_type")
-    corrected = v["use_vllm"] and v["vllm_importance_sampling_correction"]
-    if v["loss_type"] == "vespo" and corrected and v["vllm_importance_sampling_mode"].startswith("sequence"):
-        key = "vllm_importance_sampling_mode"
-        yield Problem(f"loss_type vespo weights sequences itself: write {key}: token_truncate or token_mask.", key)
+
+
+# What TRL's own division, or its sum of several rewards, knows of these options.
+PLAIN = {
+    "advantage_normalizer": ("all",),
+    "kl_estimator": ("k3",),
+    "std_estimator": ("sample",),
+    "loss_type": TRL_LOSSES,
+    "temperature_schedule": ("constant",),
+}
 
 
 def normalization(v: Values, _: int) -> Iterator[Problem]:
     """What does not fit TRL's own division, or its sum of several rewards."""
-    own = {
-        "advantage_normalizer": v["advantage_normalizer"] != "all",
-        "kl_estimator": v["kl_estimator"] != "k3",
-        "std_estimator": v["std_estimator"] != "sample",
-        "loss_type": v["loss_type"] not in TRL_LOSSES,
-        "temperature_schedule": v["temperature_schedule"] != "constant",
-    }
-    if v["loss_normalization"] != "step":
-        for key in ("advantage_normalizer", "kl_estimator", "loss_type", "temperature_schedule"):
-            if own[key]:
-                yield Problem(f"{key}: {v[key]} needs loss_normalization: step.", key)
-        truncated = v["top_k"] or v["top_p"] < 1 or v["min_p"]
-        if truncated and v["logprob_policy"] != "trl":
-            yield Problem(
-                "loss_normalization: micro_batch is TRL's own loss, which scores completions with the temperature alone: set "
-                "top_k: 0, top_p: 1.0 and min_p: null, or write logprob_policy: trl.",
-                "loss_normalization",
-            )
-    if v["multi_objective_aggregation"] != "sum_then_normalize":
-        for key in ("advantage_normalizer", "std_estimator"):
-            if own[key]:
-                needed = "multi_objective_aggregation: sum_then_normalize, where a completion has one reward."
-                yield Problem(f"{key}: {v[key]} needs {needed}", key)
+    several = v["multi_objective_aggregation"] != "sum_then_normalize"
+    for key in (key for key, known in PLAIN.items() if v[key] not in known):
+        if v["loss_normalization"] != "step" and key != "std_estimator":
+            yield Problem(f"{key}: {v[key]} needs loss_normalization: step.", key)
+        if several and key in ("advantage_normalizer", "std_estimator"):
+            needed = "multi_objective_aggregation: sum_then_normalize, where a completion has one reward."
+            yield Problem(f"{key}: {v[key]} needs {needed}", key)
 
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
@@ -76,16 +64,6 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
 
 
 def reference(v: Values, _: int) -> Iterator[Problem]:
-    if v["sync_ref_model"] and not v["beta"]:
-        yield Problem("sync_ref_model has no reference to sync: set beta above 0.", "sync_ref_model")
-    if v["sync_ref_model"] and v["use_peft"]:
-        words = "and with use_peft the reference is the model without its adapter: take one of the two out."
-        yield Problem(f"sync_ref_model needs a reference model, {words}", "sync_ref_model")
+    """The estimator of the KL has the gradient that it should have."""
     if v["beta"] and (why := REFUSED.get((v["kl_estimator"], v["use_bias_correction_kl"]))):
         yield Problem(f"kl_estimator: {why}.", "kl_estimator")
-
-
-def entropy(v: Values, _: int) -> Iterator[Problem]:
-    if v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"]:
-        low, high = v["entropy_coef_min"], v["entropy_coef_max"]
-        yield Problem(f"entropy_coef_min {low:g} is above entropy_coef_max {high:g}: swap them.", "entropy_coef_min")

@@ -40,10 +40,15 @@ def weight_bytes(size: ModelSize, v: Values) -> int:
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
+def trained_bytes(size: ModelSize, v: Values) -> int:
+    """Bytes of one trained weight; peft keeps adapters in float32."""
+    return 4 if v["use_peft"] else weight_bytes(size, v)
+
+
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
     """Bytes of the optimizer's state for each trained weight."""
-    own = 4 if v["use_peft"] else weight_bytes(size, v)  # peft keeps adapters in float32
-    name = str(getattr(v["optim"], "value", v["optim"]))
+    own = trained_bytes(size, v)
+    name = v["optim"]
     if "8bit" in name:
         return 2
     if name.startswith("adamw"):
@@ -53,26 +58,22 @@ def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
 
 def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
     """Bytes of one checkpoint: the trained weights, and the optimizer's state unless `save_only_model` is set."""
-    own = 4 if v["use_peft"] else weight_bytes(size, v)
     states = 0 if v["save_only_model"] else optimizer_bytes(size, v, deepspeed)
-    return size.trainable * (own + states)
+    return size.trainable * (trained_bytes(size, v) + states)
 
 
-def memory_estimate(
-    size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt_tokens: int = 0
-) -> dict[str, int]:
-    """Bytes on each GPU by part, and their sum under `total`, by the formulas of this module and `sharding`'s numbers."""
+def memory_estimate(size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0) -> dict[str, int]:
+    """Bytes on each GPU by part, and their sum under `total`, by the formulas of this module and `sharding`'s numbers;
+    `prompt` is the tokens of a prompt."""
     share = batch.num_processes
-    own = weight_bytes(size, v)
-    trained = 4 if v["use_peft"] else own
-    sequences, length = batch.per_device_train_batch_size, prompt_tokens + (v["max_completion_length"] or 0)
+    sequences, length = batch.per_device_train_batch_size, prompt + (v["max_completion_length"] or 0)
     layer = 34 * sequences * length * size.hidden_size
     kept = 2 * sequences * length * size.hidden_size * size.num_hidden_layers
-    weights = size.parameters * own // (share if sharding >= 3 else 1)
+    weights = size.parameters * weight_bytes(size, v) // (share if sharding >= 3 else 1)
     sampled = batch.completions // share * length
     parts = {
         "weights": weights,
-        "gradients": size.trainable * trained // (share if sharding >= 2 else 1),
+        "gradients": size.trainable * trained_bytes(size, v) // (share if sharding >= 2 else 1),
         "optimizer": size.trainable * optimizer_bytes(size, v, 1 <= sharding <= 3) // (share if sharding else 1),
         "reference": weights if v["beta"] and not v["use_peft"] else 0,
         "activations": layer + kept if v["gradient_checkpointing"] else layer * size.num_hidden_layers,

@@ -16,20 +16,19 @@ from grpo_ext.recipe.folder import recipe_path
 from grpo_ext.recipe.problems import Problem, RecipeError
 
 Settings = dict[str, tuple[Any, str | None]]  # key -> (value, place)
+Overrides = dict[str, Any] | list[str] | None  # values by key, or words such as `--key value`
 COMMAND_LINE = "command line"
-OVERRIDES = "overrides"
 MOST_BYTES = 2**20  # of a recipe
 MOST_VALUES = 100_000  # of a recipe, those that aliases repeat counted each time
 
 
-def read_settings(path: str | Path | None, overrides: dict[str, Any] | list[str] | None) -> Settings:
+def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
     """Key to (value, place) of the file, replaced by the overrides."""
     settings: Settings = read_yaml(path) if path is not None else {}
-    if isinstance(overrides, dict):
-        settings.update({key: (value, OVERRIDES) for key, value in overrides.items()})
-    else:
-        settings.update({key: (value, COMMAND_LINE) for key, value in parse_words(overrides or []).items()})
-    return settings
+    given, place = (
+        (overrides, "overrides") if isinstance(overrides, dict) else (parse_words(overrides or []), COMMAND_LINE)
+    )
+    return {**settings, **{key: (value, place) for key, value in given.items()}}
 
 
 def read_yaml(path: str | Path) -> Settings:
@@ -47,7 +46,7 @@ def read_yaml(path: str | Path) -> Settings:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and _count(root, {}) > MOST_VALUES:
             raise ValueError(
-                f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what is meant."
+                f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what you mean."
             )
         values = yaml.safe_load(text)
     except IsADirectoryError:

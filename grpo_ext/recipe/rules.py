@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from grpo_ext.recipe import contradictions, losses, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.folder import settings_of
-from grpo_ext.recipe.group_options import curriculum_rules, group_rules, harvest_rules, metric_rules
+from grpo_ext.recipe.group_options import harvest_rules, metric_rules, unread
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.speed_options import speed_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
@@ -49,11 +50,11 @@ def check_values(
 ) -> list[Problem]:
     """All problems between the values of a recipe; without `num_processes`, of as many as the launcher started."""
     problems: list[Problem] = []
-    for rule in rules:
-        try:
-            problems += rule(values, num_processes or processes(values))
-        except Unsound:
-            continue
+    with suppress(Unsound):
+        count = num_processes or processes(values)  # once: it reads the accelerate config
+        for rule in rules:
+            with suppress(Unsound):
+                problems += rule(values, count)
     return [problem.placed(places) for problem in problems]
 
 
@@ -72,52 +73,33 @@ def processes(v: Values) -> int:
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
 
 
-def _model_is_named(v: Values, _: int) -> Iterator[Problem]:
-    if not v["model_name_or_path"]:
-        yield Problem("model_name_or_path is missing: name a model folder or a hub id.", "model_name_or_path")
+def rule_of(key: str, contradicted: Callable[[Values], Any], words: str) -> Rule:
+    """The rule that a row of `contradictions` states."""
+
+    def rule(v: Values, _: int) -> Iterator[Problem]:
+        if contradicted(v):
+            yield Problem(words.format_map(v), key)
+
+    return rule
 
 
-def _data_is_named(v: Values, _: int) -> Iterator[Problem]:
-    if not v["dataset_name"]:
-        yield Problem("dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id.", "dataset_name")
-
-
-def _supervised_only(v: Values, _: int) -> Iterator[Problem]:
-    if "dataset_test_split" in v:
-        words = "does nothing here: supervised training reads dataset_train_split alone. Take it out."
-        yield Problem(f"dataset_test_split {words}", "dataset_test_split")
-    if str(v["eval_strategy"]) != "no":
-        words = "supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models."
-        yield Problem(f"eval_strategy: {words}", "eval_strategy")
-
-
-SFT_RULES: tuple[Rule, ...] = (_model_is_named, _data_is_named, _supervised_only, contradictions.merging)
-
+SFT_RULES: tuple[Rule, ...] = tuple(rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.SUPERVISED))
 
 GRPO_RULES: tuple[Rule, ...] = (
-    _model_is_named,
+    *(rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.GRPO)),
     whole_groups,
     whole_eval_groups,
     contradictions.weights_match,
     losses.loss_type,
     losses.normalization,
     losses.reference,
-    losses.entropy,
-    contradictions.adapters,
-    contradictions.merging,
     adapter_rules,
-    contradictions.precision,
-    contradictions.sampler,
     contradictions.scorable,
     contradictions.temperature,
-    contradictions.evaluation,
-    contradictions.length_of_the_run,
-    contradictions.completions_hub,
-    group_rules,
+    contradictions.best_model,
     metric_rules,
-    curriculum_rules,
+    unread,
     safety_options.health,
-    safety_options.resume,
     harvest_rules,
     speed_rules,
 )

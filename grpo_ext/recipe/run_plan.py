@@ -7,8 +7,7 @@ The arithmetic is that of TRL's sampler (`RepeatSampler`), transformers' loop (`
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.rules import Values
@@ -34,9 +33,7 @@ class Plan:
     evaluations: int  # how often the held-out rows are evaluated
     eval_completions: int | None  # of one evaluation; `None` where it is not known
     max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
-    refill_rounds: int = (
-        0  # further generations that a step may take with `group_filter: refill`; not in other figures
-    )
+    refill_rounds: int = 0  # further generations that a step may take with `group_filter: refill`; not counted above
 
     @property
     def prompts(self) -> int:
@@ -74,6 +71,7 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         steps_per_epoch = math.ceil(micro / accumulation)
     steps = v["max_steps"] if v["max_steps"] > 0 else math.ceil(v["num_train_epochs"] * steps_per_epoch)
     whole, rest = divmod(steps, steps_per_epoch) if rows is not None else (0, steps)
+    saving = v["save_strategy"]
     last = rest * accumulation if rows is None else min(micro, rest * accumulation)
     return Plan(
         batch=batch,
@@ -86,8 +84,8 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         steps=steps,
         generations=whole * (per_epoch or 0) + math.ceil(last / batch.passes),
         published_steps=rows and v["num_train_epochs"] * rows * batch.num_generations / batch.completions_per_step,
-        warmup_steps=_warmup(v["warmup_steps"], steps),
-        checkpoints=_checkpoints(v, steps, steps_per_epoch),
+        warmup_steps=_every(v["warmup_steps"], steps),
+        checkpoints=None if saving == "best" else tuple(_moments(saving, v["save_steps"], steps, steps_per_epoch)),
         checkpoints_kept=v["save_total_limit"],
         evaluations=_evaluations(v, steps, steps_per_epoch, micro),
         eval_completions=_eval_completions(v, batch, eval_rows),
@@ -105,60 +103,32 @@ def too_few_rows(rows: int, batch: Batch) -> str:
     )
 
 
-def _warmup(warmup: float, steps: int) -> int:
-    """A share below 1 is of all steps (`TrainingArguments.get_warmup_steps`)."""
-    return int(warmup) if warmup >= 1 else math.ceil(steps * warmup)
-
-
 def _every(interval: float, steps: int) -> int:
-    """An interval below 1 is a share of all steps (`TrainerState.compute_steps`)."""
+    """A number below 1 is a share of all steps (`TrainerState.compute_steps`, `TrainingArguments.get_warmup_steps`)."""
     return math.ceil(steps * interval) if interval < 1 else int(interval)
 
 
-def _ends_of_epochs(steps: int, steps_per_epoch: int | None) -> list[int]:
-    """The step at which each epoch ends, the last one perhaps early; a stream counts as one epoch."""
-    length = steps_per_epoch or steps
-    return [min(steps, (i + 1) * length) for i in range(math.ceil(steps / length))]
-
-
-def _checkpoints(v: Values, steps: int, steps_per_epoch: int | None) -> tuple[int, ...] | None:
-    strategy = str(v["save_strategy"])
-    if strategy == "best":
-        return None
-    if strategy == "epoch":
-        return tuple(_ends_of_epochs(steps, steps_per_epoch))
-    if strategy != "steps":
-        return ()
-    return tuple(sorted({*range(every := _every(v["save_steps"], steps), steps + 1, every), steps}))
+def _moments(strategy: str, interval: float, steps: int, steps_per_epoch: int | None) -> list[int]:
+    """The steps after which a strategy acts, the last step among them; a stream counts as one epoch."""
+    if strategy not in ("steps", "epoch"):
+        return []
+    every = _every(interval, steps) if strategy == "steps" else steps_per_epoch or steps
+    return sorted({*range(every, steps + 1, every), steps})
 
 
 def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int | None) -> int:
-    strategy, delay = str(v["eval_strategy"]), v["eval_delay"]
-    if strategy == "no":
-        return 0
-    at_start = int(v["eval_on_start"] and not v["resume_from_checkpoint"])
-    if strategy == "epoch":
-        accumulation = v["gradient_accumulation_steps"]
-        reached = []
-        for i, end in enumerate(_ends_of_epochs(steps, steps_per_epoch)):
-            done = (end - i * (steps_per_epoch or steps)) * accumulation
-            reached.append(i + min(1.0, done / (micro or steps * accumulation)))
-        return at_start + sum(epoch >= delay for epoch in reached)
-    every = _every(v["eval_steps"] or v["logging_steps"], steps)
-    return at_start + sum(step >= delay for step in {*range(every, steps + 1, every), steps})
+    strategy, accumulation = v["eval_strategy"], v["gradient_accumulation_steps"]
+    at_start = strategy != "no" and v["eval_on_start"] and not v["resume_from_checkpoint"]
+    reached: list[float] = [*_moments(strategy, v["eval_steps"] or v["logging_steps"], steps, steps_per_epoch)]
+    if strategy == "epoch":  # `eval_delay` counts epochs, too
+        length, whole = steps_per_epoch or steps, micro or steps * accumulation
+        reached = [i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)]
+    return int(at_start) + sum(moment >= v["eval_delay"] for moment in reached)
 
 
 def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | None:
-    if eval_rows is None or str(v["eval_strategy"]) == "no":
+    if eval_rows is None or v["eval_strategy"] == "no":
         return None
     if v["eval_temperature"] is not None:
         return eval_rows * (v["eval_num_samples"] or 1)
     return eval_rows * (v["num_generations_eval"] or batch.num_generations)
-
-
-def as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data, for JSON: its fields, those and the sizes of its batch, and its sums."""
-    sizes = ("prompts", "completions", "slices", "passes", "completions_per_step")
-    batch = {**asdict(plan.batch), **{name: getattr(plan.batch, name) for name in sizes}}
-    sums = {name: getattr(plan, name) for name in ("prompts", "completions", "token_budget")}
-    return {**asdict(plan), "batch": batch, **sums}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_ext.observe.health_rules import WINDOW, Action, chosen_rules
@@ -68,13 +67,3 @@ def health(v: Values, _: int) -> Iterator[Problem]:
                 f"save_total_limit: {v['save_total_limit']} keeps none: write {least} or more, or a larger save_steps.",
                 "save_total_limit",
             )
-
-
-def resume(v: Values, _: int) -> Iterator[Problem]:
-    """Where the run begins is said once, and a checkpoint that is named is there."""
-    where, trl = v["resume"], v["resume_from_checkpoint"]
-    if trl and where != "auto":
-        words = f"{where} and resume_from_checkpoint: {trl} both say where to begin. Take the second out."
-        yield Problem(f"resume: {words}", "resume")
-    elif where not in ("auto", "never") and not Path(where).expanduser().is_dir():
-        yield Problem(f"resume is auto, never, or the folder of a checkpoint; there is no folder {where!r}.", "resume")

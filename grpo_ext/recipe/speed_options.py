@@ -44,17 +44,9 @@ class SpeedOptions:
 
 
 def speed_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """What `packing` and `max_tokens_per_micro_batch` need, and what goes without padding."""
+    """What `packing` and `max_tokens_per_micro_batch` need."""
     cut = "max_tokens_per_micro_batch"
     for key, what, asked in (("packing", "packing: packed", v["packing"] == "packed"), (cut, cut, v[cut])):
         for needed, value in (("loss_normalization", "step"), ("length_batching", True)):
             if asked and v[needed] != value:
                 yield Problem(f"{what} needs {needed}: {str(value).lower()}.", key)
-    if v["pad_to_multiple_of"] not in (None, "auto") and v["loss_normalization"] == "step":
-        words = (
-            "pads nothing, since rows are cut to their longest: take it out, or write loss_normalization: micro_batch."
-        )
-        yield Problem(f"pad_to_multiple_of {words}", "pad_to_multiple_of")
-    if v[cut] and (v["top_entropy_quantile"] or 1.0) < 1.0:
-        words = f"is taken over a micro-batch, which {cut} would cut: take one of the two out."
-        yield Problem(f"top_entropy_quantile below 1 {words}", cut)

@@ -55,7 +55,8 @@ def convert(key: str, value: Any, hint: Any) -> Any:
     try:
         return _adapter(hint).validate_python(value)
     except ValidationError as error:
-        if _takes_a_list(hint) and isinstance(value, str | int | float | dict):
+        lists = any(typing.get_origin(kind) is list for kind in (hint, *typing.get_args(hint)))
+        if lists and isinstance(value, str | int | float | dict):
             with suppress(ValueError):
                 return convert(key, [value], hint)  # one item needs no brackets
         if {part["type"] for part in error.errors()} <= BOUND_ERRORS:
@@ -94,10 +95,6 @@ def bounds_in_words(hint: Any) -> str:
     bounds = [bound for kind in kinds for info in getattr(kind, "__metadata__", ()) for bound in info.metadata]
     named = [(bound, name) for bound in bounds for name in BOUND_WORDS if hasattr(bound, name)]
     return " and ".join(f"{BOUND_WORDS[name]} {getattr(bound, name):g}" for bound, name in named)
-
-
-def _takes_a_list(hint: Any) -> bool:
-    return any(typing.get_origin(kind) is list for kind in (hint, *typing.get_args(hint)))
 
 
 def _numbers(value: Any) -> Iterable[float]:

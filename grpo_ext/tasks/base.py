@@ -32,9 +32,8 @@ class Filled(dict):
     def __getitem__(self, column: str) -> Any:
         value = super().__getitem__(column)
         if value is None:
-            raise ValueError(
-                f"the column {column!r} is null in the row {str(dict(self))[:200]}: fill it, or drop the row."
-            )
+            words = f"is null in the row {str(dict(self))[:200]}: fill it, or drop the row."
+            raise ValueError(f"the column {column!r} {words}")
         return value
 
 
@@ -88,10 +87,10 @@ class Task:
         if dataset_name is not None:
             rows = open_dataset(dataset_name, split, dataset_config, streaming)
         elif (own := self.generate(split)) is None:
-            raise ValueError(
-                f"Task {self.name!r} makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet file, or to "
-                "a hub id."
+            words = (
+                "makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet file, or to a hub id."
             )
+            raise ValueError(f"Task {self.name!r} {words}")
         elif streaming:
             rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})
         else:
@@ -126,11 +125,9 @@ class Task:
 
         rows = self.rows(split, dataset_name, dataset_config, streaming, limit).map(self.example)
         if isinstance(rows, Dataset) and len(rows) == 0:
-            raise ValueError(
-                f"The {split} split of task {self.name!r} has no rows left"
-                + (f" after filtering {dataset_name!r}" if dataset_name else "")
-                + ". Loosen the task's limits (see its fields), or name another data set."
-            )
+            words = f" after filtering {dataset_name!r}" if dataset_name else ""
+            words += ". Loosen the task's limits (see its fields), or name another data set."
+            raise ValueError(f"The {split} split of task {self.name!r} has no rows left{words}")
         return rows
 
 

@@ -75,23 +75,19 @@ class Countdown(Task):
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_numbers <= self.max_numbers <= 6:
-            raise ValueError(
-                f"min_numbers={self.min_numbers}, max_numbers={self.max_numbers}: "
-                "write 2 <= min_numbers <= max_numbers <= 6."
-            )
+            given = f"min_numbers={self.min_numbers}, max_numbers={self.max_numbers}"
+            raise ValueError(f"{given}: write 2 <= min_numbers <= max_numbers <= 6.")
         if not 1 <= self.min_number <= self.max_number:
-            raise ValueError(
-                f"min_number={self.min_number}, max_number={self.max_number}: write 1 <= min_number <= max_number."
-            )
+            given = f"min_number={self.min_number}, max_number={self.max_number}"
+            raise ValueError(f"{given}: write 1 <= min_number <= max_number.")
         if not self.operators or set(self.operators) - set("+-*/"):
             raise ValueError(f"operators={self.operators!r}: write one or more of + - * /, as in '+-'.")
         if self.max_target < 1:
             raise ValueError(f"max_target={self.max_target}: write a number of at least 1.")
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.15.")
-        check_template(
-            self.user_prompt, required={"nums", "target"}, allowed={"nums", "target", "operators", "example"}
-        )
+        required = {"nums", "target"}
+        check_template(self.user_prompt, required, required | {"operators", "example"})
 
     def generate(self, split: str) -> Iterator[Row]:
         """Problems of `split`, each once, in an order that the seed fixes; fewer than asked for if there are no more."""
@@ -99,14 +95,14 @@ class Countdown(Task):
             raise ValueError(f"Task 'countdown' makes the splits 'train' and 'test', not {split!r}.")
         wanted = self.num_problems if split == "train" else self.num_test_problems
         source = self._every_problem() if self._is_listable() else self._drawn_problems()
+        rows = (row for row in source if self.is_held_out(row) == (split == "test"))
         made = 0
-        for row in islice((row for row in source if self.is_held_out(row) == (split == "test")), wanted):
+        for row in islice(rows, wanted):
             made += 1
             yield row
         if made < wanted:
-            logger.info(
-                "Countdown: these settings hold %d %s problems, fewer than the %d asked for.", made, split, wanted
-            )
+            words = "Countdown: these settings hold %d %s problems, fewer than the %d asked for."
+            logger.info(words, made, split, wanted)
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a problem belongs to the test split; works on rows from any source."""
@@ -114,8 +110,7 @@ class Countdown(Task):
 
     def columns(self, row: Row) -> Row:
         """`nums` and `target` as numbers, also from files that can only write them as text (csv)."""
-        missing = {"nums", "target"} - row.keys()
-        if missing:
+        if missing := {"nums", "target"} - row.keys():
             raise ValueError(
                 f"A countdown row needs the columns nums and target; {sorted(missing)} not found among {sorted(row)}. "
                 "Rows with prompts of their own: `task: prompts`."

@@ -154,9 +154,8 @@ class GSM8K(Task):
         while misses < PATIENCE:
             misses += 1
             story = rng.choice(stories)
-            numbers = {
-                letter: rng.randint(2, self.max_number) for letter in "abc" if f"{{{letter}}}" in story.question
-            }
+            letters = [letter for letter in "abc" if f"{{{letter}}}" in story.question]
+            numbers = {letter: rng.randint(2, self.max_number) for letter in letters}
             key = f"{STORIES.index(story)}:{sorted(numbers.items())}"
             if in_share(key, TEST_FRACTION) != held_out:
                 continue

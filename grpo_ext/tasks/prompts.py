@@ -39,9 +39,8 @@ class Prompts(Task):
         """The chat messages of a row, or its text."""
         if missing := self._reads - row.keys():
             key = "prompt_column" if self.user_prompt is None else "user_prompt"
-            raise ValueError(
-                f"{key} reads {' and '.join(sorted(missing))}, which the data lacks. Its columns: {', '.join(sorted(row))}."
-            )
+            words = f"which the data lacks. Its columns: {', '.join(sorted(row))}."
+            raise ValueError(f"{key} reads {' and '.join(sorted(missing))}, {words}")
         prompt = row[self.prompt_column] if self.user_prompt is None else self.user_prompt.format_map(row)
         plain = isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt
         return prompt if plain else chat(self.system_prompt, prompt)
