@@ -116,16 +116,13 @@ def _fitted_shares(counts: Sequence[PassCount], weights: np.ndarray, num_generat
     sums = torch.logspace(-2, 3, 61, dtype=torch.float64)
     a = (means.unsqueeze(1) * sums).flatten().unsqueeze(1)  # (grid, 1)
     b = ((1 - means).unsqueeze(1) * sums).flatten().unsqueeze(1)
-    partial = any(
-        not set(kinds_of(c)) <= {c.right, c.samples - c.right} for c in counts
-    )  # rewards beside right and wrong
-    of = [(max(kinds_of(c)) if partial else c.right, c.samples) for c in counts]
-    kinds = sorted(set(of))
-    right, samples = (torch.tensor(column, dtype=torch.float64) for column in zip(*kinds, strict=True))  # (kinds,)
+    # whether there are rewards beside right and wrong
+    partial = any(not set(kinds_of(c)) <= {c.right, c.samples - c.right} for c in counts)
+    pairs = torch.tensor([(max(kinds_of(c)) if partial else c.right, c.samples) for c in counts], dtype=torch.float64)
+    kinds, kind_of = pairs.unique(dim=0, return_inverse=True)  # (kinds, 2), (P,)
+    right, samples = kinds.T
     likelihood = _log_beta(a + right, b + samples - right) - _log_beta(a, b)  # (grid, kinds)
-    of_kind = torch.zeros(len(counts), len(kinds), dtype=torch.float64)
-    for i, kind in enumerate(of):
-        of_kind[i, kinds.index(kind)] = 1
+    of_kind = torch.nn.functional.one_hot(kind_of).double()  # (P, kinds)
     best = (likelihood @ (torch.from_numpy(weights).double() @ of_kind).T).argmax(0)  # (R,)
     a, b = a[best, 0], b[best, 0]
     alike = (_log_beta(a + num_generations, b) - _log_beta(a, b)).exp()

@@ -13,8 +13,7 @@ import numpy as np
 
 from grpo_ext.common.files import write_atomically
 
-# Bins of pass rates, as they are logged.
-HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")
+HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")  # bins of pass rates, as they are logged
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,7 @@ class PassCount:
     prompt_id: str  # as `prompt_id` makes it
     right: float  # completions that solved it; fractions where counts decay
     samples: float  # completions that were scored
-    alike: tuple[int, ...] | None = (
-        None  # for each reward given, how many have it; `None`: one for right, one for wrong
-    )
+    alike: tuple[int, ...] | None = None  # how many have each reward; `None`: only right and wrong were given
 
 
 def prompt_id(prompt: Any) -> str:
@@ -124,7 +121,6 @@ class PassRates:
             ValueError: if they are of another one.
         """
         if len(state["right"]) != len(self.numbers):
-            raise ValueError(
-                f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
-            )
+            wrong = f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
+            raise ValueError(wrong)
         self.right, self.samples = np.array(state["right"]), np.array(state["samples"])

@@ -23,28 +23,19 @@ Row = dict[str, Any]
 
 @dataclass
 class RunData:
-    """What is known of a run.
+    """What is known of a run."""
 
-    Attributes:
-        name: short, and different from the other runs' names.
-        folder: where the logs lie.
-        metrics: the lines of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file.
-        samples: completions, all of them or those of a share of the prompts, in the order in which they were made.
-        total_samples: how many there are in the logs.
-        figures: by step, what only the completions tell.
-        recipe, about: `recipe.yaml` and `run.json`; empty where they are missing.
-        faults: sentences on what could not be read.
-    """
-
-    name: str
-    folder: Path
-    metrics: list[Row]
-    samples: list[Row] = field(default_factory=list)
-    total_samples: int = 0
-    figures: StepFigures = field(default_factory=StepFigures)
-    recipe: Row = field(default_factory=dict)
-    about: Row = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    name: str  # short, and different from the other runs' names
+    folder: Path  # where the logs lie
+    metrics: list[Row]  # of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file
+    samples: list[Row] = field(
+        default_factory=list
+    )  # of all prompts or of a share, in the order in which they were made
+    total_samples: int = 0  # how many there are in the logs
+    figures: StepFigures = field(default_factory=StepFigures)  # by step, what only the completions tell
+    recipe: Row = field(default_factory=dict)  # `recipe.yaml`; empty where it is missing
+    about: Row = field(default_factory=dict)  # `run.json`; empty where it is missing
+    faults: list[str] = field(default_factory=list)  # sentences on what could not be read
 
     @property
     def alarms(self) -> list[Row]:

@@ -11,17 +11,15 @@ from typing import Any
 class StepFigures:
     """Means over the training groups of each step, from rows in the order in which they were written.
 
-    Attributes:
-        steps: those that have groups.
-        mean, spread: by reward (and `reward`, the weighted sum), for each step the mean of its groups' means and of their
-            standard deviations (population).
-        bounds: by reward the lowest and the highest that a completion got.
+    By reward; `reward` is the weighted sum.
     """
 
-    steps: list[int] = field(default_factory=list)
-    mean: dict[str, list[float | None]] = field(default_factory=dict)
-    spread: dict[str, list[float | None]] = field(default_factory=dict)
-    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)  # those that have groups
+    mean: dict[str, list[float | None]] = field(default_factory=dict)  # of each step: the mean of its groups' means
+    spread: dict[str, list[float | None]] = field(
+        default_factory=dict
+    )  # and of their standard deviations (population)
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # lowest and highest that a completion got
     _step: int | None = None
     _groups: dict[int, list[dict[str, float | None]]] = field(default_factory=dict)  # of the step that is read
 

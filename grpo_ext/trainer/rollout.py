@@ -176,7 +176,6 @@ class Rollout:
         stats = self._judge_groups(self._seen_prompts(judged.rows), judged.rewards)
         if self.settings.group_filter != "drop":
             return judged.table
-        self.log.used(int(stats.kept.sum()))
         dead = (~stats.kept).repeat_interleave(self._rule.num_generations)  # (B of all ranks,)
         table = judged.table.without(dead[self.ranks.mine(len(dead))])
         return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))
