@@ -24,13 +24,7 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 
 
 def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
-    """What completes a trainer's prompts.
-
-    Args:
-        trainer: of the run.
-        watched: whether transformers' sampling steps are watched.
-        moves: whether the temperature moves.
-    """
+    """What completes a trainer's prompts; `watched`: transformers' sampling steps are; `moves`: the temperature does."""
     args = trainer.args
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:

@@ -6,22 +6,17 @@ import logging
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list
 
 from grpo_ext.objective.policy import ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, SamplingParams, resolve_sampling
 from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.vllm import from_main
 
 logger = logging.getLogger(__name__)
 
 
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
-    """How a trainer samples.
-
-    Args:
-        trainer: of the run.
-        sampler: that completes its prompts.
-        moves: whether the temperature moves.
+    """How a trainer samples that has its prompts completed by `sampler`; `moves`: its temperature does.
 
     Raises:
         ValueError: where that cannot be scored exactly, with what to change.
@@ -80,9 +75,8 @@ def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
     """Say what `logprob_policy: model` means where samples are not drawn from the bare model."""
     try:
         params = _sampling_of(trainer, sampler)
-        how = (
-            f"temperature {params.temperature:g}, top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
-        )
+        cuts = f"top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
+        how = f"temperature {params.temperature:g}, {cuts}"
         bare = params.temperature == 1.0 and not params.restricted and not moves
     except ValueError as error:
         how, bare = str(error).split(". ")[0], False
@@ -96,11 +90,8 @@ def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
 
 def _refuse_raw_logprobs(trainer: Any) -> None:
     """Refuse a vLLM server whose log-probs are not those that it samples with; on every rank, since the main one asks."""
-    mode = None
-    if trainer.accelerator.is_main_process:
-        mode = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
-    mode = broadcast_object_list([mode], from_process=0)[0]
-    if mode != "processed_logprobs":
+    info = from_main(trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info())
+    if (mode := info["model_config"]["logprobs_mode"]) != "processed_logprobs":
         raise ValueError(
             f"The vLLM server returns {mode}, which leave out temperature and truncation. Start it with --logprobs-mode "
             "processed_logprobs."

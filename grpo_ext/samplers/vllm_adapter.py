@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -71,11 +71,12 @@ class AdapterVLLM(OurVLLM):
         self.llm.llm_engine.add_lora(self.request)
 
 
+@dataclass
 class WithAdapter:
     """A vLLM engine that adds the adapter of the last sync to its base as it generates."""
 
-    def __init__(self, llm: Any, request: Callable[[], Any]):
-        self._llm, self._request = llm, request
+    _llm: Any
+    _request: Callable[[], Any]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)

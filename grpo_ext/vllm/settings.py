@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -83,8 +84,8 @@ def adapter_settings(r: int) -> dict[str, Any]:
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
 
 
-def server_url(v: Values) -> str:
-    """Where the trainer looks for the server."""
+def server_url(v: Mapping[str, Any]) -> str:
+    """Where the trainer looks for the server, without a slash at the end."""
     return (v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}").rstrip("/")
 
 
