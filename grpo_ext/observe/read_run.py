@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import yaml
@@ -16,9 +17,50 @@ from grpo_ext.common.files import checkpoints
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
-from grpo_ext.observe.spread import StepFigures
 
 Row = dict[str, Any]
+
+
+@dataclass
+class StepFigures:
+    """Means over the training groups of each step, from rows in the order in which they were written.
+
+    By reward; `reward` is the weighted sum.
+    """
+
+    steps: list[int] = field(default_factory=list)  # those that have groups
+    mean: dict[str, list[float | None]] = field(default_factory=dict)  # of each step: the mean of its groups' means
+    spread: dict[str, list[float | None]] = field(
+        default_factory=dict
+    )  # and of their standard deviations (population)
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # lowest and highest that a completion got
+    _step: int | None = None
+    _groups: dict[int, list[dict[str, float | None]]] = field(default_factory=dict)  # of the step that is read
+
+    def add(self, row: Row) -> None:
+        """Take the next row."""
+        if row["mode"] != "train":
+            return
+        if row["step"] != self._step:
+            self.end()
+            self._step = row["step"]
+        self._groups.setdefault(row["group"], []).append({"reward": row["reward"], **row["rewards"]})
+
+    def end(self) -> None:
+        """Close the last step."""
+        if not self._groups or self._step is None:
+            return
+        groups = list(self._groups.values())
+        for name in {**self.mean, **groups[0][0]}:
+            found = [[value for row in group if (value := row.get(name)) is not None] for group in groups]
+            scored = [values for values in found if values]
+            for column, figure in ((self.mean, fmean), (self.spread, pstdev)):
+                means = column.setdefault(name, [None] * len(self.steps))
+                means.append(fmean(figure(values) for values in scored) if scored else None)
+            if ends := [value for values in scored for value in values] + list(self.bounds.get(name, ())):
+                self.bounds[name] = min(ends), max(ends)
+        self.steps.append(self._step)
+        self._groups = {}
 
 
 @dataclass
@@ -76,7 +118,8 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     if parts(folder / METRICS):
         run.metrics = list(read(folder / METRICS, faults=run.faults))
     else:
-        run.metrics = log_history(folder, run.faults)
+        rows = mappings(read_mapping(state_files(folder)[-1], run.faults).get("log_history"))
+        run.metrics = [row for row in rows if isinstance(row.get("step"), int)]
     share = 1.0
     for row in read(folder / SAMPLES, SAMPLE, run.faults):
         run.figures.add(row)
@@ -112,12 +155,6 @@ def state_files(folder: Path) -> list[Path]:
     """Every `trainer_state.json` of a run, the one of the most steps last."""
     found = [path / "trainer_state.json" for path in [*checkpoints(folder), folder]]
     return [path for path in found if path.is_file()]
-
-
-def log_history(folder: Path, faults: list[str]) -> list[Row]:
-    """The rows that the newest `trainer_state.json` holds."""
-    rows = mappings(read_mapping(state_files(folder)[-1], faults).get("log_history"))
-    return [row for row in rows if isinstance(row.get("step"), int)]
 
 
 def mappings(value: Any) -> list[Row]:

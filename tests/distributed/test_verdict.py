@@ -9,7 +9,7 @@ import torch.multiprocessing
 from accelerate import Accelerator
 
 from grpo_ext.run.ranks import leave_ranks
-from grpo_ext.samplers.resolve import _refuse_raw_logprobs
+from grpo_ext.samplers.choose import _refuse_raw_logprobs
 
 pytestmark = pytest.mark.slow
 
