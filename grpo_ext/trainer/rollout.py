@@ -162,8 +162,7 @@ class Rollout:
         ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
         request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature)
         self.sampler.load_weights(state.global_step)
-        self.sampler.submit(request)
-        return self.sampler.collect()
+        return self.sampler.sample(request)
 
     @property
     def _rule(self) -> AdvantageRule:
