@@ -54,14 +54,9 @@ class Expectation:
 
 
 def chance_rewards_differ(alike: Sequence[int], num_generations: int) -> float:
-    """Unbiased estimate that the rewards of a group differ, from one prompt's samples.
+    """Unbiased estimate that the rewards of a group of G differ, from one prompt's n samples.
 
-    Args:
-        alike: k_1, k_2, ..., how many of the n samples have the same reward.
-        num_generations: G, at most n.
-
-    Raises:
-        ValueError: if there are fewer samples than a group holds.
+    `alike` are k_1, k_2, ..., how many of the samples have the same reward. `ValueError` if n is less than G.
     """
     if num_generations > (samples := sum(alike)):
         raise ValueError(f"{samples} samples say nothing unbiased of groups of {num_generations}.")
@@ -137,16 +132,13 @@ def _log_beta(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def suggest(expectations: Sequence[Expectation]) -> tuple[int, str]:
     """A group size with the reason for it: the smallest whose double finds less than a tenth more groups with signal.
 
-    Args:
-        expectations: of rising sizes, each twice the one before.
+    `expectations` are of rising sizes, each twice the one before.
     """
     for now, twice in pairwise(expectations):
         a, b = now.with_signal.value, twice.with_signal.value
         if a > 0 and b < _GAIN * a:
-            return now.num_generations, (
-                f"{a:.0%} of groups of {now.num_generations} have signal; twice as many completions a prompt would make it "
-                f"{b:.0%}"
-            )
+            said = f"{a:.0%} of groups of {now.num_generations} have signal"
+            return now.num_generations, f"{said}; twice as many completions a prompt would make it {b:.0%}"
     last = expectations[-1]
     if last.with_signal.value == 0:
         return last.num_generations, "no prompt had rewards that differ: easier prompts, or a better start, come first"

@@ -40,11 +40,7 @@ def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
 
 
 def read_pass_rates(path: Path) -> dict[str, PassCount]:
-    """What `write_pass_rates` wrote, by prompt id.
-
-    Raises:
-        ValueError: naming the line that is none of it.
-    """
+    """What `write_pass_rates` wrote, by prompt id; `ValueError` names a line that is none of it."""
     found = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -115,11 +111,7 @@ class PassRates:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Go on from counts of the same data set.
-
-        Raises:
-            ValueError: if they are of another one.
-        """
+        """Go on from counts of the same data set; `ValueError` if they are of another one."""
         if len(state["right"]) != len(self.numbers):
             wrong = f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
             raise ValueError(wrong)

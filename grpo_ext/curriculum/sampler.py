@@ -116,12 +116,7 @@ class PromptSampler(Sampler):
         return rng.choice(self.rows, num, replace=num > self.rows, p=probabilities).tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Prompts beyond those of the epoch's order, by the same curriculum.
-
-        Args:
-            num: how many.
-            position: how many were drawn before.
-        """
+        """So many prompts beyond those of the epoch's order, by the same curriculum; `position` were drawn before."""
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         if self.curriculum.kind == "easy_to_hard":  # what has been reached
             reached = [index for generation in self.drawn for index in generation]

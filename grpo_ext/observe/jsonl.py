@@ -148,11 +148,8 @@ def read(
     """The rows of a log, oldest first, also while it is being written: a last line that is not whole yet is left out.
 
     A log is untrusted: a line that is no row is skipped, and a sentence says how many were and where the first one is. A number
-    that is not finite, or beyond 1e100, is `None`.
-
-    Args:
-        fields: types of the fields that a row has, beside `step`.
-        faults: takes the sentence; `None`: the process's log does.
+    that is not finite, or beyond 1e100, is `None`. `fields` are types of the fields that a row has, beside `step`. `faults`
+    takes the sentence; `None`: the process's log does.
     """
     bad, first = 0, ""
     for part in parts(path):

@@ -103,14 +103,10 @@ class RunData:
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
-    """Read the run in `path`, or in the folder `grpo` below it, as the demos have it.
+    """Read the run in `path`, or in the folder `grpo` below it, as the demos have it; `FileNotFoundError` if there is none.
 
-    Args:
-        max_samples: about how many completions to keep. Of longer runs the completions of a share of the prompts are kept,
-            each prompt in all its steps.
-
-    Raises:
-        FileNotFoundError: if there is no run.
+    Of a run with more than about `max_samples` completions, those of a share of the prompts are kept, each prompt in all its
+    steps.
     """
     folder = find_folder(Path(path).expanduser())
     run = RunData(name or short_name(folder), folder, [])
@@ -137,9 +133,8 @@ def find_folder(path: Path) -> Path:
     for folder in (path, path / "grpo"):
         if parts(folder / METRICS) or state_files(folder):
             return folder
-    raise FileNotFoundError(
-        f"{path} holds no run: there is no {METRICS} in it, which `grpo-ext train` writes into its output_dir."
-    )
+    wrong = f"there is no {METRICS} in it, which `grpo-ext train` writes into its output_dir."
+    raise FileNotFoundError(f"{path} holds no run: {wrong}")
 
 
 def short_name(folder: Path) -> str:

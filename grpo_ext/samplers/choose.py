@@ -52,8 +52,7 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     """How a trainer samples that has its prompts completed by `sampler`; `moves`: its temperature does.
 
-    Raises:
-        ValueError: where that cannot be scored exactly, with what to change.
+    `ValueError` where that cannot be scored exactly, with what to change.
     """
     args = trainer.args
     params = _sampling_of(trainer, sampler)

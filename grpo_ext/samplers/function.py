@@ -32,11 +32,7 @@ class FunctionSampler(Sampler):
             self.vllm.load_weights(step)
 
     def sample(self, request: Request) -> Generation:
-        """Ask the function.
-
-        Raises:
-            ValueError: if a key is missing in what it returns.
-        """
+        """Ask the function; `ValueError` if a key is missing in what it returns."""
         found = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         if missing := sorted(set(REQUIRED) - found.keys()):
             raise ValueError(f"rollout_func must return keys {missing} in its output dict.")

@@ -33,13 +33,8 @@ class SyncCheck:
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
         """The mean absolute difference of log-probs; `None` where no check is due, or no token counts. All ranks call it.
 
-        Args:
-            table: what the engine has just sampled.
-            score: log-probs (b, T) of a table under the trainer's policy, without dropout.
-            ranks: of the run.
-
-        Raises:
-            EngineFailure: on all ranks, if it is above the limit.
+        `table` is what the engine has just sampled; `score` gives log-probs (b, T) of a table under the trainer's policy,
+        without dropout. `EngineFailure` on all ranks, if the difference is above the limit.
         """
         due = self._checked is None or self.vllm.syncs - self._checked >= self.every
         if not due or table.sampling_per_token_logps is None:

@@ -72,8 +72,7 @@ def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
 class OurVLLM(VLLMGeneration):
     """As TRL's, with `syncs`, the number of times that the engine was given the weights.
 
-    Args:
-        options: the trainer's arguments; the others are TRL's.
+    `options` are the trainer's arguments.
     """
 
     options: GRPOExtConfig
@@ -126,11 +125,7 @@ class OurVLLM(VLLMGeneration):
         return info["model_config"]["dtype"].removeprefix("torch.")
 
     def sync_weights(self) -> None:
-        """As TRL's; a server that fails is waited for.
-
-        Raises:
-            EngineFailure: on all ranks, if it does not come back.
-        """
+        """As TRL's; a server that fails is waited for. `EngineFailure` on all ranks, if it does not come back."""
         self._until_answered(self._push)
         self.syncs += 1
 
@@ -147,8 +142,7 @@ class OurVLLM(VLLMGeneration):
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
         """As TRL's; a server that fails is waited for, given the current weights and asked again.
 
-        Raises:
-            EngineFailure: on all ranks, if it does not come back or refuses the request.
+        `EngineFailure` on all ranks, if it does not come back or refuses the request.
         """
         return self._until_answered(partial(super().generate, *args, **kwargs))
 

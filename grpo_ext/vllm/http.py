@@ -73,8 +73,7 @@ class Answer:
 class Line:
     """The way to servers, which keeps nothing open and follows no redirection.
 
-    Raises:
-        ConnectionError: from all requests, with one line, where no whole answer came.
+    Where no whole answer came, all requests raise a `ConnectionError` of one line.
     """
 
     seconds: float  # that an answer may take as a whole
@@ -118,9 +117,8 @@ class Line:
                 cause = f"no whole answer within {seconds:g} s"
             raise ConnectionError(f"{where}: {cause}") from None
         if self.key and not hmac.compare_digest(answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)):
-            raise ConnectionError(
-                f"{where}: what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
-            )
+            wrong = f"what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
+            raise ConnectionError(f"{where}: {wrong}")
         return said
 
     def _read(self, answer: Any) -> bytes:
@@ -147,8 +145,7 @@ def proof(key: str, nonce: str) -> bytes:
 def who_answers(line: Line, base: str) -> str:
     """The version of the vLLM at `base` and the model that it serves, as "0.31.0 with NAME".
 
-    Raises:
-        ConnectionError: if it is not healthy, something else, or wants another key.
+    `ConnectionError` if it is not healthy, something else, or wants another key.
     """
     found = []
     for path in ("/health", "/version", "/v1/models"):
