@@ -85,13 +85,14 @@ class OurVLLM(VLLMGeneration):
     def _init_vllm(self) -> None:
         if self.mode == "server":  # TRL's own raises on the main rank alone, and the others wait for it
             self.server_base_url = server_url(vars(self.options))
-            from_main(self.accelerator, self._connect)
+            self._served_dtype: str = from_main(self.accelerator, self._connect)
             return
         settings = self._settings()
         with made_with(LLM=partial(usual_vllm(), **settings)) if settings else nullcontext():
             super()._init_vllm()
 
-    def _connect(self) -> None:
+    def _connect(self) -> str:
+        """Find the server and join its workers; what it computes in."""
         self.vllm_client = self._client()(
             base_url=self.server_base_url,
             group_port=self.group_port,
@@ -100,6 +101,7 @@ class OurVLLM(VLLMGeneration):
             vocabulary=self.model.config.get_text_config().vocab_size,
         )
         self.vllm_client.init_communicator(device=self.accelerator.device)
+        return self.vllm_client.get_server_info()["model_config"]["dtype"]
 
     def _client(self) -> Callable[..., VLLMClient]:
         from grpo_ext.samplers.vllm_client import ServerClient
@@ -118,11 +120,9 @@ class OurVLLM(VLLMGeneration):
         return cpu_settings(TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length)
 
     def dtype(self) -> str:
-        """What the engine computes in, such as `"float32"`; asked by all ranks."""
-        if self.mode == "colocate":
-            return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
-        info = from_main(self.accelerator, lambda: self.vllm_client.get_server_info())
-        return info["model_config"]["dtype"].removeprefix("torch.")
+        """What the engine computes in, such as `"float32"`."""
+        found = self._served_dtype if self.mode == "server" else self.llm.llm_engine.model_config.dtype
+        return str(found).removeprefix("torch.")
 
     def sync_weights(self) -> None:
         """As TRL's; a server that fails is waited for. `EngineFailure` on all ranks, if it does not come back."""
