@@ -67,8 +67,8 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict], step: int) -> tuple[in
     ids = template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
     sampler = trainer.parts.sampler
     start = time.perf_counter()
-    sampler.submit(Request(prompts, ids, 8, step, 1.0))  # a new step, for which vLLM is given the weights
-    completions = sampler.collect().completion_ids
+    sampler.load_weights(step)
+    completions = sampler.sample(Request(prompts, ids, 8, step, 1.0)).completion_ids
     return sum(map(len, completions)), time.perf_counter() - start
 
 

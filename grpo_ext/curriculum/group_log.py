@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from grpo_ext.step.groups import GroupStats
 from grpo_ext.step.refill import Filled
@@ -13,36 +14,27 @@ WINDOW = 20  # generations that advice looks back on
 SILENT_SHARE = 0.5  # of the groups, from which there is advice
 
 
+@dataclass(eq=False)
 class GroupLog:
-    """Counts of one generation after the other.
+    """Counts of one generation after the other."""
 
-    Args:
-        group_filter: the option in force, for the advice.
-        clock: seconds.
-    """
-
-    def __init__(self, group_filter: str, clock: Callable[[], float] = time.perf_counter):
-        self.group_filter, self.clock = group_filter, clock
-        self.advised = False
-        self._ended: float | None = None  # when the generation before began to be trained on
-        self._recent: deque[tuple[int, ...]] = deque(maxlen=WINDOW)  # generated, kept, all right, all wrong
-        self.start()
+    group_filter: str  # the option in force, for the advice
+    clock: Callable[[], float] = time.perf_counter  # seconds
+    _advised: bool = False
+    _ended: float | None = None  # when the generation before began to be trained on
+    _recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # counts of each
 
     def start(self) -> None:
         """A generation begins."""
         self._started = self.clock()
-        self._counts = [0, 0, 0, 0]
+        self._counts = [0, 0, 0, 0]  # generated, kept, all right, all wrong
         self._further: dict[str, float] = {}
-        self._used: int | None = None
+        self._used: int | None = None  # groups with signal that go into the step; `None`: all that were kept
 
     def generated(self, stats: GroupStats) -> None:
         """Groups were generated and judged."""
         found = [stats.kept.numel(), *(int(x.sum()) for x in (stats.kept, stats.all_right, stats.all_wrong))]
         self._counts = [a + b for a, b in zip(self._counts, found, strict=True)]
-
-    def used(self, count: int) -> None:
-        """So many groups with signal go into the step."""
-        self._used = count
 
     def refilled(self, filled: Filled) -> None:
         """How the step was filled."""
@@ -53,12 +45,12 @@ class GroupLog:
             "carried": 0 if filled.carried is None else len(filled.carried),
             "missing": filled.missing,
         }
-        self.used(filled.used)
+        self._used = filled.used
 
     def figures(self) -> dict[str, float]:
         """The figures of the generation, under the names they are logged by."""
         generated, kept, right, wrong = self._counts
-        self._recent.append(tuple(self._counts))
+        self._recent.append(self._counts)
         now, since = self.clock(), self._ended if self._ended is not None else self._started
         self._ended = now
         shares = {"all_right": right, "all_wrong": wrong, "mixed": generated - right - wrong}
@@ -71,9 +63,9 @@ class GroupLog:
     def advice(self) -> str | None:
         """What to set where most groups teach nothing; said once, after half a window."""
         generated, kept, right, wrong = (sum(counts) for counts in zip(*self._recent, strict=True))
-        if self.advised or len(self._recent) < WINDOW // 2 or 1 - kept / max(generated, 1) < SILENT_SHARE:
+        if self._advised or len(self._recent) < WINDOW // 2 or 1 - kept / max(generated, 1) < SILENT_SHARE:
             return None
-        self.advised = True
+        self._advised = True
         remedies = {"off": "group_filter: refill", "drop": "group_filter: refill", "refill": "more num_generations"}
         easy = "curriculum: easy_pool" if right > wrong else "curriculum: adaptive"
         return (

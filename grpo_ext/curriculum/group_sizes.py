@@ -54,14 +54,9 @@ class Expectation:
 
 
 def chance_rewards_differ(alike: Sequence[int], num_generations: int) -> float:
-    """Unbiased estimate that the rewards of a group differ, from one prompt's samples.
+    """Unbiased estimate that the rewards of a group of G differ, from one prompt's n samples.
 
-    Args:
-        alike: k_1, k_2, ..., how many of the n samples have the same reward.
-        num_generations: G, at most n.
-
-    Raises:
-        ValueError: if there are fewer samples than a group holds.
+    `alike` are k_1, k_2, ..., how many of the samples have the same reward. `ValueError` if n is less than G.
     """
     if num_generations > (samples := sum(alike)):
         raise ValueError(f"{samples} samples say nothing unbiased of groups of {num_generations}.")
@@ -116,16 +111,13 @@ def _fitted_shares(counts: Sequence[PassCount], weights: np.ndarray, num_generat
     sums = torch.logspace(-2, 3, 61, dtype=torch.float64)
     a = (means.unsqueeze(1) * sums).flatten().unsqueeze(1)  # (grid, 1)
     b = ((1 - means).unsqueeze(1) * sums).flatten().unsqueeze(1)
-    partial = any(
-        not set(kinds_of(c)) <= {c.right, c.samples - c.right} for c in counts
-    )  # rewards beside right and wrong
-    of = [(max(kinds_of(c)) if partial else c.right, c.samples) for c in counts]
-    kinds = sorted(set(of))
-    right, samples = (torch.tensor(column, dtype=torch.float64) for column in zip(*kinds, strict=True))  # (kinds,)
+    # whether there are rewards beside right and wrong
+    partial = any(not set(kinds_of(c)) <= {c.right, c.samples - c.right} for c in counts)
+    pairs = torch.tensor([(max(kinds_of(c)) if partial else c.right, c.samples) for c in counts], dtype=torch.float64)
+    kinds, kind_of = pairs.unique(dim=0, return_inverse=True)  # (kinds, 2), (P,)
+    right, samples = kinds.T
     likelihood = _log_beta(a + right, b + samples - right) - _log_beta(a, b)  # (grid, kinds)
-    of_kind = torch.zeros(len(counts), len(kinds), dtype=torch.float64)
-    for i, kind in enumerate(of):
-        of_kind[i, kinds.index(kind)] = 1
+    of_kind = torch.nn.functional.one_hot(kind_of).double()  # (P, kinds)
     best = (likelihood @ (torch.from_numpy(weights).double() @ of_kind).T).argmax(0)  # (R,)
     a, b = a[best, 0], b[best, 0]
     alike = (_log_beta(a + num_generations, b) - _log_beta(a, b)).exp()
@@ -140,16 +132,13 @@ def _log_beta(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def suggest(expectations: Sequence[Expectation]) -> tuple[int, str]:
     """A group size with the reason for it: the smallest whose double finds less than a tenth more groups with signal.
 
-    Args:
-        expectations: of rising sizes, each twice the one before.
+    `expectations` are of rising sizes, each twice the one before.
     """
     for now, twice in pairwise(expectations):
         a, b = now.with_signal.value, twice.with_signal.value
         if a > 0 and b < _GAIN * a:
-            return now.num_generations, (
-                f"{a:.0%} of groups of {now.num_generations} have signal; twice as many completions a prompt would make it "
-                f"{b:.0%}"
-            )
+            said = f"{a:.0%} of groups of {now.num_generations} have signal"
+            return now.num_generations, f"{said}; twice as many completions a prompt would make it {b:.0%}"
     last = expectations[-1]
     if last.with_signal.value == 0:
         return last.num_generations, "no prompt had rewards that differ: easier prompts, or a better start, come first"

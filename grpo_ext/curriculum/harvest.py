@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,15 @@ from grpo_ext.observe.jsonl import JsonLines, read
 _ONE_FILE = 2.0**30  # MiB: a data set is not cut into parts
 
 
+@dataclass(eq=False)
 class Harvest(TrainerCallback):
-    """Writes good completions, each text of a prompt once.
+    """Writes good completions, each text of a prompt once. Where a run starts anew, an older file is renamed."""
 
-    Args:
-        metric: the reward that they are judged by.
-        min_reward: least reward of a completion that is kept.
-        max_per_prompt: completions of one prompt at most; the first that come.
-        path: of the file; `None`: `harvest.jsonl` in the run's `output_dir`. Where a run starts anew, an older file is renamed.
-    """
-
-    def __init__(self, metric: str, min_reward: float = 1.0, max_per_prompt: int = 4, path: str | None = None):
-        self.metric, self.min_reward, self.max_per_prompt, self.path = metric, min_reward, max_per_prompt, path
-        self.lines: JsonLines | None = None
-        self.kept: Counter[str] = Counter()  # completions by prompt
-        self.seen: set[tuple[str, str]] = set()  # prompt and text
+    metric: str  # the reward that they are judged by
+    min_reward: float = 1.0  # least reward of a completion that is kept
+    max_per_prompt: int = 4  # completions of one prompt at most; the first that come
+    path: str | None = None  # of the file; `None`: `harvest.jsonl` in the run's `output_dir`
+    lines: JsonLines | None = field(default=None, init=False)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put another run's file aside, or cut this run's back to the step that it resumes from."""
@@ -43,7 +38,9 @@ class Harvest(TrainerCallback):
         if state.global_step == 0 and path.exists():
             free = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
             path.rename(next(name for name in free if not name.exists()))
-        self.lines, self.kept, self.seen = JsonLines(path, _ONE_FILE), Counter(), set()
+        self.lines = JsonLines(path, _ONE_FILE)
+        self.kept: Counter[str] = Counter()  # completions by prompt
+        self.seen: set[tuple[str, str]] = set()  # prompt and text
         self.lines.cut(state.global_step)
         for row in read(path, {"prompt_id": str, "completion": object}):
             self._is_new(row["prompt_id"], json.dumps(row["completion"]))
@@ -68,10 +65,8 @@ class Harvest(TrainerCallback):
             chat = not isinstance(row["prompt"], str)
             completion = [{"role": "assistant", "content": row["text"]}] if chat else row["text"]
             if self._is_new(row["prompt_id"], json.dumps(completion)):
-                found.append({
-                    "step": row["step"], "prompt_id": row["prompt_id"], "prompt": row["prompt"], "completion": completion,
-                    "reward": reward,
-                })  # fmt: skip
+                kept = {name: row[name] for name in ("step", "prompt_id", "prompt")}
+                found.append({**kept, "completion": completion, "reward": reward})
         self.lines.append(found)
 
     def _is_new(self, prompt: str, completion: str) -> bool:

@@ -13,8 +13,7 @@ import numpy as np
 
 from grpo_ext.common.files import write_atomically
 
-# Bins of pass rates, as they are logged.
-HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")
+HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")  # bins of pass rates, as they are logged
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,7 @@ class PassCount:
     prompt_id: str  # as `prompt_id` makes it
     right: float  # completions that solved it; fractions where counts decay
     samples: float  # completions that were scored
-    alike: tuple[int, ...] | None = (
-        None  # for each reward given, how many have it; `None`: one for right, one for wrong
-    )
+    alike: tuple[int, ...] | None = None  # how many have each reward; `None`: only right and wrong were given
 
 
 def prompt_id(prompt: Any) -> str:
@@ -43,11 +40,7 @@ def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
 
 
 def read_pass_rates(path: Path) -> dict[str, PassCount]:
-    """What `write_pass_rates` wrote, by prompt id.
-
-    Raises:
-        ValueError: naming the line that is none of it.
-    """
+    """What `write_pass_rates` wrote, by prompt id; `ValueError` names a line that is none of it."""
     found = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -118,13 +111,8 @@ class PassRates:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Go on from counts of the same data set.
-
-        Raises:
-            ValueError: if they are of another one.
-        """
+        """Go on from counts of the same data set; `ValueError` if they are of another one."""
         if len(state["right"]) != len(self.numbers):
-            raise ValueError(
-                f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
-            )
+            wrong = f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
+            raise ValueError(wrong)
         self.right, self.samples = np.array(state["right"]), np.array(state["samples"])

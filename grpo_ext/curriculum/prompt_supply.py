@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
@@ -14,24 +15,21 @@ Draw = Callable[[int], list[int]]  # how many -> which rows of the data set
 _STREAM = 1  # keeps this order apart from others that are drawn with the same seed
 
 
+@dataclass(eq=False, repr=False)
 class PromptSupply:
     """An endless supply of rows, deterministic given the seed and how many were taken.
 
     First come rows that were put back, then those of the data set in an order of its own, shuffled anew each time around.
-
-    Args:
-        dataset: the training rows; a stream is read from its start again where it ends.
-        seed: of the order.
-        shuffle: `False`: in the data set's order.
-        draw: chooses rows instead, such as a curriculum's; not for streams.
     """
 
-    def __init__(self, dataset: Dataset | IterableDataset, seed: int, shuffle: bool = True, draw: Draw | None = None):
-        self.dataset, self.seed, self.shuffle, self.draw = dataset, seed, shuffle, draw
-        self.waiting: list[Row] = []
-        self.position = 0  # rows taken from the data set
-        self._stream: Iterator[Row] | None = None
-        self._order: tuple[int, list[int]] = (-1, [])  # of the running time around
+    dataset: Dataset | IterableDataset  # the training rows; a stream is read from its start again where it ends
+    seed: int  # of the order
+    shuffle: bool = True  # `False`: in the data set's order
+    draw: Draw | None = None  # chooses rows instead, such as a curriculum's; not for streams
+    waiting: list[Row] = field(default_factory=list)
+    position: int = 0  # rows taken from the data set
+    _stream: Iterator[Row] | None = None
+    _order: tuple[int, list[int]] = (-1, [])  # of the running time around
 
     def put(self, rows: list[Row]) -> None:
         """Rows to give out before any other, in their order and after those that wait already."""
@@ -65,11 +63,10 @@ class PromptSupply:
             rows = self.dataset
             if self.shuffle:
                 rows = rows.shuffle(seed=int(np.random.default_rng((self.seed, _STREAM, around)).integers(2**31)))
-            empty = True
+            row = None
             for row in rows:
-                empty = False
                 yield row
-            if empty:
+            if row is None:
                 raise ValueError("The data set has no rows to draw further prompts from.")
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,23 +26,14 @@ _STREAM, _FURTHER = 2, 3  # keep these draws apart from others with the same see
 
 @dataclass
 class Curriculum:
-    """How likely each prompt is to be drawn.
+    """How likely each prompt is to be drawn."""
 
-    Args:
-        kind: "none", "easy_to_hard", "adaptive" or "easy_pool".
-        num_generations: G, completions a prompt.
-        rates: what is known of each prompt, the first `rows` entries those of the data set; `None` for "none" alone.
-        difficulty: (rows,), larger is harder; for "easy_to_hard".
-        floor: share of the draws that "adaptive" makes evenly over all prompts.
-        easy_share: share of the draws that "easy_pool" makes from what is always solved.
-    """
-
-    kind: str
-    num_generations: int
-    rates: PassRates | None = None
-    difficulty: np.ndarray | None = field(default=None, repr=False)
-    floor: float = 0.1
-    easy_share: float = 0.1
+    kind: str = "none"  # or "easy_to_hard", "adaptive", "easy_pool"
+    num_generations: int = 1  # G, completions a prompt
+    rates: PassRates | None = None  # what is known of each prompt; `None` for "none" alone
+    difficulty: np.ndarray | None = field(default=None, repr=False)  # (rows,), larger is harder; for "easy_to_hard"
+    floor: float = 0.1  # share of the draws that "adaptive" makes evenly over all prompts
+    easy_share: float = 0.1  # share of the draws that "easy_pool" makes from what is always solved
 
     def probabilities(self) -> np.ndarray:
         """(rows,), of the next draw; they sum to 1."""
@@ -63,35 +54,21 @@ class Curriculum:
         return shuffled[np.argsort(self.difficulty[shuffled], kind="stable")]
 
 
+@dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
     """Indices in the order that TRL's `RepeatSampler` gives them: prompt by prompt for a generation, each `num_generations`
     times, the whole `repeat_count` times.
-
-    Args:
-        rows: length of the data set.
-        prompts: of a generation.
-        num_generations: completions a prompt.
-        repeat_count: how often a generation's indices are given.
-        seed: of the order.
-        shuffle: `False`: "none" keeps the data set's order.
-        curriculum: how prompts are chosen.
     """
 
-    def __init__(
-        self,
-        rows: int,
-        prompts: int,
-        num_generations: int,
-        repeat_count: int,
-        seed: int,
-        shuffle: bool = True,
-        curriculum: Curriculum | None = None,
-    ):
-        self.rows, self.prompts, self.num_generations, self.repeat_count = rows, prompts, num_generations, repeat_count
-        self.seed, self.shuffle = seed, shuffle
-        self.curriculum = curriculum or Curriculum("none", num_generations)
-        self.epoch = 0
-        self.drawn: list[list[int]] = []  # the generations of this epoch so far; given again where it is begun again
+    rows: int  # length of the data set
+    prompts: int  # of a generation
+    num_generations: int  # completions a prompt
+    repeat_count: int  # how often a generation's indices are given
+    seed: int  # of the order
+    shuffle: bool = True  # `False`: "none" keeps the data set's order
+    curriculum: Curriculum = field(default_factory=Curriculum)  # how prompts are chosen
+    epoch: int = 0
+    drawn: list[list[int]] = field(default_factory=list)  # the epoch's generations, given again where it begins again
 
     def __len__(self) -> int:
         return self.rows // self.prompts * self.prompts * self.num_generations * self.repeat_count
@@ -139,12 +116,7 @@ class PromptSampler(Sampler):
         return rng.choice(self.rows, num, replace=num > self.rows, p=probabilities).tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Prompts beyond those of the epoch's order, by the same curriculum.
-
-        Args:
-            num: how many.
-            position: how many were drawn before.
-        """
+        """So many prompts beyond those of the epoch's order, by the same curriculum; `position` were drawn before."""
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         if self.curriculum.kind == "easy_to_hard":  # what has been reached
             reached = [index for generation in self.drawn for index in generation]

@@ -28,7 +28,7 @@ class HealthMonitor(TrainerCallback):
         self.watch = Watch(rules)
         self.rollback: dict[str, Any] | None = None  # the alarm, as it is noted
         self.stopped_by: str | None = None
-        self._repeating: list[bool] = []
+        self._repeating: list[bool] = []  # of the completions since the last log
 
     def wants(self, step: int, group: int) -> bool:
         return group < GROUPS_READ
@@ -49,7 +49,9 @@ class HealthMonitor(TrainerCallback):
             return
         urgent: dict[str, Any] | None = None
         if state.is_world_process_zero:
-            notes = [self.tell(alarm, state.global_step) for alarm in self.watch.add({**logs, **self._repetition()})]
+            repeating, self._repeating = self._repeating, []
+            own = {REPETITION: sum(repeating) / len(repeating)} if repeating else {}
+            notes = [self.tell(alarm, state.global_step) for alarm in self.watch.add({**logs, **own})]
             urgent = max(notes, key=lambda note: ACTIONS.index(note["action"]), default=None)
         if any(rule.action != "warn" for rule in self.rules):
             urgent = broadcast_object_list([urgent])[0]
@@ -69,13 +71,9 @@ class HealthMonitor(TrainerCallback):
         logger.warning("step %d: %s", step, alarm.message)
         rule = alarm.rule
         note = {"alarm": rule.name, "value": alarm.value, "threshold": rule.threshold, "action": rule.action}
-        self.log.note(step, note := {**note, "message": alarm.message})
+        note["message"] = alarm.message
+        self.log.note(step, note)
         return note
-
-    def _repetition(self) -> dict[str, float]:
-        """The share of the completions since the last log that repeat themselves."""
-        found, self._repeating = self._repeating, []
-        return {REPETITION: sum(found) / len(found)} if found else {}
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:

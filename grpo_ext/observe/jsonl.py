@@ -14,6 +14,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,13 @@ DEEPEST = 16  # levels of a line's nesting
 KEPT_BACK = 64 * 2**20  # bytes held in memory while the disk takes nothing; beyond them the oldest lines go
 
 
+@dataclass
 class JsonLines:
-    """One log, written by one process.
+    """One log, written by one process."""
 
-    Args:
-        path: of the newest part, ending in `.jsonl`.
-        max_mb: size in MiB at which a part is closed and the next one begun.
-    """
-
-    def __init__(self, path: Path, max_mb: float = 256.0):
-        self.path = path
-        self.max_bytes = max(1, int(max_mb * 2**20))
-        self._pending: list[bytes] = []
+    path: Path  # of the newest part, ending in `.jsonl`
+    max_mb: float = 256.0  # size in MiB at which a part is closed and the next one begun
+    _pending: list[bytes] = field(default_factory=list)
 
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Add a line for each row, which begins with its `step`.
@@ -82,7 +78,7 @@ class JsonLines:
     def _write(self, data: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size = self.path.stat().st_size if self.path.exists() else 0
-        if size >= self.max_bytes:
+        if size >= max(1, self.max_mb * 2**20):
             os.replace(self.path, self.path.with_name(f"{self.path.stem}-{len(parts(self.path)):04d}.jsonl"))
             size = 0
         try:
@@ -152,11 +148,8 @@ def read(
     """The rows of a log, oldest first, also while it is being written: a last line that is not whole yet is left out.
 
     A log is untrusted: a line that is no row is skipped, and a sentence says how many were and where the first one is. A number
-    that is not finite, or beyond 1e100, is `None`.
-
-    Args:
-        fields: types of the fields that a row has, beside `step`.
-        faults: takes the sentence; `None`: the process's log does.
+    that is not finite, or beyond 1e100, is `None`. `fields` are types of the fields that a row has, beside `step`. `faults`
+    takes the sentence; `None`: the process's log does.
     """
     bad, first = 0, ""
     for part in parts(path):

@@ -17,9 +17,8 @@ FEW = 25  # values that are drawn as dots, with error bars where there are any
 def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int | None = None) -> None:
     """Draw the runs' panels, overlaid, into `out`, whose ending says the format (png, pdf, svg).
 
-    Args:
-        smoothing: weight of the past in the smoothed lines; the raw ones stay behind them.
-        most: draw only so many panels, those that matter most; `None`: all.
+    `smoothing` is the weight of the past in the smoothed lines; the raw ones stay behind them. `most`: draw only so many
+    panels, those that matter most; `None`: all.
     """
     import matplotlib
 

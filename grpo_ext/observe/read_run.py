@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import yaml
@@ -16,35 +17,67 @@ from grpo_ext.common.files import checkpoints
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
-from grpo_ext.observe.spread import StepFigures
 
 Row = dict[str, Any]
 
 
 @dataclass
-class RunData:
-    """What is known of a run.
+class StepFigures:
+    """Means over the training groups of each step, from rows in the order in which they were written.
 
-    Attributes:
-        name: short, and different from the other runs' names.
-        folder: where the logs lie.
-        metrics: the lines of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file.
-        samples: completions, all of them or those of a share of the prompts, in the order in which they were made.
-        total_samples: how many there are in the logs.
-        figures: by step, what only the completions tell.
-        recipe, about: `recipe.yaml` and `run.json`; empty where they are missing.
-        faults: sentences on what could not be read.
+    By reward; `reward` is the weighted sum.
     """
 
-    name: str
-    folder: Path
-    metrics: list[Row]
-    samples: list[Row] = field(default_factory=list)
-    total_samples: int = 0
-    figures: StepFigures = field(default_factory=StepFigures)
-    recipe: Row = field(default_factory=dict)
-    about: Row = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # those that have groups
+    mean: dict[str, list[float | None]] = field(default_factory=dict)  # of each step: the mean of its groups' means
+    spread: dict[str, list[float | None]] = field(
+        default_factory=dict
+    )  # and of their standard deviations (population)
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # lowest and highest that a completion got
+    _step: int | None = None
+    _groups: dict[int, list[dict[str, float | None]]] = field(default_factory=dict)  # of the step that is read
+
+    def add(self, row: Row) -> None:
+        """Take the next row."""
+        if row["mode"] != "train":
+            return
+        if row["step"] != self._step:
+            self.end()
+            self._step = row["step"]
+        self._groups.setdefault(row["group"], []).append({"reward": row["reward"], **row["rewards"]})
+
+    def end(self) -> None:
+        """Close the last step."""
+        if not self._groups or self._step is None:
+            return
+        groups = list(self._groups.values())
+        for name in {**self.mean, **groups[0][0]}:
+            found = [[value for row in group if (value := row.get(name)) is not None] for group in groups]
+            scored = [values for values in found if values]
+            for column, figure in ((self.mean, fmean), (self.spread, pstdev)):
+                means = column.setdefault(name, [None] * len(self.steps))
+                means.append(fmean(figure(values) for values in scored) if scored else None)
+            if ends := [value for values in scored for value in values] + list(self.bounds.get(name, ())):
+                self.bounds[name] = min(ends), max(ends)
+        self.steps.append(self._step)
+        self._groups = {}
+
+
+@dataclass
+class RunData:
+    """What is known of a run."""
+
+    name: str  # short, and different from the other runs' names
+    folder: Path  # where the logs lie
+    metrics: list[Row]  # of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file
+    samples: list[Row] = field(
+        default_factory=list
+    )  # of all prompts or of a share, in the order in which they were made
+    total_samples: int = 0  # how many there are in the logs
+    figures: StepFigures = field(default_factory=StepFigures)  # by step, what only the completions tell
+    recipe: Row = field(default_factory=dict)  # `recipe.yaml`; empty where it is missing
+    about: Row = field(default_factory=dict)  # `run.json`; empty where it is missing
+    faults: list[str] = field(default_factory=list)  # sentences on what could not be read
 
     @property
     def alarms(self) -> list[Row]:
@@ -70,14 +103,10 @@ class RunData:
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
-    """Read the run in `path`, or in the folder `grpo` below it, as the demos have it.
+    """Read the run in `path`, or in the folder `grpo` below it, as the demos have it; `FileNotFoundError` if there is none.
 
-    Args:
-        max_samples: about how many completions to keep. Of longer runs the completions of a share of the prompts are kept,
-            each prompt in all its steps.
-
-    Raises:
-        FileNotFoundError: if there is no run.
+    Of a run with more than about `max_samples` completions, those of a share of the prompts are kept, each prompt in all its
+    steps.
     """
     folder = find_folder(Path(path).expanduser())
     run = RunData(name or short_name(folder), folder, [])
@@ -85,7 +114,8 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     if parts(folder / METRICS):
         run.metrics = list(read(folder / METRICS, faults=run.faults))
     else:
-        run.metrics = log_history(folder, run.faults)
+        rows = mappings(read_mapping(state_files(folder)[-1], run.faults).get("log_history"))
+        run.metrics = [row for row in rows if isinstance(row.get("step"), int)]
     share = 1.0
     for row in read(folder / SAMPLES, SAMPLE, run.faults):
         run.figures.add(row)
@@ -103,9 +133,8 @@ def find_folder(path: Path) -> Path:
     for folder in (path, path / "grpo"):
         if parts(folder / METRICS) or state_files(folder):
             return folder
-    raise FileNotFoundError(
-        f"{path} holds no run: there is no {METRICS} in it, which `grpo-ext train` writes into its output_dir."
-    )
+    wrong = f"there is no {METRICS} in it, which `grpo-ext train` writes into its output_dir."
+    raise FileNotFoundError(f"{path} holds no run: {wrong}")
 
 
 def short_name(folder: Path) -> str:
@@ -121,12 +150,6 @@ def state_files(folder: Path) -> list[Path]:
     """Every `trainer_state.json` of a run, the one of the most steps last."""
     found = [path / "trainer_state.json" for path in [*checkpoints(folder), folder]]
     return [path for path in found if path.is_file()]
-
-
-def log_history(folder: Path, faults: list[str]) -> list[Row]:
-    """The rows that the newest `trainer_state.json` holds."""
-    rows = mappings(read_mapping(state_files(folder)[-1], faults).get("log_history"))
-    return [row for row in rows if isinstance(row.get("step"), int)]
 
 
 def mappings(value: Any) -> list[Row]:

@@ -11,6 +11,8 @@ import json
 import platform
 import time
 from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
@@ -31,21 +33,19 @@ SAMPLE = {  # the fields of a line of samples.jsonl and their types; beside them
 PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
 
+@dataclass(eq=False)
 class RunLog(TrainerCallback):
     """Writes the logs of one training. Nothing is written before it begins.
 
-    Args:
-        share: of the groups whose completions are written, 0 to 1. Which ones is settled by their step and number, so a
-            resumed run writes the same.
-        max_mb: size in MiB at which a log goes on in a new file.
-        about: what else `run.json` tells of the run.
+    Which groups' completions are written is settled by their step and number, so a resumed run writes the same.
     """
 
-    def __init__(self, share: float = 1.0, max_mb: float = 256.0, about: dict[str, Any] | None = None):
-        self.share, self.max_mb, self.about = share, max_mb, about or {}
-        self.metrics: JsonLines | None = None
-        self.samples: JsonLines | None = None
-        self._summed_up = False  # whether the log ends with the summary of a whole run
+    share: float = 1.0  # of the groups whose completions are written, 0 to 1
+    max_mb: float = 256.0  # size in MiB at which a log goes on in a new file
+    about: dict[str, Any] = field(default_factory=dict)  # what else `run.json` tells of the run
+    metrics: JsonLines | None = None
+    samples: JsonLines | None = None
+    _summed_up: bool = False  # whether the log ends with the summary of a whole run
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Cut the logs back to the step that the run resumes from; put those of another run aside."""
@@ -101,13 +101,11 @@ class RunLog(TrainerCallback):
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that a run stands on."""
-    found = {"python": platform.python_version()}
+    found = {"grpo_ext": grpo_ext.__version__, "python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {"grpo_ext": grpo_ext.__version__, **found}
+    return found
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:

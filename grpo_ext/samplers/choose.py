@@ -1,18 +1,25 @@
-"""Which sampler a trainer gets."""
+"""Which sampler a trainer gets, how it samples, and whether what it samples can be scored exactly."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import torch
+
+from grpo_ext.objective.policy import ratios_move
+from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, SamplingParams, resolve_sampling
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
-from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
+from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler, from_main
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.vllm import generates_with
+
+logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
@@ -24,13 +31,7 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 
 
 def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
-    """What completes a trainer's prompts.
-
-    Args:
-        trainer: of the run.
-        watched: whether transformers' sampling steps are watched.
-        moves: whether the temperature moves.
-    """
+    """What completes a trainer's prompts; `watched`: transformers' sampling steps are; `moves`: the temperature does."""
     args = trainer.args
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
@@ -46,3 +47,85 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
         every=round(1 / args.sampler_check_share),
         watched=watched,
     )
+
+
+def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
+    """How a trainer samples that has its prompts completed by `sampler`; `moves`: its temperature does.
+
+    `ValueError` where that cannot be scored exactly, with what to change.
+    """
+    args = trainer.args
+    params = _sampling_of(trainer, sampler)
+    if params.restricted and trainer.rollout_func is not None:
+        raise ValueError(
+            "rollout_func samples as it likes, so that truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
+            "null, or logprob_policy: model."
+        )
+    corrects = sampler.separate and args.vllm_importance_sampling_correction
+    old_pass = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
+    if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
+        raise ValueError(UNTOLD_KEPT_SETS)
+    if (params.restricted or params.temperature != 1.0 or moves) and corrects and trainer.vllm_mode == "server":
+        _refuse_raw_logprobs(trainer)
+    return params
+
+
+def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
+    """The sampling parameters from all places that set them."""
+    args, vllm = trainer.args, sampler.order == "vllm"
+    given = dict(args.generation_kwargs or {})
+    if args.vllm_structured_outputs_regex and vllm:
+        given["structured_outputs"] = args.vllm_structured_outputs_regex
+    if not vllm and "suppress_tokens" in trainer.generation_kwargs:
+        given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
+    own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    filled_in = not (vllm or trainer.use_transformers_continuous_batching)  # by `generate` alone
+    return resolve_sampling(
+        {name: getattr(args, name) for name in FIELD_DEFAULTS},
+        given,
+        own.to_dict() if filled_in and own is not None else None,
+        sampler=sampler.order,
+        watched=sampler.watched,
+    )
+
+
+def warn_of_dropout(trainer: Any) -> None:
+    """Say what dropout does to log-probs, where it is on."""
+    kinds = (torch.nn.Dropout, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
+    active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
+    how = "Write disable_dropout: true or lora_dropout: 0."
+    if attention := getattr(trainer.model.config.get_text_config(), "attention_dropout", 0.0):
+        active.append(attention)
+        how = "Set attention_dropout to 0 in the model's config.json, and leave disable_dropout on."
+    if active and trainer.accelerator.is_main_process:
+        logger.warning(
+            f"The model drops out ({max(active):g}), in each pass something else: completions are scored under another policy "
+            f"than the one that sampled, and ratios differ from 1. {how}"
+        )
+
+
+def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
+    """Say what `logprob_policy: model` means where samples are not drawn from the bare model."""
+    try:
+        params = _sampling_of(trainer, sampler)
+        cuts = f"top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
+        how = f"temperature {params.temperature:g}, {cuts}"
+        bare = params.temperature == 1.0 and not params.restricted and not moves
+    except ValueError as error:
+        how, bare = str(error).split(". ")[0], False
+    if not bare and trainer.accelerator.is_main_process:
+        logger.warning(
+            "logprob_policy: model scores completions without the temperature and truncation that they are sampled with "
+            f"({how}), so that the gradient is that of a policy which did not sample them. sampling/logp_difference and "
+            "sampling/ratio say how far the two are apart; logprob_policy: sampling scores what was sampled."
+        )
+
+
+def _refuse_raw_logprobs(trainer: Any) -> None:
+    """Refuse a vLLM server whose log-probs are not those that it samples with; on every rank, since the main one asks."""
+    info = from_main(trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info())
+    if (mode := info["model_config"]["logprobs_mode"]) != "processed_logprobs":
+        raise ValueError(
+            f"The vLLM server returns {mode}, which leave out temperature and truncation. Start it with --logprobs-mode "
+            "processed_logprobs."
+        )

@@ -17,10 +17,7 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 class FunctionSampler(Sampler):
     """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and what the rewards may want to know.
 
-    Args:
-        rollout_func: TRL's argument.
-        trainer: what it is given.
-        vllm: the sampler whose weights are kept up to date for it; `None`: it samples from the trainer's own model.
+    `vllm`, which the function may use, is kept at the trainer's weights; `None`: it samples from the trainer's own model.
     """
 
     name, tokenizes = "rollout_func", True
@@ -31,29 +28,22 @@ class FunctionSampler(Sampler):
         self.order = "hf" if vllm is None else vllm.order
 
     def load_weights(self, step: int) -> None:
-        """Keep vLLM, which the function may use, at the trainer's weights."""
         if self.vllm is not None:
             self.vllm.load_weights(step)
 
     def sample(self, request: Request) -> Generation:
-        """Ask the function.
-
-        Raises:
-            ValueError: if a key is missing in what it returns.
-        """
+        """Ask the function; `ValueError` if a key is missing in what it returns."""
         found = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         if missing := sorted(set(REQUIRED) - found.keys()):
             raise ValueError(f"rollout_func must return keys {missing} in its output dict.")
-        extra = {name: value for name, value in found.items() if name not in (*REQUIRED, "env_mask")}
-        completion_ids = [list(ids) for ids in found["completion_ids"]]
         return Generation(
             prompt_ids=[list(ids) for ids in found["prompt_ids"]],
-            completion_ids=completion_ids,
+            completion_ids=[list(ids) for ids in found["completion_ids"]],
             policy_step=request.policy_step,
             temperature=request.temperature,
             sampling_logps=logp_tensors(found["logprobs"]),
             tool_mask=found.get("env_mask"),
-            extra_fields=extra,
+            extra_fields={name: value for name, value in found.items() if name not in (*REQUIRED, "env_mask")},
         )
 
 

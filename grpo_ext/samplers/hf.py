@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -17,36 +17,23 @@ from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
 
 
+@dataclass(eq=False)
 class HFSampler(Sampler):
-    """transformers' `generate`.
-
-    Args:
-        turn: completes lists of tokens, so many copies of each; gives lists of tokens.
-        model: gives the model without its wrappers.
-        params: gives how it samples, as that is scored.
-        set_temperature: lets `turn` sample at it; `None` where the temperature does not move.
-        strict: refuse generation options that are not scored exactly.
-        every: the sampler's log-probs are noted of the first of so many rows.
-        watched: whether kept tokens and log-probs are noted at all.
-    """
+    """transformers' `generate`."""
 
     name = "transformers"
 
-    def __init__(
-        self,
-        turn: Callable[[list[list[int]], int], list[list[int]]],
-        model: Callable[[], Any],
-        params: Callable[[], SamplingParams],
-        set_temperature: Callable[[float], None] | None = None,
-        strict: bool = True,
-        every: int = 1,
-        watched: bool = True,
-    ):
-        self.turn, self.model, self.params, self.set_temperature = turn, model, params, set_temperature
-        self.strict, self.every, self.watched = strict, every, watched
+    turn: Callable[[list[list[int]], int], list[list[int]]]  # completes lists of tokens, so many copies of each
+    model: Callable[[], Any]  # gives the model without its wrappers
+    params: Callable[[], SamplingParams]  # gives how it samples, as that is scored
+    set_temperature: (
+        Callable[[float], None] | None
+    )  # lets `turn` sample at it; `None` where the temperature does not move
+    strict: bool  # refuse generation options that are not scored exactly
+    every: int  # the sampler's log-probs are noted of the first of so many rows
+    watched: bool  # whether kept tokens and log-probs are noted at all
 
     def sample(self, request: Request) -> Generation:
-        """Complete the prompts."""
         params = self.params()
         if self.set_temperature is not None:
             self.set_temperature(request.temperature)

@@ -7,6 +7,7 @@ seen in log-probs at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,33 +20,24 @@ from grpo_ext.vllm import EngineFailure
 ROWS = 4  # completions that are scored again
 
 
+@dataclass(eq=False)
 class SyncCheck:
-    """Compares log-probs after the first weight sync and every so many syncs.
+    """Compares log-probs after the first weight sync and every so many syncs."""
 
-    Args:
-        vllm: that samples.
-        every: syncs from one check to the next; 0 never checks.
-        limit: mean absolute difference that ends the run; `None`: 0.001 in float32, else 0.2.
-        truncated: whether sampling is truncated.
-    """
-
-    def __init__(self, vllm: OurVLLM, every: int, limit: float | None, truncated: bool):
-        self.vllm, self.every, self.limit, self.truncated = vllm, every, limit, truncated
-        self._checked: int | None = None
+    vllm: OurVLLM  # that samples
+    every: int  # syncs from one check to the next; at least 1
+    limit: float | None  # mean absolute difference that ends the run; `None`: 0.001 in float32, else 0.2
+    truncated: bool  # whether sampling is truncated
+    _checked: int | None = None  # the sync after which it was last compared
 
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
         """The mean absolute difference of log-probs; `None` where no check is due, or no token counts. All ranks call it.
 
-        Args:
-            table: what the engine has just sampled.
-            score: log-probs (b, T) of a table under the trainer's policy, without dropout.
-            ranks: of the run.
-
-        Raises:
-            EngineFailure: on all ranks, if it is above the limit.
+        `table` is what the engine has just sampled; `score` gives log-probs (b, T) of a table under the trainer's policy,
+        without dropout. `EngineFailure` on all ranks, if the difference is above the limit.
         """
         due = self._checked is None or self.vllm.syncs - self._checked >= self.every
-        if not self.every or not due or table.sampling_per_token_logps is None:
+        if not due or table.sampling_per_token_logps is None:
             return None
         if self.limit is None:
             self.limit = 1e-3 if self.vllm.dtype() == "float32" else 0.2

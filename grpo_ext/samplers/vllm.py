@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from peft import PeftModel
 from trl.generation.vllm_client import VLLMClient
@@ -25,17 +26,13 @@ from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.seams.vllm import made_with, usual_vllm
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
-from grpo_ext.vllm.settings import TextModel, cpu_settings, vllm_dtype
+from grpo_ext.vllm.settings import TextModel, cpu_settings, server_url, vllm_dtype
 
 logger = logging.getLogger(__name__)
 
 
 class VLLMSampler(Sampler):
-    """Samples with vLLM, which gets the trainer's weights when the step has changed.
-
-    Args:
-        vllm: within this process, or behind a server.
-    """
+    """Samples with vLLM, which gets the trainer's weights when the step has changed."""
 
     separate, order = True, "vllm"
 
@@ -44,13 +41,11 @@ class VLLMSampler(Sampler):
         self._loaded: int | None = None  # the step whose weights it has
 
     def load_weights(self, step: int) -> None:
-        """Sync the weights, unless it has those of this step."""
         if step != self._loaded:
             self.vllm.sync_weights()
             self._loaded = step
 
     def sample(self, request: Request) -> Generation:
-        """Complete the prompts."""
         self.vllm.temperature = request.temperature
         _, ids, logprobs, _ = self.vllm.generate(
             prompts=request.prompt_ids, images=None, num_generations=request.num_generations
@@ -60,11 +55,24 @@ class VLLMSampler(Sampler):
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps)
 
 
+def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
+    """What the main process finds, on all ranks; or, on all ranks, the error that it meets."""
+    found = error = None
+    if accelerator.is_main_process:
+        try:
+            found = ask()
+        except Exception as met:
+            error = met
+    found, error = broadcast_object_list([found, error])
+    if error is not None:
+        raise error
+    return found
+
+
 class OurVLLM(VLLMGeneration):
     """As TRL's, with `syncs`, the number of times that the engine was given the weights.
 
-    Args:
-        options: the trainer's arguments; the others are TRL's.
+    `options` are the trainer's arguments.
     """
 
     options: GRPOExtConfig
@@ -75,15 +83,25 @@ class OurVLLM(VLLMGeneration):
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
-        made: dict[str, Any] = {}
-        if self.mode == "colocate" and (settings := self._settings()):
-            made["LLM"] = partial(usual_vllm(), **settings)
-        elif self.mode == "server" and self.accelerator.is_main_process:
-            vocabulary = self.model.config.get_text_config().vocab_size
-            seconds = self.options.vllm_server_request_timeout
-            made["VLLMClient"] = partial(self._client(), request_timeout=seconds, vocabulary=vocabulary)
-        with made_with(**made):
+        if self.mode == "server":  # TRL's own raises on the main rank alone, and the others wait for it
+            self.server_base_url = server_url(vars(self.options))
+            self._served_dtype: str = from_main(self.accelerator, self._connect)
+            return
+        settings = self._settings()
+        with made_with(LLM=partial(usual_vllm(), **settings)) if settings else nullcontext():
             super()._init_vllm()
+
+    def _connect(self) -> str:
+        """Find the server and join its workers; what it computes in."""
+        self.vllm_client = self._client()(
+            base_url=self.server_base_url,
+            group_port=self.group_port,
+            connection_timeout=self.server_timeout,
+            request_timeout=self.options.vllm_server_request_timeout,
+            vocabulary=self.model.config.get_text_config().vocab_size,
+        )
+        self.vllm_client.init_communicator(device=self.accelerator.device)
+        return self.vllm_client.get_server_info()["model_config"]["dtype"]
 
     def _client(self) -> Callable[..., VLLMClient]:
         from grpo_ext.samplers.vllm_client import ServerClient
@@ -102,20 +120,12 @@ class OurVLLM(VLLMGeneration):
         return cpu_settings(TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length)
 
     def dtype(self) -> str:
-        """What the engine computes in, such as `"float32"`; asked by all ranks."""
-        found = None
-        if self.mode == "colocate":
-            found = self.llm.llm_engine.model_config.dtype
-        elif self.accelerator.is_main_process:
-            found = self.vllm_client.get_server_info()["model_config"]["dtype"]
-        return str(broadcast_object_list([found])[0]).removeprefix("torch.")
+        """What the engine computes in, such as `"float32"`."""
+        found = self._served_dtype if self.mode == "server" else self.llm.llm_engine.model_config.dtype
+        return str(found).removeprefix("torch.")
 
     def sync_weights(self) -> None:
-        """As TRL's; a server that fails is waited for.
-
-        Raises:
-            EngineFailure: on all ranks, if it does not come back.
-        """
+        """As TRL's; a server that fails is waited for. `EngineFailure` on all ranks, if it does not come back."""
         self._until_answered(self._push)
         self.syncs += 1
 
@@ -132,8 +142,7 @@ class OurVLLM(VLLMGeneration):
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
         """As TRL's; a server that fails is waited for, given the current weights and asked again.
 
-        Raises:
-            EngineFailure: on all ranks, if it does not come back or refuses the request.
+        `EngineFailure` on all ranks, if it does not come back or refuses the request.
         """
         return self._until_answered(partial(super().generate, *args, **kwargs))
 
@@ -152,10 +161,10 @@ class OurVLLM(VLLMGeneration):
                 return answer
             if refused:
                 break
-        where = self.server_base_url or f"http://{self.server_host}:{self.server_port}"
+        what = "refused a request" if refused else "did not come back"
         raise EngineFailure(
-            f"The vLLM server at {where} {'refused a request' if refused else 'did not come back'}: {cause}. Its own log says "
-            "more. Start it again; the same command goes on from the checkpoint."
+            f"The vLLM server at {self.server_base_url} {what}: {cause}. Its own log says more. Start it again; the same "
+            "command goes on from the checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -35,8 +35,7 @@ KNOWN = (
 class AdapterVLLM(OurVLLM):
     """As `OurVLLM`, with an engine that is given the adapter instead of all weights.
 
-    Raises:
-        ValueError: for a model whose adapter vLLM would compute otherwise than the trainer.
+    `ValueError` for a model whose adapter vLLM would compute otherwise than the trainer.
     """
 
     def _init_vllm(self) -> None:
@@ -71,11 +70,12 @@ class AdapterVLLM(OurVLLM):
         self.llm.llm_engine.add_lora(self.request)
 
 
+@dataclass
 class WithAdapter:
     """A vLLM engine that adds the adapter of the last sync to its base as it generates."""
 
-    def __init__(self, llm: Any, request: Callable[[], Any]):
-        self._llm, self._request = llm, request
+    _llm: Any
+    _request: Callable[[], Any]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -85,22 +85,14 @@ class WithAdapter:
 
 
 class AdapterClient(ServerClient):
-    """As `ServerClient`, for a server that reads an adapter from a folder; there is no group for weights.
-
-    Args:
-        rank: of the adapter; the others are those of `ServerClient`.
-    """
+    """As `ServerClient`, for a server that reads an adapter of `rank` from a folder; there is no group for weights."""
 
     def __init__(self, *args: Any, rank: int, **kwargs: Any):
         self._rank = rank
         super().__init__(*args, **kwargs)
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Look whether the server takes adapters of this rank; nothing is joined.
-
-        Raises:
-            ValueError: if it does not.
-        """
+        """Look whether the server takes adapters of this rank, `ValueError` if it does not; nothing is joined."""
         self._device = device
         config = self.get_server_info()["lora_config"]
         path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")  # status 405 where one can post to it
@@ -149,15 +141,9 @@ def trained(model: PeftModel) -> LoraConfig:
 
 
 def check_adapter(model: Any) -> None:
-    """Whether vLLM computes with a model's adapter what the trainer does.
-
-    Raises:
-        ValueError: with what it leaves out.
-    """
+    """`ValueError` where vLLM does not compute with a model's adapter what the trainer does, with what it leaves out."""
     if not isinstance(model, PeftModel):
-        raise ValueError(
-            "vllm_sync_adapter: adapter gives vLLM an adapter, and the model has none: give a peft_config."
-        )
+        raise ValueError("vllm_sync_adapter: adapter gives vLLM an adapter; the model has none: give a peft_config.")
     config = trained(model)
     if type(config) is not LoraConfig:
         raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")

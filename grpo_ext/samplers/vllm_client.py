@@ -29,32 +29,22 @@ NOTHING: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "logprobs": N
 class ServerClient(VLLMClient):
     """As TRL's, but a failed generation or weight update leaves `failure` set and does nothing until `reconnect()`.
 
-    Args:
-        request_timeout: seconds that an answer may take.
-        vocabulary: tokens that the model knows; the others are TRL's.
-
-    Attributes:
-        failure: what went wrong, `None` where nothing did.
-        refused: whether the server answered that the request was wrong, so that asking again is of no use.
+    Beside TRL's arguments: `request_timeout`, seconds that an answer may take, and `vocabulary`, tokens that the model knows.
     """
 
     communicator: Any
     session: Any
 
     def __init__(self, *args: Any, request_timeout: float, vocabulary: int, **kwargs: Any):
-        self.failure: str | None = None
-        self.refused = False
+        self.failure: str | None = None  # what went wrong
+        self.refused = False  # whether the server answered that the request was wrong: asking again is of no use
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
         self._version: str | None = None  # of the weights that the server must have
         self._line, self._vocabulary = Line(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:
-        """Wait until a vLLM server answers that is healthy.
-
-        Raises:
-            ConnectionError: with the last cause, after `total_timeout` seconds.
-        """
+        """Wait until a healthy vLLM server answers; `ConnectionError` with the last cause, after `total_timeout` seconds."""
         self.session = self._line  # in place of the one that TRL has made just before
         end = time.monotonic() + total_timeout
         while True:
@@ -68,10 +58,9 @@ class ServerClient(VLLMClient):
             time.sleep(retry_interval)
 
     def get_server_info(self) -> dict[str, Any]:
-        """The configuration that the server runs with. TRL 1.15's client does not ask for it.
+        """The configuration that the server runs with; `RuntimeError` if it does not tell it.
 
-        Raises:
-            RuntimeError: if the server does not tell it.
+        TRL 1.15's client does not ask for it.
         """
         answer = self.session.get(f"{self.base_url}/server_info", params={"config_format": "json"})
         if answer.status_code == 404:
@@ -98,16 +87,13 @@ class ServerClient(VLLMClient):
             super().init_communicator(device)
 
     def _join_by_gloo(self) -> None:
-        place: dict[str, Any] = {"address": own_address(str(self.host)), "port": self.group_port + self._joins}
-        place["seconds"] = GROUP_SECONDS
+        address, port = own_address(str(self.host)), self.group_port + self._joins
+        place: dict[str, Any] = {"address": address, "port": port, "seconds": GROUP_SECONDS}
         self._joins += 1  # another port each time: the last one may not be free yet
         ranks = self.get_world_size() + 1
+        body = {"init_info": {**place, "first_rank": 1, "world_size": ranks}}
         with ThreadPoolExecutor(max_workers=1) as pool:
-            joined = pool.submit(
-                self._post,
-                f"{self.base_url}/init_weight_transfer_engine",
-                json={"init_info": {**place, "first_rank": 1, "world_size": ranks}},
-            )
+            joined = pool.submit(self._post, f"{self.base_url}/init_weight_transfer_engine", json=body)
             self.communicator = WeightGroup(rank=0, world_size=ranks, **place)
             joined.result()
 

@@ -17,8 +17,7 @@ from grpo_ext.observe.run_log import RunLog
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.sources import check_columns
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.samplers.choose import make_sampler
-from grpo_ext.samplers.resolve import resolve_for, warn_of_another_policy, warn_of_dropout
+from grpo_ext.samplers.choose import make_sampler, resolve_for, warn_of_another_policy, warn_of_dropout
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.samplers.vllm import VLLMSampler
 from grpo_ext.scoring.scorer import Scorer

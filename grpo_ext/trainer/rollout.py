@@ -149,8 +149,7 @@ class Rollout:
         ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
         request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature)
         self.sampler.load_weights(state.global_step)
-        self.sampler.submit(request)
-        return self.sampler.collect()
+        return self.sampler.sample(request)
 
     @property
     def _rule(self) -> AdvantageRule:
@@ -163,7 +162,6 @@ class Rollout:
         stats = self._judge_groups(self._seen_prompts(judged.rows), judged.rewards)
         if self.settings.group_filter != "drop":
             return judged.table
-        self.log.used(int(stats.kept.sum()))
         dead = (~stats.kept).repeat_interleave(self._rule.num_generations)  # (B of all ranks,)
         table = judged.table.without(dead[self.ranks.mine(len(dead))])
         return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))

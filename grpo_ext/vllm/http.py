@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from threading import Timer
 from typing import Annotated, Any
@@ -69,20 +69,18 @@ class Answer:
             raise ConnectionError(f"what answers is not vLLM: {where}: {wrong['msg'][:100]}") from None
 
 
+@dataclass
 class Line:
     """The way to servers, which keeps nothing open and follows no redirection.
 
-    Args:
-        seconds: that an answer may take as a whole.
-        key: sent along, and the server must prove that it has it, too; `None`: that of the environment.
-        most: bytes that an answer may have.
-
-    Raises:
-        ConnectionError: from all requests, with one line, where no whole answer came.
+    Where no whole answer came, all requests raise a `ConnectionError` of one line.
     """
 
-    def __init__(self, seconds: float, key: str | None = None, most: int = MOST_BYTES):
-        self.seconds, self.key, self.most = seconds, key or os.environ.get(KEY), most
+    seconds: float  # that an answer may take as a whole
+    key: str | None = field(
+        default_factory=lambda: os.environ.get(KEY), repr=False
+    )  # the server must prove to have it
+    most: int = MOST_BYTES  # that an answer may have
 
     def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:
         return self._ask("GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds)
@@ -119,9 +117,8 @@ class Line:
                 cause = f"no whole answer within {seconds:g} s"
             raise ConnectionError(f"{where}: {cause}") from None
         if self.key and not hmac.compare_digest(answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)):
-            raise ConnectionError(
-                f"{where}: what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
-            )
+            wrong = f"what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
+            raise ConnectionError(f"{where}: {wrong}")
         return said
 
     def _read(self, answer: Any) -> bytes:
@@ -148,8 +145,7 @@ def proof(key: str, nonce: str) -> bytes:
 def who_answers(line: Line, base: str) -> str:
     """The version of the vLLM at `base` and the model that it serves, as "0.31.0 with NAME".
 
-    Raises:
-        ConnectionError: if it is not healthy, something else, or wants another key.
+    `ConnectionError` if it is not healthy, something else, or wants another key.
     """
     found = []
     for path in ("/health", "/version", "/v1/models"):

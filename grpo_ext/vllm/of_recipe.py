@@ -21,10 +21,7 @@ logger = logging.getLogger(__name__)
 def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
     """The server of a recipe, not started, for trainers of so many processes.
 
-    Args:
-        recipe: that uses one.
-        num_processes: that will train.
-        here: look for the model's config on this machine alone.
+    `here`: look for the model's config on this machine alone.
 
     Raises:
         ValueError: if the recipe uses none, its model cannot be served on this CPU, or others could reach it without a key.
@@ -38,12 +35,10 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
     if v["use_cpu"] or not gpu_is_there():
         from transformers import AutoConfig
 
-        trust = bool(v["trust_remote_code"])
-        name, revision = v["model_name_or_path"], v["model_revision"]
+        name, trust = v["model_name_or_path"], bool(v["trust_remote_code"])
+        how = {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": here}
         try:
-            config = AutoConfig.from_pretrained(
-                name, revision=revision, trust_remote_code=trust, local_files_only=here
-            )
+            model = TextModel.of(AutoConfig.from_pretrained(name, **how))
         except OSError:
             if not here:
                 raise
@@ -51,7 +46,6 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
                 f"the config of {name}, which says how large the server's cache must be, is not on this machine: "
                 f"`hf download {name} config.json` fetches it."
             ) from None
-        model = TextModel.of(config)
     words = server_words(v, model, batch_of(v, num_processes).completions)
     log = recipe.output_dir.expanduser() / LOG
     return Server(words, server_url(v), log, None if model else v["vllm_server_devices"])

@@ -22,13 +22,9 @@ LOG = "vllm_server.log"  # in the run's folder
 
 
 class Server:
-    """One vLLM server, whose output goes to a file.
+    """One vLLM server: the command `words`, which will answer at `url`, and whose output is added to the file `log`.
 
-    Args:
-        words: the command.
-        url: where it will answer.
-        log: what it prints is added to this file.
-        devices: `CUDA_VISIBLE_DEVICES` of it; `None` leaves that as it is.
+    `devices` is its `CUDA_VISIBLE_DEVICES`; `None` leaves that as it is.
     """
 
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
@@ -110,11 +106,8 @@ class Server:
             while (code := self.code()) is None:
                 if done.wait(0.5):
                     return
-            print(
-                f"The vLLM server ended with code {code}; it is started again ({number} of {restarts}). "
-                f"What it said is in {self.log}.",
-                flush=True,
-            )
+            again = f"it is started again ({number} of {restarts}). What it said is in {self.log}."
+            print(f"The vLLM server ended with code {code}; {again}", flush=True)
             self.stop()
             self._launch()
 

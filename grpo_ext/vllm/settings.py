@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -83,8 +84,8 @@ def adapter_settings(r: int) -> dict[str, Any]:
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
 
 
-def server_url(v: Values) -> str:
-    """Where the trainer looks for the server."""
+def server_url(v: Mapping[str, Any]) -> str:
+    """Where the trainer looks for the server, without a slash at the end."""
     return (v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}").rstrip("/")
 
 
@@ -110,7 +111,7 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         "middleware": "grpo_ext.vllm.guard.Guard" if os.environ.get(KEY) else None,
     }
     if v["use_peft"] and v["vllm_sync_adapter"] == "adapter":
-        flags |= {name.replace("_", "-"): value for name, value in adapter_settings(v["lora_r"]).items()}
+        flags |= adapter_settings(v["lora_r"])
     else:
         flags["weight-transfer-config"] = json.dumps({"backend": "gloo" if model else "nccl"})
     loaded = str(v["dtype"] or "auto").removeprefix("torch.")
@@ -118,12 +119,9 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
     if model is None:
         flags["dtype"] = dtype
     else:
-        settings = cpu_settings(model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"])
-        flags |= {name.replace("_", "-"): value for name, value in settings.items()}
+        flags |= cpu_settings(model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"])
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in flags.items():
-        if value is True:
-            words.append(f"--{name}")
-        elif value is not None and value is not False:
-            words += [f"--{name}", str(value)]
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return words

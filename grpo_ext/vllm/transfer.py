@@ -30,12 +30,9 @@ def own_address(peer: str) -> str:
 
 
 class WeightGroup:
-    """The trainer and the workers of a server.
+    """The trainer and the workers of a server; rank 0 listens at `address` and `port`, as the others see them.
 
-    Args:
-        address, port: where rank 0 listens, as the others see it.
-        rank, world_size: of this process.
-        seconds: how long the others may take to join, and any one tensor to travel.
+    `seconds` are what the others may take to join, and any one tensor to travel.
 
     gloo would listen on the address that the machine's name resolves to, often 127.0.0.1; here each side takes the one that
     leads to the other.

@@ -34,7 +34,7 @@ def server(engine_folder, tmp_path_factory):
 
 @pytest.fixture
 def place(server):
-    where = {"vllm_mode": "server", "vllm_server_base_url": server.url, "vllm_group_port": free_port()}
+    where = {"vllm_mode": "server", "vllm_server_base_url": f"{server.url}/", "vllm_group_port": free_port()}
     return {**where, "vllm_server_timeout": 30}
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_ext.observe.panels import MOST_POINTS, Panel, by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs, smooth
-from grpo_ext.observe.read_run import RunData, read_run
-from grpo_ext.observe.spread import StepFigures
+from grpo_ext.observe.read_run import RunData, StepFigures, read_run
 
 
 def test_a_column_has_the_steps_where_the_metric_was_logged_and_gaps_where_it_was_not_finite():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from grpo_ext.observe.read_run import RunData
@@ -16,31 +17,27 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
     Every column has an entry a completion. `dataset` counts `datasets`; `cut` is 1 where the completion ran into the limit.
     """
-    prompts: dict[str, int] = {}
-    datasets: dict[tuple[str, str], int] = {}
-    shown: list[Any] = []
-    names = ("step", "dataset", "prompt", "group", "reward", "advantage", "length", "cut")
-    index: dict[str, Any] = {name: [] for name in names}
-    rewards: dict[str, list[float | None]] = {reward["name"]: [] for reward in run.rewards}
-    for row in run.samples:
-        number = prompts.setdefault(row["prompt_id"], len(prompts))
-        if number == len(shown):
-            shown.append([row["prompt_id"], messages(row["prompt"])])
-        dataset = datasets.setdefault((row["mode"], row["dataset"]), len(datasets))
-        found = (
-            row["step"],
-            dataset,
-            number,
-            row["group"],
-            rounded(row["reward"]),
-            rounded(row["advantage"]),
-            row["length"],
-        )
-        for name, value in zip(names, (*found, int(row["finish_reason"] == "length")), strict=True):
-            index[name].append(value)
-        for name, values in rewards.items():
-            values.append(rounded(row["rewards"].get(name)))
-    return {**index, "rewards": rewards, "datasets": [list(key) for key in datasets]}, shown
+    rows = run.samples
+    datasets = numbered((row["mode"], row["dataset"]) for row in rows)
+    numbers = numbered(row["prompt_id"] for row in rows)
+    prompts = {row["prompt_id"]: row["prompt"] for row in reversed(rows)}  # as each was first
+    index = {
+        **{name: [row[name] for row in rows] for name in ("step", "group", "length")},
+        **{name: [rounded(row[name]) for row in rows] for name in ("reward", "advantage")},
+        "dataset": [datasets[row["mode"], row["dataset"]] for row in rows],
+        "prompt": [numbers[row["prompt_id"]] for row in rows],
+        "cut": [int(row["finish_reason"] == "length") for row in rows],
+        "rewards": {
+            reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows] for reward in run.rewards
+        },
+        "datasets": list(datasets),
+    }
+    return index, [[key, messages(prompts[key])] for key in numbers]
+
+
+def numbered(keys: Iterable[Any]) -> dict[Any, int]:
+    """The keys in order, each once, with their numbers."""
+    return {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
 
 def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
