@@ -28,7 +28,9 @@ class Request:
 
 
 class Sampler:
-    """Completes prompts. All ranks call `load_weights` and `sample`, in this order, for each generation.
+    """Completes prompts. All ranks call `load_weights`, `submit` and `collect`, in this order, for each generation.
+
+    A sampler gives `sample`. One that works while the trainer does gives `submit` and `collect` instead.
 
     Attributes:
         name: as users know it.
@@ -43,6 +45,18 @@ class Sampler:
     watched = False
     tokenizes = False
     order = "hf"
+
+    _asked: Request | None = None
+
+    def submit(self, request: Request) -> None:
+        """Ask for a generation."""
+        self._asked = request
+
+    def collect(self) -> Generation:
+        """The generation that was asked for."""
+        request, self._asked = self._asked, None
+        assert request is not None, "submit comes before collect"
+        return self.sample(request)
 
     def sample(self, request: Request) -> Generation:
         """Complete the prompts."""

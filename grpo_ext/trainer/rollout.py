@@ -149,7 +149,8 @@ class Rollout:
         ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
         request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature)
         self.sampler.load_weights(state.global_step)
-        return self.sampler.sample(request)
+        self.sampler.submit(request)
+        return self.sampler.collect()
 
     @property
     def _rule(self) -> AdvantageRule:
