@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest import REPO
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.step_bench import Bench
+from benchmarks.step_work import Case
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-
-sys.path.insert(0, str(REPO / "benchmarks"))
-from step_bench import Bench
-from step_work import Case
-
 from grpo_ext.trainer.door import describe
 
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)

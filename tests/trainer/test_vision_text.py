@@ -9,13 +9,12 @@ import torch
 from conftest import REPO
 from transformers import AutoModelForImageTextToText
 
-sys.path.insert(0, str(REPO / "benchmarks"))
 sys.path.insert(0, str(REPO / "tests" / "trainer"))
-import step_work
-from step_bench import Bench
-from step_work import Case
 from tiny_vision import QWEN, qwen_vision
 
+from benchmarks import step_work
+from benchmarks.step_bench import Bench
+from benchmarks.step_work import Case
 from grpo_ext.trainer.door import describe
 from grpo_ext.trainer.settings import make_scorer, probe_of
 
