@@ -1,11 +1,12 @@
 """Exact arithmetic on untrusted text: digits, `+ - * / ( ) .` and white space, nothing else.
 
 The text is parsed into postfix order (the expression's tree, children first) by operator precedence on an explicit
-stack, and evaluated with integer numerators and denominators. There is no recursion, no `eval`, no float. `**`, `//`,
-signs in front of a number, `1_000` and digits of other scripts are errors. The length of the text bounds every result
-on the way: a literal enters a numerator or denominator at most once, so none has many more digits than the text.
+stack, and evaluated in fractions. There is no recursion, no `eval`, no float. `**`, `//`, signs in front of a number,
+`1_000` and digits of other scripts are errors. The length of the text bounds every result on the way: a literal enters
+a numerator or denominator at most once, so none has many more digits than the text.
 """
 
+import operator
 import re
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ MAX_LENGTH = 1000  # characters of an expression
 MAX_DEPTH = 100  # parentheses open at once
 
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|[-+*/()]|[^ \t\r\n\f\v]")
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
 # An expression in postfix order: its literals (int, or Fraction if written with a point) and its operators.
@@ -78,25 +80,13 @@ def literals(postfix: Postfix) -> list[int | Fraction]:
     return [item for item in postfix if not isinstance(item, str)]
 
 
-def value(postfix: Postfix) -> tuple[int, int]:
-    """The exact value as numerator and denominator, not in lowest terms; `ZeroDivisionError` if it divides by zero."""
-    stack: list[tuple[int, int]] = []
+def value(postfix: Postfix) -> Fraction:
+    """The exact value; `ZeroDivisionError` if it divides by zero."""
+    stack: list[Fraction] = []
     for item in postfix:
-        if isinstance(item, int):
-            stack.append((item, 1))
-        elif isinstance(item, str):
-            c, d = stack.pop()
-            a, b = stack.pop()
-            if item == "+":
-                stack.append((a * d + c * b, b * d))
-            elif item == "-":
-                stack.append((a * d - c * b, b * d))
-            elif item == "*":
-                stack.append((a * c, b * d))
-            elif c:
-                stack.append((a * d, b * c))
-            else:
-                raise ZeroDivisionError("division by zero")
+        if isinstance(item, str):
+            right, left = stack.pop(), stack.pop()
+            stack.append(_OPERATIONS[item](left, right))
         else:
-            stack.append((item.numerator, item.denominator))
+            stack.append(Fraction(item))
     return stack[0]
