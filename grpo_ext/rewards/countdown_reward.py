@@ -31,7 +31,7 @@ def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _T
         result = value(postfix)
     except ZeroDivisionError:
         return "zero_division", None
-    return None if abs(result - goal) <= Fraction(tolerance) else ("value", result)
+    return None if result == goal or abs(result - goal) <= Fraction(tolerance) else ("value", result)
 
 
 def exact(number: Any, column: str) -> int | Fraction:

@@ -17,8 +17,8 @@ _TOKEN = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|[-+*/()]|[^ \t\r\n
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
-# An expression in postfix order: its literals (int, or Fraction if written with a point) and its operators.
-Postfix = list[int | Fraction | str]
+# An expression in postfix order: its literals and its operators.
+Postfix = list[Fraction | str]
 
 
 class ExpressionError(ValueError):
@@ -55,8 +55,10 @@ def parse(text: str) -> Postfix:
                 output.append(pending.pop())
             pending.pop()
             depth -= 1
+        elif len(token) == 1 and token not in "0123456789":
+            raise ExpressionError(f"{token!r} is not allowed here")
         else:
-            output.append(literal(token))
+            output.append(Fraction(token))
             operand = True
     if not operand:
         raise ExpressionError(f"{pending[-1]!r} has nothing on its right" if pending else "nothing there")
@@ -66,16 +68,7 @@ def parse(text: str) -> Postfix:
     return output
 
 
-def literal(token: str) -> int | Fraction:
-    """A number's exact value: int, or Fraction if it is written with a point."""
-    if token.isdecimal() and token.isascii():
-        return int(token)
-    if len(token) > 1:  # the only longer tokens are numbers with a point
-        return Fraction(token)
-    raise ExpressionError(f"{token!r} is not allowed here")
-
-
-def literals(postfix: Postfix) -> list[int | Fraction]:
+def literals(postfix: Postfix) -> list[Fraction]:
     """The numbers of an expression, in the order in which they are written."""
     return [item for item in postfix if not isinstance(item, str)]
 
@@ -88,5 +81,5 @@ def value(postfix: Postfix) -> Fraction:
             right, left = stack.pop(), stack.pop()
             stack.append(_OPERATIONS[item](left, right))
         else:
-            stack.append(Fraction(item))
+            stack.append(item)
     return stack[0]

@@ -3,8 +3,7 @@
 Wrong are an exception, the wrong number of scores, inf, NaN, and what is no number. A batch that fails is scored again
 row by row, so that only the rows at fault lose their score. A function that fails on too many rows stops the run.
 
-Time can be bounded, too: for rewards in worker processes by the pool, for async ones by a loop of their own, for all others,
-in the main thread, by a timer that interrupts Python code. It cannot interrupt a long computation in C: that takes a worker.
+Time is bounded by the pool, for async rewards by a loop of their own, for all others by a timer, which cannot interrupt C.
 """
 
 import inspect
