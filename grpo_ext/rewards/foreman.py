@@ -131,18 +131,19 @@ class Foreman(threading.Thread):
             future.set_result((None, error))
 
     def hire(self) -> None:
-        """Start workers in place of those that are gone and, while rows wait, of those that are overdue."""
+        """Start workers in place of those that are gone and, while rows wait, of those that are overdue.
+
+        So at no time do more than the crew run, or load what a reward needs, at full priority.
+        """
         if self.failed_starts >= MAX_FAILED_STARTS:
             return
-        missing = self.crew - (self.count_fresh() if self.queue else len(self.workers))
+        counted = [worker for worker in self.workers if not (self.queue and worker.overdue)]
+        missing = self.crew - len(counted)
         for _ in range(min(missing, self.crew + MAX_EXTRA - len(self.workers))):
             self.workers.append(Worker(self.memory_limit))
 
-    def count_fresh(self) -> int:
-        return sum(not worker.overdue for worker in self.workers)
-
     def assign(self) -> None:
-        """Give every idle worker something to do; those that are too many go."""
+        """Give every idle worker something to do."""
         for worker in [worker for worker in self.workers if worker.stage == "idle"]:
             if (key := next((key for key in list(self.rewards) if key not in worker.known), None)) is not None:
                 worker.known.add(key)
@@ -150,8 +151,6 @@ class Foreman(threading.Thread):
             elif task := next(self.waiting(), None):
                 worker.task, message = task
                 worker.send(message, "scoring")
-            elif self.count_fresh() > self.crew:
-                self.drop(worker)
 
     def hear(self, worker: Worker) -> None:
         """Take in what a worker says, or that it has died."""
