@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from importlib.util import find_spec
 
@@ -112,6 +113,8 @@ def test_wandb_without_a_login_is_a_problem(tmp_path, monkeypatch):
     package.mkdir()
     (package / "__init__.py").write_text("run = None\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # so that what is imported here is forgotten after the test
+    del sys.modules["wandb"]
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
