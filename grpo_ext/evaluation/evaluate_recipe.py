@@ -11,9 +11,7 @@ from grpo_ext.evaluation.evaluate import evaluate, evaluate_model
 from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.rewards.guard import guard_rewards
-from grpo_ext.rewards.sources import check_columns
-from grpo_ext.run.parts import eval_rows, model_init_kwargs, named_rewards_and_weights
+from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights
 from grpo_ext.step.judge import outcome_index
 
 
@@ -36,9 +34,7 @@ def evaluate_recipe(
 def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
     """The recipe's held-out rows, and its rewards by name."""
     dataset = eval_rows(recipe)
-    rewards, _ = named_rewards_and_weights(recipe)
-    check_columns(rewards, dataset.column_names)
-    rewards = guard_rewards(rewards, timeout=recipe.get("reward_timeout"))
+    rewards, _ = guarded_rewards(recipe, dataset.column_names)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 

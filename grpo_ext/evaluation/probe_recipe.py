@@ -12,9 +12,7 @@ from grpo_ext.evaluation.completions import Decoding, generate_completions
 from grpo_ext.evaluation.evaluate_recipe import load_model
 from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.rewards.guard import guard_rewards
-from grpo_ext.rewards.sources import check_columns
-from grpo_ext.run.parts import named_rewards_and_weights, train_rows
+from grpo_ext.run.parts import guarded_rewards, train_rows
 from grpo_ext.step.judge import outcome_index
 
 Row = dict[str, Any]
@@ -40,12 +38,10 @@ def probe_recipe(
     from transformers import AutoTokenizer
 
     args = recipe.training
-    rewards, weights = named_rewards_and_weights(recipe)
-    rewards = guard_rewards(rewards, timeout=recipe.get("reward_timeout"))
+    rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
+    rewards, weights = guarded_rewards(recipe, list(rows[0]))
     names = [getattr(reward, "__name__", str(reward)) for reward in rewards]
     outcome = outcome_index(names, weights, args.group_filter_metric)
-    rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
-    check_columns(rewards, list(rows[0]))
     trust = args.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
     length, truncation = recipe.get("max_completion_length"), (args.top_p, args.top_k, args.min_p)

@@ -11,6 +11,7 @@ from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
 from grpo_ext.preflight.findings import Findings, quiet
 from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.own_examples import told_constant
 
 # Columns in which data sets keep what is right, the first that a row has.
 ANSWERS = ("solution", "answer", "last_line", "target", "ground_truth", "label")
@@ -50,6 +51,8 @@ def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findin
         found = ask(guard, [*texts.values(), *whole], row, until)
         scores[guard.__name__] = [*found, None, None, None][: len(texts)]
         tell_failures(guard, len(found), len(texts) + len(whole), findings)
+        if words := told_constant(guard, found):
+            findings.note(words, "reward_funcs")
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
             findings.problem(
                 f"the prompt already opens <think>, and reward {guard.__name__!r} wants to see it in the completion: write "

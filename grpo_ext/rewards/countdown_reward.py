@@ -28,13 +28,10 @@ def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _T
     if used != sorted(exact(number, "nums") for number in nums):
         return "numbers", used
     try:
-        numerator, denominator = value(postfix)
+        result = value(postfix)
     except ZeroDivisionError:
         return "zero_division", None
-    if numerator == goal * denominator:
-        return None
-    result = Fraction(numerator, denominator)
-    return None if abs(result - goal) <= Fraction(tolerance) else ("value", result)
+    return None if result == goal or abs(result - goal) <= Fraction(tolerance) else ("value", result)
 
 
 def exact(number: Any, column: str) -> int | Fraction:

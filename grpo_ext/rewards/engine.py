@@ -50,6 +50,7 @@ def math_verify() -> Any:
     """The package, without warnings that its time limits are off: they are alarms, and would end the guard's."""
     with paused():
         import math_verify
+        import sympy.physics.units  # noqa: F401 - else the first row that names a unit pays for it
 
         for part in ("parser", "grader", "utils"):
             logging.getLogger(f"math_verify.{part}").setLevel(logging.ERROR)
@@ -91,9 +92,7 @@ def parse(formula: str) -> Any:
         lower = formula.replace(r"\pm", " - ").replace(r"\mp", " + ")
         formula = rf"\{{{upper}, {lower}\}}"
     engine = math_verify()
-    box = [
-        engine.LatexExtractionConfig(boxed_match_priority=0)
-    ]  # nothing else: else a fraction in what fails would do
+    box = [engine.LatexExtractionConfig(boxed_match_priority=0)]  # with others, a fraction in what fails would do
     modes = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
     found = engine.parse(rf"\boxed{{{formula}}}", box, parsing_timeout=None, **modes)
     return found[0] if found and not isinstance(found[0], str) else None

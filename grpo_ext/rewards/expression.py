@@ -1,11 +1,12 @@
 """Exact arithmetic on untrusted text: digits, `+ - * / ( ) .` and white space, nothing else.
 
 The text is parsed into postfix order (the expression's tree, children first) by operator precedence on an explicit
-stack, and evaluated with integer numerators and denominators. There is no recursion, no `eval`, no float. `**`, `//`,
-signs in front of a number, `1_000` and digits of other scripts are errors. The length of the text bounds every result
-on the way: a literal enters a numerator or denominator at most once, so none has many more digits than the text.
+stack, and evaluated in fractions. There is no recursion, no `eval`, no float. `**`, `//`, signs in front of a number,
+`1_000` and digits of other scripts are errors. The length of the text bounds every result on the way: a literal enters
+a numerator or denominator at most once, so none has many more digits than the text.
 """
 
+import operator
 import re
 from fractions import Fraction
 
@@ -13,10 +14,11 @@ MAX_LENGTH = 1000  # characters of an expression
 MAX_DEPTH = 100  # parentheses open at once
 
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|[-+*/()]|[^ \t\r\n\f\v]")
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
-# An expression in postfix order: its literals (int, or Fraction if written with a point) and its operators.
-Postfix = list[int | Fraction | str]
+# An expression in postfix order: its literals and its operators.
+Postfix = list[Fraction | str]
 
 
 class ExpressionError(ValueError):
@@ -53,8 +55,10 @@ def parse(text: str) -> Postfix:
                 output.append(pending.pop())
             pending.pop()
             depth -= 1
+        elif len(token) == 1 and token not in "0123456789":
+            raise ExpressionError(f"{token!r} is not allowed here")
         else:
-            output.append(literal(token))
+            output.append(Fraction(token))
             operand = True
     if not operand:
         raise ExpressionError(f"{pending[-1]!r} has nothing on its right" if pending else "nothing there")
@@ -64,39 +68,18 @@ def parse(text: str) -> Postfix:
     return output
 
 
-def literal(token: str) -> int | Fraction:
-    """A number's exact value: int, or Fraction if it is written with a point."""
-    if token.isdecimal() and token.isascii():
-        return int(token)
-    if len(token) > 1:  # the only longer tokens are numbers with a point
-        return Fraction(token)
-    raise ExpressionError(f"{token!r} is not allowed here")
-
-
-def literals(postfix: Postfix) -> list[int | Fraction]:
+def literals(postfix: Postfix) -> list[Fraction]:
     """The numbers of an expression, in the order in which they are written."""
     return [item for item in postfix if not isinstance(item, str)]
 
 
-def value(postfix: Postfix) -> tuple[int, int]:
-    """The exact value as numerator and denominator, not in lowest terms; `ZeroDivisionError` if it divides by zero."""
-    stack: list[tuple[int, int]] = []
+def value(postfix: Postfix) -> Fraction:
+    """The exact value; `ZeroDivisionError` if it divides by zero."""
+    stack: list[Fraction] = []
     for item in postfix:
-        if isinstance(item, int):
-            stack.append((item, 1))
-        elif isinstance(item, str):
-            c, d = stack.pop()
-            a, b = stack.pop()
-            if item == "+":
-                stack.append((a * d + c * b, b * d))
-            elif item == "-":
-                stack.append((a * d - c * b, b * d))
-            elif item == "*":
-                stack.append((a * c, b * d))
-            elif c:
-                stack.append((a * d, b * c))
-            else:
-                raise ZeroDivisionError("division by zero")
+        if isinstance(item, str):
+            right, left = stack.pop(), stack.pop()
+            stack.append(_OPERATIONS[item](left, right))
         else:
-            stack.append((item.numerator, item.denominator))
+            stack.append(item)
     return stack[0]

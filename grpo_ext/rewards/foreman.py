@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
 from typing import Any
@@ -15,28 +17,8 @@ from typing import Any
 START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
 TICK = 0.02  # seconds between two looks at who is late
 MAX_EXTRA = 8  # workers beyond the crew, in place of those that are overdue
+STEPS_BACK = 5  # in priority, of a worker that is overdue: a third of what the others get, so that it may still finish
 MAX_FAILED_STARTS = 3  # in a row; then the rows that wait are given up
-
-
-class Job:
-    """The rows of one call, as they come back."""
-
-    def __init__(self, count: int):
-        self.scores: list[float | None] = [None] * count
-        self.errors: dict[int, str] = {}
-        self.done = threading.Event()
-        self.cancelled = False
-        self._left = count
-        if not count:
-            self.done.set()
-
-    def settle(self, row: int, score: float | None, error: str | None) -> None:
-        self.scores[row] = score
-        if error is not None:
-            self.errors[row] = error
-        self._left -= 1
-        if not self._left:
-            self.done.set()
 
 
 class Worker:
@@ -55,7 +37,7 @@ class Worker:
         )
         theirs.close()
         self.known: set[int] = set()
-        self.task: tuple[Job, int, bytes] | None = None
+        self.task: Future | None = None
         self.overdue = False
         self.at("starting")
 
@@ -89,7 +71,7 @@ class Foreman(threading.Thread):
         self.pid = os.getpid()
         self.workers: list[Worker] = []
         self.going: list[subprocess.Popen] = []  # killed, and not yet reaped
-        self.queue: deque[tuple[Job, int, bytes]] = deque()
+        self.queue: deque[tuple[Future, bytes]] = deque()
         self.rewards: dict[int, bytes] = {}
         self.usual = 0.0  # seconds a row takes, a running mean
         self.failed_starts = 0
@@ -97,11 +79,11 @@ class Foreman(threading.Thread):
         self._heard, self._bell = Pipe(duplex=False)
         self._ringing = threading.Lock()
 
-    def take(self, job: Job, key: int, packed: bytes, tasks: list[tuple[int, bytes]]) -> None:
-        """Have rows scored by the reward `packed`, which goes by `key`."""
+    def take(self, key: int, packed: bytes, tasks: list[tuple[Future, bytes]]) -> None:
+        """Have rows scored by the reward `packed`, which goes by `key`: each message's future gets a score and an error."""
         self.rewards[key] = packed
         self.failed_starts = 0
-        self.queue.extend((job, row, message) for row, message in tasks)
+        self.queue.extend(tasks)
         self._ring()
 
     def stop(self) -> None:
@@ -130,40 +112,45 @@ class Foreman(threading.Thread):
                         self.hear(pipes[pipe])
                 self.dismiss()
         finally:
-            waiting = [*self.queue, *(worker.task for worker in self.workers if worker.task)]
-            for worker in self.workers:
-                worker.kill()
-            for process in [*self.going, *(worker.process for worker in self.workers)]:
+            for worker in list(self.workers):
+                self.drop(worker, "RuntimeError: the pool has ended")
+            self.give_up("RuntimeError: the pool has ended")
+            for process in self.going:
                 process.wait()
-            for job, row, _ in waiting:
-                job.settle(row, None, "RuntimeError: the pool has ended")
 
-    def count_overdue(self) -> int:
-        return sum(worker.overdue for worker in self.workers)
+    def waiting(self) -> Iterator[tuple[Future, bytes]]:
+        """Take rows off the queue, without those that nobody asks for any more."""
+        while self.queue:
+            future, message = self.queue.popleft()
+            if future.set_running_or_notify_cancel():
+                yield future, message
+
+    def give_up(self, error: str) -> None:
+        """Leave all that waits unscored."""
+        for future, _ in self.waiting():
+            future.set_result((None, error))
 
     def hire(self) -> None:
-        """Start workers until there are enough of those that are not overdue."""
+        """Start workers in place of those that are gone and, while rows wait, of those that are overdue.
+
+        So at no time do more than the crew run, or load what a reward needs, at full priority.
+        """
         if self.failed_starts >= MAX_FAILED_STARTS:
             return
-        overdue = self.count_overdue()
-        wanted = self.crew + min(overdue, len(self.queue))
-        missing = min(wanted - (len(self.workers) - overdue), self.crew + MAX_EXTRA - len(self.workers))
-        for _ in range(missing):
+        counted = [worker for worker in self.workers if not (self.queue and worker.overdue)]
+        missing = self.crew - len(counted)
+        for _ in range(min(missing, self.crew + MAX_EXTRA - len(self.workers))):
             self.workers.append(Worker(self.memory_limit))
 
     def assign(self) -> None:
-        """Give every idle worker something to do; those that are too many go."""
+        """Give every idle worker something to do."""
         for worker in [worker for worker in self.workers if worker.stage == "idle"]:
-            while self.queue and self.queue[0][0].cancelled:
-                self.queue.popleft()
             if (key := next((key for key in list(self.rewards) if key not in worker.known), None)) is not None:
                 worker.known.add(key)
                 worker.send(pickle.dumps((key, self.rewards[key], None)), "meeting")
-            elif self.queue:
-                worker.task = self.queue.popleft()
-                worker.send(worker.task[2], "scoring")
-            elif len(self.workers) - self.count_overdue() > self.crew:
-                self.drop(worker)
+            elif task := next(self.waiting(), None):
+                worker.task, message = task
+                worker.send(message, "scoring")
 
     def hear(self, worker: Worker) -> None:
         """Take in what a worker says, or that it has died."""
@@ -180,8 +167,7 @@ class Foreman(threading.Thread):
             self.failed_starts = 0
         out_of_memory = False
         if worker.task is not None:
-            job, row, _ = worker.task
-            job.settle(row, *answer)
+            worker.task.set_result(answer)
             worker.task = None
             self.usual += 0.05 * (time.monotonic() - worker.since - self.usual)
             out_of_memory = (answer[1] or "").startswith("MemoryError")
@@ -205,15 +191,14 @@ class Foreman(threading.Thread):
             elif spent > patience and not worker.overdue:
                 worker.overdue = True
                 with suppress(OSError):
-                    os.setpriority(os.PRIO_PGRP, worker.process.pid, 19)
-        while self.failed_starts >= MAX_FAILED_STARTS and self.queue:  # the next rows are a reason to try again
-            job, row, _ = self.queue.popleft()
-            job.settle(row, None, "RuntimeError: no reward worker can be started; their own messages say why")
+                    group = os.PRIO_PGRP, worker.process.pid
+                    os.setpriority(*group, os.getpriority(*group) + STEPS_BACK)
+        if self.failed_starts >= MAX_FAILED_STARTS:  # the next rows are a reason to try again
+            self.give_up("RuntimeError: no reward worker can be started; their own messages say why")
 
     def drop(self, worker: Worker, error: str | None = None) -> None:
         self.workers.remove(worker)
         worker.kill()
         self.going = [process for process in [*self.going, worker.process] if process.poll() is None]
         if worker.task is not None:
-            job, row, _ = worker.task
-            job.settle(row, None, error)
+            worker.task.set_result((None, error))

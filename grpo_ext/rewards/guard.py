@@ -3,12 +3,12 @@
 Wrong are an exception, the wrong number of scores, inf, NaN, and what is no number. A batch that fails is scored again
 row by row, so that only the rows at fault lose their score. A function that fails on too many rows stops the run.
 
-Time can be bounded, too: for rewards in worker processes by the pool, for async ones by a loop of their own, for all others,
-in the main thread, by a timer that interrupts Python code. It cannot interrupt a long computation in C: that takes a worker.
+Time is bounded by the pool, for async rewards by a loop of their own, for all others by a timer, which cannot interrupt C.
 """
 
 import inspect
 import logging
+import math
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 from grpo_ext.rewards.deadline import TooLate, deadline, in_time
+from grpo_ext.rewards.engine_pool import EnginePool
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS
@@ -187,10 +188,18 @@ class AsyncGuard(Guard):
         return self.settle(scores, errors, given)
 
 
-def guard_rewards(rewards: Sequence[Any], **options: Any) -> list[Any]:
-    """A guard around each function; reward models, their ids and guards stay as they are. `options` as in `Guard`."""
+def guard_rewards(
+    rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any
+) -> list[Any]:
+    """A guard around each function; reward models, their ids and guards stay as they are.
+
+    Args:
+        workers: processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.
+        timeout, options: as in `Guard`.
+    """
+    pool = EnginePool(workers, timeout=timeout or math.inf) if workers else None
     return [
-        (AsyncGuard if is_async(reward) else Guard)(reward, **options)
+        (AsyncGuard if is_async(reward) else Guard)(reward, timeout=timeout, pool=pool, **options)
         if callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")
         else reward
         for reward in rewards

@@ -24,9 +24,8 @@ def check_reward(name: str) -> tuple[list[str], int]:
 
 def check_example(name: str, example: Example) -> str | None:
     """Why an example fails, or None."""
-    columns = {key: [value] for key, value in example.columns.items()}
     try:
-        [score] = build(name, **example.options)(completions=[example.completion], **columns)
+        [score] = build(name, **example.options)(**example.given)
     except Exception as error:
         return f"{example.completion!r} raises {type(error).__name__}: {error}"
     if score is None or example.score is None:

@@ -16,11 +16,17 @@ import os
 import pickle
 import threading
 import weakref
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any
 
-from grpo_ext.rewards.foreman import Foreman, Job
-from grpo_ext.rewards.reward import Reward, plain_text
+from grpo_ext.rewards.foreman import Foreman
+from grpo_ext.rewards.reward import Reward, Score, plain_text
 from grpo_ext.rewards.scores import in_full
+
+Row = (
+    bytes | tuple[Score, str | None]
+)  # the message that asks for its score; or score and error where no worker is needed
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
@@ -45,7 +51,9 @@ class RewardPool:
         self._lock = threading.Lock()
         self._foreman: Foreman | None = None
         self._keys: dict[Any, int] = {}
-        self._begun: dict[int, tuple[list[tuple[int, bytes]], Job, Foreman]] = {}  # by reward, rows handed out early
+        self._begun: dict[
+            int, tuple[list[Row], list[Future], Foreman | None]
+        ] = {}  # by reward, what `begin` handed out
         self._key = itertools.count()
 
     def begin(self, reward: Reward, given: dict[str, Any]) -> None:
@@ -54,13 +62,11 @@ class RewardPool:
         Args:
             reward, given: as for `score`. What `begin` was given before for the same reward is forgotten.
         """
-        try:
-            key, packed, job, tasks = self._prepare(reward, given)
-        except Exception:
-            return
-        if (stale := self._begun.pop(key, None)) is not None:
-            stale[1].cancelled = True
-        self._begun[key] = tasks, job, self._hand_out(key, packed, job, tasks)
+        with suppress(Exception):
+            key, packed, rows = self._prepare(reward, given)
+            for future in self._begun.pop(key, ((), ()))[1]:
+                future.cancel()
+            self._begun[key] = rows, *self._hand_out(key, packed, rows)
 
     def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
         """Scores in the order of the completions and, by row, the errors of those that have none.
@@ -71,43 +77,55 @@ class RewardPool:
         """
         count = len(given["completions"])
         try:
-            key, packed, job, tasks = self._prepare(reward, given)
+            key, packed, rows = self._prepare(reward, given)
         except Exception as error:
             return [None] * count, dict.fromkeys(range(count), in_full(error))
-        begun = self._begun.pop(key, None)
-        if begun and begun[0] == tasks and begun[2].is_alive():  # the very same rows
-            _, job, foreman = begun
-        else:
-            if begun:
-                begun[1].cancelled = True
-            foreman = self._hand_out(key, packed, job, tasks)
+        before, futures, foreman = self._begun.pop(key, ([], [], None))
+        if before != rows or (foreman and not foreman.is_alive()):
+            for future in futures:
+                future.cancel()
+            futures, foreman = self._hand_out(key, packed, rows)
         try:
-            while not job.done.wait(timeout=1.0):
-                if not foreman.is_alive():  # closed by another thread just as the rows were handed over
+            while wait(futures, timeout=1.0).not_done:
+                if foreman and not foreman.is_alive():  # closed by another thread just as the rows were handed over
                     raise RuntimeError("The reward pool was closed while rows were waiting.")
         finally:
-            job.cancelled = not job.done.is_set()
-        return job.scores, job.errors
+            for future in futures:
+                future.cancel()
+        found = [future.result() for future in futures]
+        return [score for score, _ in found], {row: error for row, (_, error) in enumerate(found) if error is not None}
 
-    def _prepare(self, reward: Reward, given: dict[str, Any]) -> tuple[int, bytes, Job, list[tuple[int, bytes]]]:
-        """The reward's key and pickle, and a job with a message for each of its rows; rows that cannot be sent are settled."""
+    def _prepare(self, reward: Reward, given: dict[str, Any]) -> tuple[int, bytes, list[Row]]:
+        """The reward's key and pickle, and the rows; those that cannot be sent have their error."""
         packed = pickle.dumps(reward)
         with self._lock:
             key = self._keys.setdefault(packed, next(self._key))
         columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
-        job, tasks = Job(len(given["completions"])), []
+        rows: list[Row] = []
         for row, completion in enumerate(given["completions"]):
             try:
                 own = {name: [value[row]] for name, value in columns.items() if value is not None}
-                tasks.append((row, pickle.dumps((key, None, {**own, "completions": [plain_text(completion)]}))))
+                rows.append(self._row(reward, key, {**own, "completions": [plain_text(completion)]}))
             except Exception as error:
-                job.settle(row, None, in_full(error))
-        return key, packed, job, tasks
+                rows.append((None, in_full(error)))
+        return key, packed, rows
 
-    def _hand_out(self, key: int, packed: bytes, job: Job, tasks: list[tuple[int, bytes]]) -> Foreman:
-        foreman = self._ready_foreman()
-        foreman.take(job, key, packed, tasks)
-        return foreman
+    def _row(self, reward: Reward, key: int, own: dict[str, list[Any]]) -> Row:
+        return pickle.dumps((key, None, own))
+
+    def _hand_out(self, key: int, packed: bytes, rows: list[Row]) -> tuple[list[Future], Foreman | None]:
+        """What will hold each row's score and error, and the foreman, if there is anything to do for one."""
+        futures: list[Future] = [Future() for _ in rows]
+        tasks = []
+        for future, row in zip(futures, rows, strict=True):
+            if isinstance(row, bytes):
+                tasks.append((future, row))
+            else:
+                future.set_result(row)
+        foreman = self._ready_foreman() if tasks else None
+        if foreman:
+            foreman.take(key, packed, tasks)
+        return futures, foreman
 
     def close(self) -> None:
         """End all workers. The pool starts new ones when it is used again."""

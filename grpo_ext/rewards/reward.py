@@ -30,6 +30,11 @@ class Example:
     columns: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def given(self) -> dict[str, list[Any]]:
+        """What the reward is called with."""
+        return {"completions": [self.completion], **{key: [value] for key, value in self.columns.items()}}
+
 
 @dataclass(frozen=True)
 class RewardInfo:

@@ -116,7 +116,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     place, _, attribute = name.rpartition(":")
     try:
         module = load_place(place)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise ValueError(f"Reward {name!r}: {place} cannot be imported: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -138,7 +138,7 @@ def load_plugin(path: str) -> None:
     """Run a plugin file once; `ValueError` if it cannot be run."""
     try:
         load_file(path)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise ValueError(f"The reward plugin {path} cannot be loaded: {type(error).__name__}: {error}") from error
 
 

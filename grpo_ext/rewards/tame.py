@@ -7,6 +7,7 @@ limits is no answer that has been worked out. They cannot promise that sympy is 
 
 import math
 import re
+from itertools import accumulate
 
 MAX_LENGTH = 300  # characters
 MAX_DIGITS = 40  # of one number
@@ -51,17 +52,9 @@ def is_tame(formula: str) -> bool:
 
 def nests_little(formula: str) -> bool:
     """Whether braces match and few brackets of any kind are open at once."""
-    braces = depth = 0
-    for character in formula:
-        if character in "{([":
-            depth += 1
-            braces += character == "{"
-        elif character in "})]":
-            depth -= 1
-            braces -= character == "}"
-        if depth > MAX_DEPTH or braces < 0:
-            return False
-    return braces == 0
+    depths = accumulate((character in "{([") - (character in "})]") for character in formula)
+    braces = [0, *accumulate((character == "{") - (character == "}") for character in formula)]
+    return max(depths, default=0) <= MAX_DEPTH and min(braces) == braces[-1] == 0
 
 
 def has_small_factorials(formula: str) -> bool:

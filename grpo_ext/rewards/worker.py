@@ -103,7 +103,7 @@ def introduce(packed: bytes) -> Reward | str:
         return in_full(error)
     for example in reward.examples[:1]:
         with contextlib.suppress(Exception), one_process():
-            reward(completions=[example.completion], **{key: [value] for key, value in example.columns.items()})
+            reward(**example.given)
     return reward
 
 

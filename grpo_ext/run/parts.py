@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
 
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.rewards.sources import resolve_rewards
+from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.sources import check_columns, resolve_rewards
 from grpo_ext.tasks.base import FILE_BUILDERS
 
 
@@ -58,6 +60,18 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
         specs = [{"name": name, "weight": weight} for name, weight in recipe.task.default_rewards.items()]
     weights = recipe.values["training"].get("reward_weights")
     return resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
+
+
+def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list[Any], list[float]]:
+    """`named_rewards_and_weights` behind guards, as training has them: with the recipe's time limit and worker processes.
+
+    Args:
+        columns: of the data set, which must have those that the rewards read; `ValueError` otherwise. None: unknown.
+    """
+    rewards, weights = named_rewards_and_weights(recipe)
+    check_columns(rewards, columns)
+    limits = {"workers": recipe.get("reward_workers"), "timeout": recipe.get("reward_timeout")}
+    return guard_rewards(rewards, **limits), weights
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from grpo_ext.rewards.engine_pool import EnginePool
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.sources import checked_weight, find, metric_name
@@ -35,7 +34,7 @@ def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
         on_error=args.reward_on_error,
         max_failure_rate=args.reward_max_failure_rate,
         timeout=args.reward_timeout,
-        pool=EnginePool(args.reward_workers, timeout=args.reward_timeout) if args.reward_workers else None,
+        workers=args.reward_workers,
         deferred=True,
     )
 

@@ -89,6 +89,16 @@ def test_a_reward_that_fails_on_some_is_a_note():
     assert not findings.problems and "ZeroDivisionError" in findings.notes[0].message
 
 
+def test_a_reward_that_cannot_tell_completions_apart_is_a_note():
+    def constant(completions, **kwargs):
+        return [0.5] * len(completions)
+
+    findings = Findings()
+    try_rewards([constant, build("format"), build("language_consistency")], {"prompt": CHAT[0]}, False, findings)
+    [note] = findings.notes
+    assert "'constant' gave 0.5 to each of 3 different completions" in note.message and findings.sound
+
+
 def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):
     def hangs(completions, **kwargs):
         while True:

@@ -16,7 +16,7 @@ REFUSED = (ast.UnaryOp, ast.Pow, ast.FloorDiv, ast.Call, ast.Tuple)
 
 
 def evaluate(text: str) -> Fraction:
-    return Fraction(*value(parse(text)))
+    return value(parse(text))
 
 
 def oracle(text: str) -> Fraction:
@@ -132,9 +132,8 @@ def test_limits_are_quick_and_exact():
 
 def test_numbers_stay_as_small_as_the_text():
     text = "/".join(["0.123456789"] * (MAX_LENGTH // 12))
-    numerator, denominator = value(parse(text))
+    numerator, denominator = value(parse(text)).as_integer_ratio()
     assert max(numerator, denominator) < 10 ** (2 * MAX_LENGTH)
-    assert Fraction(numerator, denominator) == evaluate(text)
 
 
 def test_literals_are_what_is_written():

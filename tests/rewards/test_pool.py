@@ -142,6 +142,20 @@ def test_a_slow_reward_keeps_to_its_workers(odd):
         assert most <= 4  # the crew, and at most as many while the first rows were new
 
 
+def test_overdue_workers_get_one_replacement_each(odd):
+    """More would take the processor from those that are at work while they load what the reward needs."""
+    with RewardPool(2, timeout=2.0) as pool:
+        ask(pool, odd(), "1")
+        foreman = pool._ready_foreman()
+        thread = threading.Thread(target=ask, args=(pool, odd(), "hang", "hang", "hang", *map(str, range(50))))
+        thread.start()
+        most = 0
+        while thread.is_alive():
+            most = max(most, sum(not worker.overdue for worker in list(foreman.workers)))
+            time.sleep(0.005)
+        assert most == 2
+
+
 def test_workers_that_are_killed_are_replaced(odd):
     with RewardPool(2, timeout=0.3) as pool:
         before = set(ask(pool, odd(), *["pid"] * 20)[0])

@@ -103,7 +103,8 @@ def judge(
 @lru_cache(maxsize=4096)
 def judge_lines(lines: tuple[str, ...], tones: Tones, rhyme_book: RhymeBook, strict: bool) -> Verdict:
     """`judge` for lines that are clean. Cached, since several rewards ask about the same poem."""
-    length = line_length(lines[:-1])
+    # the length that more of the given lines have: a completion cannot choose it
+    length = max((7, 5), key=[len(line) for line in lines[:-1]].count)
     spoken = [[tones_of(character, tones) for character in line] for line in lines]
     best = best_form(spoken, forms(length, len(lines)), strict)
     scores, faults, flaws = [], [], []
@@ -128,11 +129,6 @@ def best_form(spoken: list[list[str]], candidates: Sequence[Form], strict: bool)
     ranks = [(misfits(form, strict), not form.first_rhymes) for form in candidates]
     equals = [form for form, rank in zip(candidates, ranks, strict=True) if rank == min(ranks)]
     return equals[0] if len(equals) == 1 else min(equals, key=lambda form: misfits(form, True))
-
-
-def line_length(lines: Sequence[str]) -> int:
-    """5 or 7, whichever more lines have. Asked without the last line, so that a completion cannot choose it."""
-    return 5 if sum(len(line) == 5 for line in lines) > sum(len(line) == 7 for line in lines) else 7
 
 
 def places_at_fault(spoken: list[str], pattern: str, strict: bool) -> list[int]:

@@ -104,9 +104,7 @@ def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
     if len(lines) + 1 in COUNTS:
         return lines
     logger.warning(
-        "A row has %d lines in its column `lines`, which must hold the given lines of a poem, all but the last: "
-        "3 for a quatrain, 7 for eight-line verse. It is not scored. The row: %.100r",
-        len(lines),
-        row,
+        f"A row has {len(lines)} lines in its column `lines`, which must hold the given lines of a poem, all but the last: "
+        f"3 for a quatrain, 7 for eight-line verse. It is not scored. The row: {repr(row)[:100]}"
     )
     return None
