@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import StopStringCriteria
 
-from grpo_ext.rollout.decode import distinct_rows
+from grpo_ext.decoding.decode import distinct_rows
 from grpo_ext.seams.generate import fast_generation
 
-sys.path.insert(0, str(REPO / "tests" / "rollout"))
+sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tiny_models import ENDS, FAMILIES, batch_sizes, decoding, make_batch, make_model
 
 

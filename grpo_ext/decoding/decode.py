@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
-from grpo_ext.rollout.cache import expand
-from grpo_ext.rollout.draw import draw_tokens
-from grpo_ext.rollout.support import check_call, check_config, check_model, is_noisy, pad_token
+from grpo_ext.decoding.cache import expand
+from grpo_ext.decoding.draw import draw_tokens
+from grpo_ext.decoding.support import check_call, check_config, check_model, is_noisy, pad_token
 
 ENDED_SHARE = 1 / 8  # of the rows, at which those that have ended are taken out
 

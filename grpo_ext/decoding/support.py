@@ -10,7 +10,7 @@ from transformers.generation import GenerationMode, logits_process, stopping_cri
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
-from grpo_ext.rollout.cache import is_supported
+from grpo_ext.decoding.cache import is_supported
 
 # Processors and criteria that look at each row by itself and remember nothing of it.
 _PROCESSORS = (
