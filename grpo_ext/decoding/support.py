@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
-from transformers.generation import GenerationMode, logits_process, stopping_criteria
+from transformers.generation import GenerationMode, RepetitionPenaltyLogitsProcessor, logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
@@ -22,7 +22,7 @@ _PROCESSORS = (
     *("ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
 )
 _CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria", "EosTokenCriteria")
-PROCESSORS = tuple(getattr(logits_process, name) for name in _PROCESSORS if hasattr(logits_process, name))
+PROCESSORS = tuple(getattr(logits_process, name) for name in _PROCESSORS)
 CRITERIA = tuple(getattr(stopping_criteria, name) for name in _CRITERIA)
 INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
 
@@ -60,11 +60,10 @@ def check_config(config: GenerationConfig) -> None:
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
     """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that need rows to stay in place."""
     for processor in processors:
-        if (
-            type(processor) not in PROCESSORS
-            and not hasattr(processor, "select_rows")
-            and not _ignores_rows(processor)
-        ):
+        known = type(processor) in PROCESSORS or hasattr(processor, "select_rows")
+        if type(processor) is RepetitionPenaltyLogitsProcessor:  # may have been told each row's padding
+            known = not isinstance(processor.prompt_ignore_length, torch.Tensor)
+        if not known:
             raise NotSupported(f"{type(processor).__name__} may remember rows")
     for criterion in criteria:
         if type(criterion) not in CRITERIA:
@@ -76,14 +75,6 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
         raise NotSupported(f"its cache ({type(cache).__name__}) does not let rows go")
     if (positions := inputs.get("position_ids")) is not None and positions.dim() != 2:
         raise NotSupported("positions have several dimensions")
-
-
-def _ignores_rows(processor: Any) -> bool:
-    """A repetition penalty that was not told each row's padding."""
-    penalty = logits_process.RepetitionPenaltyLogitsProcessor
-    return type(processor) is penalty and not isinstance(
-        getattr(processor, "prompt_ignore_length", None), torch.Tensor
-    )
 
 
 def pad_token(config: GenerationConfig) -> int:
