@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from transformers import AutoTokenizer
 
 from grpo_ext.curriculum.pass_rates import PassCount, prompt_id
 from grpo_ext.evaluation.completions import Decoding, generate_completions
@@ -37,8 +38,6 @@ def probe_recipe(
     Raises:
         ValueError: if the outcome reward scored no completion.
     """
-    from transformers import AutoTokenizer
-
     args = recipe.training
     rewards, weights = named_rewards_and_weights(recipe)
     rewards = guard_rewards(rewards, timeout=recipe.get("reward_timeout"))
@@ -49,9 +48,10 @@ def probe_recipe(
     trust = args.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
     length, truncation = recipe.get("max_completion_length"), (args.top_p, args.top_k, args.min_p)
-    decoding = Decoding(length, args.temperature, *truncation, num_samples, args.seed, fast=args.fast_generate)
+    decoding = Decoding(length, args.temperature, *truncation, num_samples, args.seed)
     prompts, model = [row["prompt"] for row in rows], load_model(recipe, model_name)
-    completions = generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress="probe")
+    how: dict[str, Any] = {"batch_size": batch_size, "fast": args.fast_generate, "progress": "probe"}
+    completions = generate_completions(model, tokenizer, prompts, decoding, **how)
     samples = score_completions(rows, completions, {names[outcome]: rewards[outcome]})
     counts = count_right(rows, samples, names[outcome], args.pass_threshold)
     if not counts:

@@ -34,16 +34,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         self.adamw = torch.optim.AdamW(others, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         # Linked at each step, because loading a checkpoint replaces both the groups and the state.
         for optimizer, group in zip((self.muon, self.adamw), self.param_groups, strict=True):
             optimizer.param_groups, optimizer.state = [group], self.state
-            optimizer.step()
+        loss = self.muon.step(closure)
+        self.adamw.step()
         return loss
 
 
