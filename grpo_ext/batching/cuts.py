@@ -39,10 +39,10 @@ def deal_rows(
     """
     groups, before, length, wanted = (x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live))
     rows = np.flatnonzero(wanted)
-    sums = np.bincount(groups[rows], weights=length[rows]) if len(rows) else np.zeros(0)
-    counts = np.bincount(groups[rows]) if len(rows) else np.zeros(0)
-    mean = sums / np.maximum(counts, 1)
     group = groups[rows]
+    mean = np.bincount(group, weights=length[rows]) / np.maximum(
+        np.bincount(group), 1
+    )  # of the live rows of each prompt
     rows = rows[np.lexsort((length[rows], group, mean[group]))]
     cuts = even_cuts(before[rows] + length[rows], pieces)
     dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]

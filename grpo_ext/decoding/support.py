@@ -78,17 +78,12 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
 
 
 def pad_token(config: GenerationConfig) -> int:
-    """What follows a row's end: the pad token, or the first end token, which transformers takes where there is none.
-
-    Raises:
-        NotSupported: if there is neither.
-    """
-    if config.pad_token_id is not None:
-        return config.pad_token_id
+    """What follows a row's end: the pad token, or as in transformers the first end token; `NotSupported` without either."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    if ends[0] is None:
+    pad = ends[0] if config.pad_token_id is None else config.pad_token_id
+    if pad is None:
         raise NotSupported("there is no pad token")
-    return ends[0]
+    return pad
 
 
 def is_noisy(model: torch.nn.Module) -> bool:

@@ -9,12 +9,9 @@ import numpy as np
 
 from grpo_ext.evaluation.score import Sample, Value, passes, row_means, score_of
 
-LEVEL = 0.95
-RESAMPLES = 2000
-
 
 def bootstrap_interval(
-    values: list[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+    values: list[float], level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """The percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13).
 

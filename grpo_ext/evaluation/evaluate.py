@@ -41,7 +41,6 @@ def evaluate(
         each part.
     """
     prompts = [row["prompt"] for row in rows]
-    names = list(rewards)
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
         settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed)
@@ -50,9 +49,8 @@ def evaluate(
     for part, decoding in settings.items():
         completions = complete(prompts, decoding, progress=f"evaluate, {part}" if progress else None)
         samples[part] = score_completions(rows, completions, rewards)
-        summary[part] = summarize(samples[part], names)
-    if num_samples:
-        summary["sampled"] = {"num_samples": num_samples, "temperature": temperature, **summary["sampled"]}
-    for part in samples if outcome_reward in rewards else ():
-        summary[part] |= outcome_figures(samples[part], outcome_reward, settings[part].num_samples)
+        how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
+        summary[part] = how | summarize(samples[part], list(rewards))
+        if outcome_reward in rewards:
+            summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
     return summary, samples

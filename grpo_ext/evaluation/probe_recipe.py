@@ -18,8 +18,6 @@ from grpo_ext.rewards.sources import check_columns
 from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 from grpo_ext.step.judge import outcome_index
 
-Row = dict[str, Any]
-
 
 def probe_recipe(
     recipe: Recipe, model_name: str, num_prompts: int, num_samples: int, batch_size: int = 64
@@ -59,7 +57,7 @@ def probe_recipe(
     return names[outcome], counts, sum(sample.length for sample in samples) / len(samples)
 
 
-def count_right(rows: list[Row], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
+def count_right(rows: list[dict[str, Any]], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
     """Counts by prompt, without prompts of which no completion was scored.
 
     Args:

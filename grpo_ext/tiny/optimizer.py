@@ -22,12 +22,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
         embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-        matrices: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
-                (matrices if is_matrix else others).append(parameter)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        matrices = [p for p in trained if p.ndim == 2 and id(p) not in embeddings]
+        others = [p for p in trained if p.ndim != 2 or id(p) in embeddings]
         self.muon = torch.optim.Muon(
             matrices, lr=lr, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
         )
