@@ -170,20 +170,13 @@ def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
     probs = scores.softmax(dim=-1)  # (b, V)
     if probs.device.type != "cpu":
         return torch.multinomial(probs, num_samples=1).squeeze(1)
-    return _invert(probs)
-
-
-def _invert(probs: torch.Tensor) -> torch.Tensor:
-    """One token a row by the inverse of the distribution function, in float64.
-
-    On a CPU `torch.multinomial` draws an exponential variate for each token of the vocabulary; this draws one a row.
-    """
+    # By the inverse of the distribution function, in float64, with one variate a row: on a CPU `torch.multinomial` draws an
+    # exponential variate for each token of the vocabulary.
     mass = probs.cumsum(dim=-1, dtype=torch.float64)  # (b, V)
     total = mass[:, -1:]
     if not bool((total > 0).all()):
         raise ValueError("The scores of a row make no distribution: they are NaN, or every token was taken away.")
     point = torch.rand(total.shape, dtype=torch.float64) * total
-    point = torch.minimum(
-        point, torch.nextafter(total, torch.zeros_like(total))
-    )  # below the total, whatever rounding did
+    below = torch.nextafter(total, torch.zeros_like(total))
+    point = torch.minimum(point, below)  # below the total, whatever rounding did
     return torch.searchsorted(mass, point, right=True).squeeze(1)

@@ -42,7 +42,6 @@ class Decoding:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what says nothing: the same greedy completion several times."""
         if self.temperature == 0 and self.num_samples > 1:
             raise ValueError(
                 f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times: set a "

@@ -81,17 +81,12 @@ class VllmCompletions:
         )
         ids = [{"prompt_token_ids": tokens} for tokens in encode_prompts(prompts, tokenizer)]
         found = self.llm.generate(ids, params, use_tqdm=progress is not None)
-        return [
-            [
-                Completion(
-                    str(tokenizer.decode(one.token_ids, skip_special_tokens=True)),
-                    list(one.token_ids),
-                    one.finish_reason,
-                )
-                for one in answer.outputs
-            ]
-            for answer in found
-        ]
+
+        def completion(one: Any) -> Completion:
+            text = str(tokenizer.decode(one.token_ids, skip_special_tokens=True))
+            return Completion(text, list(one.token_ids), one.finish_reason)
+
+        return [[completion(one) for one in answer.outputs] for answer in found]
 
     def close(self) -> None:
         """End the engine."""
