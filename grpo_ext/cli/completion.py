@@ -32,6 +32,7 @@ def script(shell: str) -> str:
     import shtab
     from trl import ModelConfig
 
+    from grpo_ext.cli.explain import explaining_rewards
     from grpo_ext.cli.main import make_parser
     from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
     from grpo_ext.rewards import list_rewards
@@ -39,7 +40,7 @@ def script(shell: str) -> str:
 
     classes = [GRPOExtConfig, RunConfig, ModelConfig, *task_classes().values()]
     keys = sorted({f"--{f.name}" for cls in classes for f in dataclasses.fields(cls)})  # of a recipe
-    rewards = [info.name for info in list_rewards()]
+    names = {"NAME": [info.name for info in list_rewards()], "REWARD": explaining_rewards()}  # by the metavar
 
     def tell_words(parser: argparse.ArgumentParser) -> None:
         """Give a parser, and those under it, the words that argparse itself need not know."""
@@ -51,8 +52,8 @@ def script(shell: str) -> str:
             if isinstance(action, argparse._SubParsersAction):
                 for inner in action.choices.values():
                     tell_words(inner)
-            elif action.metavar == "NAME" and not action.option_strings:
-                action.choices = rewards
+            elif action.metavar in names and not action.option_strings:
+                action.choices = names[action.metavar]
             elif action.nargs != 0 and not action.choices:
                 action.complete = shtab.FILE
 

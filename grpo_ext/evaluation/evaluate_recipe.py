@@ -126,18 +126,16 @@ def evaluate_on(
         longest = training.vllm_max_model_length
         with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, **options)) as complete:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
-    how: dict[str, Any] = {"batch_size": batch_size, "fast": training.fast_generate}
-    by_transformers = partial(generate_completions, load_model(recipe, model_name), tokenizer, **how)
-    return evaluate(by_transformers, rows, rewards, outcome_of(recipe), **settings)
+    model = load_model(recipe, model_name)
+    by_model = partial(generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate)
+    return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)
 
 
 def load_model(recipe: Recipe, model_name: str) -> Any:
     """A transformers model as the recipe loads its own, on the GPU where there is one and the recipe lets it be used."""
-    trust, cpu = recipe.training.trust_remote_code, recipe.training.use_cpu
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        model_name, trust_remote_code=trust, **init_of(recipe, model_name)
-    )
-    return model.to("cuda" if torch.cuda.is_available() and not cpu else "cpu")
+    training, init = recipe.training, init_of(recipe, model_name)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=training.trust_remote_code, **init)
+    return model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
 
 
 def init_of(recipe: Recipe, model_name: str) -> dict[str, Any]:

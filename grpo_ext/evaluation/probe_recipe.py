@@ -43,9 +43,9 @@ def probe_recipe(
     outcome = outcome_index(names, weights, args.group_filter_metric)
     rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
     check_columns(rewards, list(rows[0]))
-    trust = args.trust_remote_code
+    trust, truncation = args.trust_remote_code, (args.top_p, args.top_k, args.min_p)
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
-    length, truncation = recipe.get("max_completion_length"), (args.top_p, args.top_k, args.min_p)
+    length = recipe.get("max_completion_length")
     decoding = Decoding(length, args.temperature, *truncation, num_samples, args.seed)
     prompts, model = [row["prompt"] for row in rows], load_model(recipe, model_name)
     how: dict[str, Any] = {"batch_size": batch_size, "fast": args.fast_generate, "progress": "probe"}

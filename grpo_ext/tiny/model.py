@@ -19,11 +19,7 @@ SHAPE: dict[str, Any] = {
 
 
 def build_model(
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    architecture: str = "llama",
-    seed: int = 0,
-    **shape: Any,
+    tokenizer: PreTrainedTokenizerBase, *, architecture: str = "llama", seed: int = 0, **shape: Any
 ) -> PreTrainedModel:
     """A float32 model for `tokenizer`, with tied embeddings.
 
