@@ -27,22 +27,27 @@ def build_model(
         tokenizer: gives the vocabulary's size and the pad and eos tokens.
         architecture: "llama", "qwen2" or "qwen3".
         seed: of the initial weights; torch's global generator is left as it was.
-        **shape: fields of the architecture's config in place of those of `SHAPE`, which makes 0.5 million parameters.
+        **shape: values in place of those of `SHAPE`, which make 0.5 million parameters.
 
     Raises:
         ValueError: if `architecture` is none of the three.
+        TypeError: for a key that `SHAPE` does not have.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture={architecture!r}: write one of {', '.join(ARCHITECTURES)}.")
+    if unknown := shape.keys() - SHAPE.keys():
+        raise TypeError(f"{', '.join(sorted(unknown))}: the shape of a tiny model has {', '.join(SHAPE)}.")
     shape = SHAPE | shape
     heads = shape["num_attention_heads"]
     config = AutoConfig.for_model(
         architecture,
         vocab_size=len(tokenizer),
-        **{"num_key_value_heads": heads, "head_dim": shape["hidden_size"] // heads, **shape},
+        **shape,
+        num_key_value_heads=heads,
+        head_dim=shape["hidden_size"] // heads,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
