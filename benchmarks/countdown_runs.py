@@ -12,7 +12,7 @@ from trl import GRPOTrainer
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.demo.known import DEMOS
 from grpo_ext.demo.pipeline import checked_launch, words
-from grpo_ext.evaluation.evaluate_recipe import evaluate_recipe
+from grpo_ext.evaluation.evaluate_recipe import evaluate_models
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.run.parts import named_rewards_and_weights, train_rows
@@ -52,6 +52,6 @@ def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = N
 
 def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[str, float]:
     """On the held-out problems: share solved greedily, mean share of sampled attempts, mean length of those in tokens."""
-    summary, _, _ = evaluate_recipe(recipe, str(model), num_samples=num_samples, batch_size=256)
+    [summary] = evaluate_models(recipe, [str(model)], num_samples=num_samples, batch_size=256)["summaries"].values()
     greedy, sampled = summary["greedy"], summary["sampled"]
     return {"greedy": greedy["countdown"], "sampled": sampled["countdown"], "length": sampled["length"]}

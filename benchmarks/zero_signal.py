@@ -16,13 +16,15 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
-from grpo_ext.evaluation.evaluate import evaluate_model
+from grpo_ext.evaluation.completions import generate_completions
+from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.rewards import build
 from grpo_ext.run.parts import eval_rows
 
@@ -54,15 +56,13 @@ class Watch(TrainerCallback):
         if used < self.seconds * (len(self.found) + 1) / POINTS:
             return
         model, tokenizer = kwargs["model"], kwargs["processing_class"]
-        summary, _ = evaluate_model(
-            model,
-            tokenizer,
+        summary, _ = evaluate(
+            partial(generate_completions, model, tokenizer, batch_size=256),
             self.rows,
             {"countdown": build("countdown")},
             "countdown",
             max_new_tokens=self.length,
             num_samples=0,
-            batch_size=256,
             progress=False,
         )
         self.found.append((used, summary["greedy"]["countdown"]))

@@ -37,7 +37,7 @@ FORBIDDEN = {
         "grpo_ext.step.loss",
     ),
     "seams": ("grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.samplers", "grpo_ext.cli"),
-    "rollout": (
+    "decoding": (
         "trl",
         "grpo_ext.trainer",
         "grpo_ext.recipe",

@@ -5,6 +5,8 @@ Costs are counted in tokens, padding included, since that is what a forward and 
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 import torch
 
@@ -39,10 +41,10 @@ def deal_rows(
     """
     groups, before, length, wanted = (x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live))
     rows = np.flatnonzero(wanted)
-    sums = np.bincount(groups[rows], weights=length[rows]) if len(rows) else np.zeros(0)
-    counts = np.bincount(groups[rows]) if len(rows) else np.zeros(0)
-    mean = sums / np.maximum(counts, 1)
     group = groups[rows]
+    mean = np.bincount(group, weights=length[rows]) / np.maximum(
+        np.bincount(group), 1
+    )  # of the live rows of each prompt
     rows = rows[np.lexsort((length[rows], group, mean[group]))]
     cuts = even_cuts(before[rows] + length[rows], pieces)
     dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
@@ -57,18 +59,10 @@ def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
         pieces - 1 positions, rising. Pieces are not empty as long as there are enough items.
     """
     low, high = (int(costs.max()), int(costs.sum())) if len(costs) else (0, 0)
-    while low < high:  # the smallest bound that greedy filling keeps
-        bound = (low + high) // 2
-        if len(_fill(costs, bound)) < pieces:
-            high = bound
-        else:
-            low = bound + 1
-    cuts = _fill(costs, low)
-    for position in range(1, len(costs)):  # greedy filling may need fewer pieces: cut on, so that none stays empty
-        if len(cuts) >= pieces - 1:
-            break
-        if position not in cuts:
-            cuts.append(position)
+    # the smallest bound that greedy filling keeps; the sum of all is always one
+    cuts = _fill(costs, low + bisect_left(range(low, high), True, key=lambda bound: len(_fill(costs, bound)) < pieces))
+    others = [position for position in range(1, len(costs)) if position not in cuts]
+    cuts += others[: pieces - 1 - len(cuts)]  # greedy filling may need fewer pieces: cut on, so that none stays empty
     return sorted(cuts) + [len(costs)] * (pieces - 1 - len(cuts))
 
 

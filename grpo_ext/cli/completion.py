@@ -11,6 +11,7 @@ The script is written once and starts nothing; write it again after an update. O
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
 
 from grpo_ext.cli.command import add_command
@@ -29,11 +30,17 @@ def run(args: argparse.Namespace) -> int:
 def script(shell: str) -> str:
     """The completion script, of the commands and keys that there are now."""
     import shtab
+    from trl import ModelConfig
 
+    from grpo_ext.cli.explain import explaining_rewards
     from grpo_ext.cli.main import make_parser
+    from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
     from grpo_ext.rewards import list_rewards
+    from grpo_ext.tasks import task_classes
 
-    keys, rewards = recipe_keys(), [info.name for info in list_rewards()]
+    classes = [GRPOExtConfig, RunConfig, ModelConfig, *task_classes().values()]
+    keys = sorted({f"--{f.name}" for cls in classes for f in dataclasses.fields(cls)})  # of a recipe
+    names = {"NAME": [info.name for info in list_rewards()], "REWARD": explaining_rewards()}  # by the metavar
 
     def tell_words(parser: argparse.ArgumentParser) -> None:
         """Give a parser, and those under it, the words that argparse itself need not know."""
@@ -45,24 +52,11 @@ def script(shell: str) -> str:
             if isinstance(action, argparse._SubParsersAction):
                 for inner in action.choices.values():
                     tell_words(inner)
-            elif action.metavar == "NAME" and not action.option_strings:
-                action.choices = rewards
+            elif action.metavar in names and not action.option_strings:
+                action.choices = names[action.metavar]
             elif action.nargs != 0 and not action.choices:
                 action.complete = shtab.FILE
 
     parser = make_parser()
     tell_words(parser)
     return shtab.complete(parser, shell)
-
-
-def recipe_keys() -> list[str]:
-    """Every key of a recipe, as an option."""
-    import dataclasses
-
-    from trl import ModelConfig
-
-    from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
-    from grpo_ext.tasks import task_classes
-
-    classes = [GRPOExtConfig, RunConfig, ModelConfig, *task_classes().values()]
-    return sorted({f"--{f.name}" for cls in classes for f in dataclasses.fields(cls)})

@@ -14,8 +14,6 @@ Every key of a recipe can be set as --key value, such as --max_eval_samples 64 o
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.evaluation.evaluate_recipe import evaluate_models
+    from grpo_ext.evaluation.evaluate_recipe import evaluate_models, save_evaluation
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides)
@@ -43,30 +41,8 @@ def run(args: argparse.Namespace) -> int:
     found = evaluate_models(recipe, models, **how, engine=args.engine)
     print_evaluation(found)
     if args.output:
-        print(f"Written: {', '.join(map(str, save(Path(args.output), found)))}.")
+        print(f"Written: {', '.join(map(str, save_evaluation(Path(args.output), found)))}.")
     return 0
-
-
-def save(path: Path, found: dict[str, Any]) -> list[Path]:
-    """Write the figures to `path`, a page of them, and every greedy completion; returns the files."""
-    from grpo_ext.common.files import write_atomically
-    from grpo_ext.evaluation.evaluate import save_evaluation
-    from grpo_ext.evaluation.table import markdown
-
-    rows, summaries, samples = found["rows"], found["summaries"], found["samples"]
-    page, completions = path.with_suffix(".md"), path.with_name(f"{path.stem}_completions.jsonl")
-    if len(summaries) == 1:
-        [name] = summaries
-        save_evaluation(path, summaries[name], samples[name], rows)
-    else:
-        greedy = [(name, sample) for name in summaries for sample in samples[name]["greedy"]]
-        lines = [json.dumps({"model": n, **rows[s.row], **asdict(s)}, ensure_ascii=False) for n, s in greedy]
-        write_atomically(completions, "\n".join(lines) + "\n")
-        figures = {"models": summaries, "comparisons": found["comparisons"]}
-        write_atomically(path, json.dumps(figures, indent=2) + "\n")
-    texts = {name: [s.text for s in samples[name]["greedy"]] for name in summaries}
-    write_atomically(page, markdown(summaries, found["comparisons"], rows, texts))
-    return [path, page, completions]
 
 
 def print_evaluation(found: dict[str, Any]) -> None:

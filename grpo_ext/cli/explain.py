@@ -31,7 +31,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run, parents=[plugin_parser()])
     parser.add_argument("reward", metavar="REWARD", help="a reward that explains itself, or how its name begins")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="its columns, options and --completion")
-    parser.set_defaults(more_words=explaining_rewards)
 
 
 def run(args: argparse.Namespace) -> int:

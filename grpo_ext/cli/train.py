@@ -39,9 +39,7 @@ def add_training_parser(
     """A subcommand that launches `module`."""
     parser = add_recipe_command(subparsers, doc, run)
     parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
-    parser.add_argument(
-        "--accelerate_config", metavar="NAME", help="the accelerate config to launch with: file or name"
-    )
+    parser.add_argument("--accelerate_config", metavar="NAME", help="accelerate config to launch with: file or name")
     parser.set_defaults(module=module, serve=False)
     return parser
 

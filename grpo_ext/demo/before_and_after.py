@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich import print
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,14 +19,13 @@ from grpo_ext.recipe.load import Recipe
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
     """Print the table, three completions and the seconds of each stage; write `curves.png`."""
-    console = Console()
     summaries = {when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")}
     print_figures(summaries, summaries["before"]["n"])
-    console.print(completions_table(folder, outcome_of(recipe)))
+    print(completions_table(folder, outcome_of(recipe)))
     plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
     spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
-    console.print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
-    console.print(
+    print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
+    print(
         f"curves: {folder / 'curves.png'}; figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}\n"
         f"every completion, in a browser: grpo-ext report {folder}"
     )

@@ -12,8 +12,7 @@ from typing import Any
 from grpo_ext.demo.before_and_after import print_report
 from grpo_ext.demo.known import Demo
 from grpo_ext.demo.stages import Stages
-from grpo_ext.evaluation.evaluate import save_evaluation
-from grpo_ext.evaluation.evaluate_recipe import evaluate_recipe
+from grpo_ext.evaluation.evaluate_recipe import evaluate_models, save_evaluation
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
@@ -48,8 +47,8 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         checked_launch("grpo_ext.train", recipe_path, train_words, recipe.run.accelerate_config)
 
     def evaluate(model: Path, name: str) -> None:
-        found = evaluate_recipe(recipe, str(model), num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)
-        save_evaluation(folder / f"{name}.json", *found)
+        found = evaluate_models(recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)
+        save_evaluation(folder / f"{name}.json", found)
 
     start = [demo.made_from(recipe.task), {key: repr(value) for key, value in vars(recipe.task).items()}, seed]
     stages.run("data and model", start, lambda begun: demo.prepare(recipe.task, folder, seed))

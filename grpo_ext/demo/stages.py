@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich import get_console, print
 
 from grpo_ext.common.files import write_atomically
 
@@ -28,7 +28,6 @@ class Stages:
 
     folder: Path
     total: int
-    console: Console = field(default_factory=Console)
     seconds: dict[str, float] = field(default_factory=dict)
     _chain: str = ""
 
@@ -48,16 +47,16 @@ class Stages:
         begun = before.get("fingerprint") == self._chain
         if begun and before.get("done"):
             self.seconds[name] = before["seconds"]
-            self.console.print(f"[dim]{number}/{self.total} {name}: done before, in {before['seconds']:.0f} s[/dim]")
+            print(f"[dim]{number}/{self.total} {name}: done before, in {before['seconds']:.0f} s[/dim]")
             return
-        self.console.rule(f"{number}/{self.total} {name}", align="left")
+        get_console().rule(f"{number}/{self.total} {name}", align="left")
         self._write({**done, name: {"fingerprint": self._chain, "done": False}})
         start = time.perf_counter()
         work(begun)
         self.seconds[name] = time.perf_counter() - start
         seconds = round(self.seconds[name], 1)
         self._write({**done, name: {"fingerprint": self._chain, "done": True, "seconds": seconds}})
-        self.console.print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
+        print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
 
     def _write(self, done: dict[str, Any]) -> None:
         write_atomically(self.folder / "stages.json", json.dumps(done, indent=2) + "\n")

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from grpo_ext.evaluation.score import Sample, Value, passes, row_means, score_of
 
-LEVEL = 0.95
-RESAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How much better a model is than another, over rows that both were asked.
-
-    Attributes:
-        mean: of the rows' differences.
-        low, high: its bootstrap interval.
-        rows: how many have a score from both.
-    """
-
-    mean: float
-    low: float
-    high: float
-    rows: int
-
 
 def bootstrap_interval(
-    values: list[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+    values: list[float], level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """The percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13).
 
@@ -53,7 +33,9 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def paired_difference(before: list[Sample], after: list[Sample], value: Value, **options: Any) -> Difference | None:
+def paired_difference(
+    before: list[Sample], after: list[Sample], value: Value, **options: Any
+) -> dict[str, Any] | None:
     """How much higher `value` is after than before, row by row, so that how hard a row is cancels out.
 
     Args:
@@ -62,14 +44,15 @@ def paired_difference(before: list[Sample], after: list[Sample], value: Value, *
         **options: of `bootstrap_interval`.
 
     Returns:
-        `Difference`, or `None` where no row has a value from both.
+        `mean` of the rows' differences, `low` and `high` of its bootstrap interval, and `rows`, how many have a value from
+        both; `None` where none has.
     """
     first, second = row_means(before, value), row_means(after, value)
     differences = [second[row] - first[row] for row in first if row in second]
     if not differences:
         return None
     low, high = bootstrap_interval(differences, **options)
-    return Difference(sum(differences) / len(differences), low, high, len(differences))
+    return {"mean": sum(differences) / len(differences), "low": low, "high": high, "rows": len(differences)}
 
 
 def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sample], bool]) -> dict[str, list[int]]:
@@ -107,7 +90,7 @@ def compare(
             continue
         pairs = {name: paired_difference(before[part], after[part], score_of(name)) for name in names}
         pairs["length"] = paired_difference(before[part], after[part], lambda s: s.length)
-        found[part] = {name: vars(difference) for name, difference in pairs.items() if difference is not None}
+        found[part] = {name: difference for name, difference in pairs.items() if difference is not None}
     if outcome in names:
         found |= changed_rows(before["greedy"], after["greedy"], lambda s: passes(s, outcome))
     return found

@@ -28,7 +28,6 @@ class Decoding:
         top_p, top_k, min_p: truncation of the distribution; the defaults truncate nothing.
         num_samples: completions per prompt.
         seed: of the sampler. The same seed and batch size give the same completions.
-        fast: read each distinct prompt once, and decode no completion beyond its end.
 
     Raises:
         ValueError: for several samples at temperature 0.
@@ -41,10 +40,8 @@ class Decoding:
     min_p: float | None = None
     num_samples: int = 1
     seed: int = 0
-    fast: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what says nothing: the same greedy completion several times."""
         if self.temperature == 0 and self.num_samples > 1:
             raise ValueError(
                 f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times: set a "
@@ -114,6 +111,7 @@ def generate_completions(
     decoding: Decoding,
     *,
     batch_size: int = 64,
+    fast: bool = True,
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
 ) -> list[list[Completion]]:
@@ -122,6 +120,7 @@ def generate_completions(
     Args:
         prompts: chat messages or plain text, one per prompt.
         batch_size: completions decoded at once.
+        fast: read each distinct prompt once, and decode no completion beyond its end.
         progress: title of a progress bar; `None` shows none.
 
     Returns:
@@ -133,7 +132,7 @@ def generate_completions(
     completions: list[list[Completion]] = [[] for _ in prompts]
     with (
         _decoding_as(model, config, decoding.seed),
-        fast_generation(model) if decoding.fast else nullcontext(),
+        fast_generation(model) if fast else nullcontext(),
         tqdm(total=len(jobs), desc=progress, disable=progress is None) as bar,
     ):
         for start in range(0, len(jobs), batch_size):

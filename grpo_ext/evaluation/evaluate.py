@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from grpo_ext.common.files import write_atomically
-from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
+from grpo_ext.evaluation.completions import Completion, Decoding
 from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
 
-Complete = Callable[[list[Any], Decoding, str | None], list[list[Completion]]]
-
-
-def evaluate_model(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    rows: list[dict[str, Any]],
-    rewards: Rewards,
-    outcome_reward: str,
-    *,
-    batch_size: int = 64,
-    fast: bool = True,
-    **settings: Any,
-) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """`evaluate` with the completions of a transformers model.
-
-    Args:
-        batch_size: completions decoded at once.
-        fast: read each distinct prompt once, and decode no completion beyond its end.
-    """
-
-    def complete(prompts: list[Any], decoding: Decoding, progress: str | None) -> list[list[Completion]]:
-        decoding = replace(decoding, fast=fast)
-        return generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress=progress)
-
-    return evaluate(complete, rows, rewards, outcome_reward, **settings)
+Complete = Callable[..., list[list[Completion]]]
 
 
 def evaluate(
@@ -57,7 +26,8 @@ def evaluate(
     """Evaluate greedily and by sampling.
 
     Args:
-        complete: prompts, how to decode and the title of a progress bar (or `None`) to a list of completions a prompt.
+        complete: prompts, how to decode and `progress`, the title of a bar or `None`, to a list of completions a prompt; such
+            as `generate_completions` of a model and a tokenizer.
         rows: held-out examples with `prompt` and the rewards' columns.
         rewards: name to callable.
         outcome_reward: the reward that pass@k is about.
@@ -71,27 +41,16 @@ def evaluate(
         each part.
     """
     prompts = [row["prompt"] for row in rows]
-    names = list(rewards)
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
         settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed)
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():
-        completions = complete(prompts, decoding, f"evaluate, {part}" if progress else None)
+        completions = complete(prompts, decoding, progress=f"evaluate, {part}" if progress else None)
         samples[part] = score_completions(rows, completions, rewards)
-        summary[part] = summarize(samples[part], names)
-    if num_samples:
-        summary["sampled"] = {"num_samples": num_samples, "temperature": temperature, **summary["sampled"]}
-    for part in samples if outcome_reward in rewards else ():
-        summary[part] |= outcome_figures(samples[part], outcome_reward, settings[part].num_samples)
+        how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
+        summary[part] = how | summarize(samples[part], list(rewards))
+        if outcome_reward in rewards:
+            summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
     return summary, samples
-
-
-def save_evaluation(
-    path: Path, summary: dict[str, Any], samples: dict[str, list[Sample]], rows: list[dict[str, Any]]
-) -> None:
-    """Write `path` (the summary) and, beside it, `<stem>_completions.jsonl`: one greedy completion a row with its rewards."""
-    lines = [json.dumps({**rows[s.row], **asdict(s)}, ensure_ascii=False) for s in samples["greedy"]]
-    write_atomically(path.with_name(f"{path.stem}_completions.jsonl"), "\n".join(lines) + "\n")
-    write_atomically(path, json.dumps(summary, indent=2) + "\n")

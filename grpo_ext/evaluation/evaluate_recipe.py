@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_ext.common.files import write_atomically
 from grpo_ext.evaluation.compare import compare
-from grpo_ext.evaluation.evaluate import evaluate, evaluate_model
+from grpo_ext.evaluation.completions import generate_completions
+from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.evaluation.score import Rewards, Sample
+from grpo_ext.evaluation.table import markdown
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights
 from grpo_ext.step.judge import outcome_index
 
 
-def evaluate_recipe(
-    recipe: Recipe, model_name: str, **settings: Any
-) -> tuple[dict[str, Any], dict[str, list[Sample]], list[dict[str, Any]]]:
-    """Evaluate the model `model_name` on the recipe's held-out rows.
+def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
+    """Evaluate models on the recipe's held-out rows, one after the other, and compare each with the first.
 
     Args:
-        settings: passed on to `evaluate_on`.
+        model_names: folders or hub ids, each once.
+        settings: of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`.
 
     Returns:
-        The summary, the samples behind it, and the rows.
+        `rows`; by model `summaries` and `samples`, as `evaluate` gives them; `comparisons`, what `compare` gives with `model`
+        and `against`.
+
+    Raises:
+        ValueError: if a model is named twice.
     """
+    if len(set(model_names)) < len(model_names):
+        raise ValueError("a model is named twice: name each once.")
     rows, rewards = held_out(recipe)
-    summary, samples = evaluate_on(recipe, model_name, rows, rewards, **settings)
-    return summary, samples, rows
+    summaries, samples = {}, {}
+    for name in model_names:
+        summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
+    first, *others = model_names
+    comparisons = [
+        {"model": name, "against": first, **compare(samples[first], samples[name], list(rewards), outcome_of(recipe))}
+        for name in others
+    ]
+    return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}
 
 
 def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
@@ -36,6 +57,33 @@ def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
     dataset = eval_rows(recipe)
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
+
+
+def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
+    """Write what `evaluate_models` found: the figures, a page of them, every greedy completion with its rewards.
+
+    Args:
+        path: of the figures, as JSON: the summary of a single model, or `models` and `comparisons`. The page lies beside it as
+            `<stem>.md`, the completions as `<stem>_completions.jsonl`.
+
+    Returns:
+        The three files.
+    """
+    rows, summaries, comparisons = found["rows"], found["summaries"], found["comparisons"]
+    greedy = {name: parts["greedy"] for name, parts in found["samples"].items()}
+    page, completions = path.with_suffix(".md"), path.with_name(f"{path.stem}_completions.jsonl")
+    alone = len(summaries) == 1
+    figures = next(iter(summaries.values())) if alone else {"models": summaries, "comparisons": comparisons}
+    lines = [
+        json.dumps({**({} if alone else {"model": name}), **rows[s.row], **asdict(s)}, ensure_ascii=False)
+        for name, samples in greedy.items()
+        for s in samples
+    ]
+    texts = {name: [s.text for s in samples] for name, samples in greedy.items()}
+    write_atomically(completions, "\n".join(lines) + "\n")
+    write_atomically(path, json.dumps(figures, indent=2) + "\n")
+    write_atomically(page, markdown(summaries, comparisons, rows, texts))
+    return [path, page, completions]
 
 
 def outcome_of(recipe: Recipe) -> str:
@@ -60,15 +108,13 @@ def evaluate_on(
     """Load the model `model_name` as the recipe loads its own, and evaluate it on `rows`.
 
     Args:
-        engine: what completes the prompts, one of `ENGINES`.
+        engine: what completes the prompts, as `pick_engine` takes it.
         batch_size: completions that transformers decodes at once.
         settings: passed on to `evaluate`.
 
     Raises:
         ValueError: if its tokenizer has no chat template and the rows are chats, or the engine cannot be used.
     """
-    from transformers import AutoTokenizer
-
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu)
     trust = training.trust_remote_code
@@ -79,24 +125,19 @@ def evaluate_on(
     if engine == "vllm":
         init = init_of(recipe, model_name)
         options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
-        complete = VllmCompletions(model_name, tokenizer, init["dtype"], training.vllm_max_model_length, **options)
-        try:
+        longest = training.vllm_max_model_length
+        with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, **options)) as complete:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
-        finally:
-            complete.close()
-    settings |= {"batch_size": batch_size, "fast": training.fast_generate}
-    return evaluate_model(load_model(recipe, model_name), tokenizer, rows, rewards, outcome_of(recipe), **settings)
+    model = load_model(recipe, model_name)
+    by_model = partial(generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate)
+    return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)
 
 
 def load_model(recipe: Recipe, model_name: str) -> Any:
     """A transformers model as the recipe loads its own, on the GPU where there is one and the recipe lets it be used."""
-    from transformers import AutoModelForCausalLM
-
-    trust, cpu = recipe.training.trust_remote_code, recipe.training.use_cpu
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        model_name, trust_remote_code=trust, **init_of(recipe, model_name)
-    )
-    return model.to("cuda" if torch.cuda.is_available() and not cpu else "cpu")
+    training, init = recipe.training, init_of(recipe, model_name)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=training.trust_remote_code, **init)
+    return model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
 
 
 def init_of(recipe: Recipe, model_name: str) -> dict[str, Any]:
@@ -105,30 +146,3 @@ def init_of(recipe: Recipe, model_name: str) -> dict[str, Any]:
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")
     return init
-
-
-def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
-    """Evaluate several models on the same rows, one after the other, and compare each with the first.
-
-    Args:
-        model_names: folders or hub ids, each once.
-        settings: passed on to `evaluate_on`.
-
-    Returns:
-        `rows`; by model `summaries` and `samples`; `comparisons`, what `compare` gives with `model` and `against`.
-
-    Raises:
-        ValueError: if a model is named twice.
-    """
-    if len(set(model_names)) < len(model_names):
-        raise ValueError("a model is named twice: name each once.")
-    rows, rewards = held_out(recipe)
-    summaries, samples = {}, {}
-    for name in model_names:
-        summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
-    first, *others = model_names
-    comparisons = [
-        {"model": name, "against": first, **compare(samples[first], samples[name], list(rewards), outcome_of(recipe))}
-        for name in others
-    ]
-    return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}

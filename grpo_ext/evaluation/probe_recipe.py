@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from transformers import AutoTokenizer
 
 from grpo_ext.curriculum.pass_rates import PassCount, prompt_id
 from grpo_ext.evaluation.completions import Decoding, generate_completions
@@ -14,8 +15,6 @@ from grpo_ext.evaluation.score import Sample, score_completions
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.run.parts import guarded_rewards, train_rows
 from grpo_ext.step.judge import outcome_index
-
-Row = dict[str, Any]
 
 
 def probe_recipe(
@@ -35,19 +34,18 @@ def probe_recipe(
     Raises:
         ValueError: if the outcome reward scored no completion.
     """
-    from transformers import AutoTokenizer
-
     args = recipe.training
     rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
     rewards, weights = guarded_rewards(recipe, list(rows[0]))
     names = [getattr(reward, "__name__", str(reward)) for reward in rewards]
     outcome = outcome_index(names, weights, args.group_filter_metric)
-    trust = args.trust_remote_code
+    trust, truncation = args.trust_remote_code, (args.top_p, args.top_k, args.min_p)
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
-    length, truncation = recipe.get("max_completion_length"), (args.top_p, args.top_k, args.min_p)
-    decoding = Decoding(length, args.temperature, *truncation, num_samples, args.seed, fast=args.fast_generate)
+    length = recipe.get("max_completion_length")
+    decoding = Decoding(length, args.temperature, *truncation, num_samples, args.seed)
     prompts, model = [row["prompt"] for row in rows], load_model(recipe, model_name)
-    completions = generate_completions(model, tokenizer, prompts, decoding, batch_size=batch_size, progress="probe")
+    how: dict[str, Any] = {"batch_size": batch_size, "fast": args.fast_generate, "progress": "probe"}
+    completions = generate_completions(model, tokenizer, prompts, decoding, **how)
     samples = score_completions(rows, completions, {names[outcome]: rewards[outcome]})
     counts = count_right(rows, samples, names[outcome], args.pass_threshold)
     if not counts:
@@ -55,7 +53,7 @@ def probe_recipe(
     return names[outcome], counts, sum(sample.length for sample in samples) / len(samples)
 
 
-def count_right(rows: list[Row], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
+def count_right(rows: list[dict[str, Any]], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
     """Counts by prompt, without prompts of which no completion was scored.
 
     Args:

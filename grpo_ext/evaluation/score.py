@@ -130,12 +130,7 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
-    """What k samples a row say of the reward that decides whether a problem is solved.
-
-    Args:
-        samples: k of each row.
-        name: of the reward.
-        k: samples a row.
+    """What `samples`, `k` of each row, say of the reward `name`, which decides whether a problem is solved.
 
     Returns:
         `pass@1`, and with more than one sample `mean@k`, the mean of the reward itself, and `pass@k`; each with its standard

@@ -32,12 +32,11 @@ def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], l
     """Print a table whose columns, but for the first `left`, are aligned on the right."""
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Column, Table
+    from rich.table import Table
 
-    columns = [
-        Column(escape(name), justify="right" if i >= left else "left", overflow="fold") for i, name in enumerate(head)
-    ]
-    grid = Table(*columns, title=escape(title))
+    grid = Table(title=escape(title))
+    for i, name in enumerate(head):
+        grid.add_column(escape(name), justify="right" if i >= left else "left", overflow="fold")
     for row in body:
         grid.add_row(*map(escape, row))
     Console().print(grid)

@@ -7,12 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
 
-ENGINES = ("auto", "transformers", "vllm")
 SEQUENCES = 256  # decoded at a time on a CPU
 
 
@@ -20,7 +19,7 @@ def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
     """`transformers` or `vllm`.
 
     Args:
-        wanted: one of `ENGINES`; `auto` takes vLLM where it is installed beside a GPU and can load the model.
+        wanted: `transformers`, `vllm` or `auto`, which takes vLLM where it is installed beside a GPU and can load the model.
 
     Raises:
         ValueError: if vLLM is wanted and is not installed, or the model is an adapter, which it does not load by itself.
@@ -51,22 +50,16 @@ class VllmCompletions:
     ):
         from vllm import LLM
 
-        self.tokenizer = tokenizer
-        if not gpu_is_there():
-            options |= self._cpu_options(model_name, dtype, tokens, **options)
-        elif dtype not in (None, "auto"):
-            options["dtype"] = str(dtype).removeprefix("torch.")
-        self.llm = LLM(model_name, max_model_len=tokens, **options)
-
-    def _cpu_options(self, model_name: str, dtype: Any, tokens: int | None, **options: Any) -> dict[str, Any]:
-        from transformers import AutoConfig
-
         from grpo_ext.vllm.settings import TextModel, cpu_settings
 
-        known = {key: value for key, value in options.items() if key in ("revision", "trust_remote_code")}
-        model = TextModel.of(AutoConfig.from_pretrained(model_name, **known))
-        wanted = model.dtype if dtype in (None, "auto") else str(dtype).removeprefix("torch.")
-        return cpu_settings(model, wanted, SEQUENCES, tokens)
+        self.tokenizer = tokenizer
+        options["dtype"] = str(dtype or "auto").removeprefix("torch.")
+        if not gpu_is_there():
+            known = {key: value for key, value in options.items() if key in ("revision", "trust_remote_code")}
+            model = TextModel.of(AutoConfig.from_pretrained(model_name, **known))
+            wanted = model.dtype if options["dtype"] == "auto" else options["dtype"]
+            options |= cpu_settings(model, wanted, SEQUENCES, tokens)
+        self.llm = LLM(model_name, max_model_len=tokens, **options)
 
     def __call__(self, prompts: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
         """Complete each prompt `decoding.num_samples` times; see `generate_completions`.
@@ -88,17 +81,12 @@ class VllmCompletions:
         )
         ids = [{"prompt_token_ids": tokens} for tokens in encode_prompts(prompts, tokenizer)]
         found = self.llm.generate(ids, params, use_tqdm=progress is not None)
-        return [
-            [
-                Completion(
-                    str(tokenizer.decode(one.token_ids, skip_special_tokens=True)),
-                    list(one.token_ids),
-                    one.finish_reason,
-                )
-                for one in answer.outputs
-            ]
-            for answer in found
-        ]
+
+        def completion(one: Any) -> Completion:
+            text = str(tokenizer.decode(one.token_ids, skip_special_tokens=True))
+            return Completion(text, list(one.token_ids), one.finish_reason)
+
+        return [[completion(one) for one in answer.outputs] for answer in found]
 
     def close(self) -> None:
         """End the engine."""

@@ -29,7 +29,8 @@ def launch_command(
     number. accelerate's CPU mode starts one process whatever number it is asked for; several are started by its distributed
     launcher with `ACCELERATE_USE_CPU` set.
     """
-    path, config = read_accelerate_config(config_name)
+    name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
+    config = accelerate_settings(name)
     processes = num_processes or config.get("num_processes") or 1
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
     environment = {}
@@ -38,17 +39,11 @@ def launch_command(
         launch += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
         launch += ["--main_process_port", "0"]
     else:
-        launch += ["--config_file", str(path)]
+        launch += ["--config_file", str(accelerate_config(name))]
     launch += ["--num_processes", str(processes)]
     if config.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
         launch += ["--num_cpu_threads_per_process", str(max(1, (os.cpu_count() or 1) // processes))]
     return [*launch, "-m", module, *words], environment
-
-
-def read_accelerate_config(name: str | None) -> tuple[Path, dict[str, Any]]:
-    """The path and the settings of an accelerate config; `None` picks `cpu` or `single_gpu` by the machine."""
-    name = name or ("single_gpu" if gpu_is_there() else "cpu")
-    return accelerate_config(name), accelerate_settings(name)
 
 
 def launch(

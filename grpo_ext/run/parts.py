@@ -17,13 +17,9 @@ from grpo_ext.tasks.base import FILE_BUILDERS
 def train_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
     """The training examples that the recipe names, as a stream where it or `streaming` says so."""
     run = recipe.run
-    return recipe.task.dataset(
-        run.dataset_train_split,
-        dataset_name=run.dataset_name,
-        dataset_config=run.dataset_config,
-        streaming=streaming or run.dataset_streaming,
-        limit=run.max_train_samples,
-    )
+    where: dict[str, Any] = {"dataset_name": run.dataset_name, "dataset_config": run.dataset_config}
+    stream = streaming or run.dataset_streaming
+    return recipe.task.dataset(run.dataset_train_split, **where, streaming=stream, limit=run.max_train_samples)
 
 
 def eval_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
@@ -35,13 +31,8 @@ def eval_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableData
     name = run.eval_dataset_name or run.dataset_name
     if run.eval_dataset_name is None and is_one_split(name):
         raise ValueError(f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows.")
-    return recipe.task.dataset(
-        run.dataset_test_split,
-        dataset_name=name,
-        dataset_config=run.dataset_config,
-        streaming=streaming,
-        limit=run.max_eval_samples,
-    )
+    where: dict[str, Any] = {"dataset_name": name, "dataset_config": run.dataset_config}
+    return recipe.task.dataset(run.dataset_test_split, **where, streaming=streaming, limit=run.max_eval_samples)
 
 
 def is_one_split(name: str | None) -> bool:

@@ -19,14 +19,12 @@ from grpo_ext.run.ranks import check_ranks, check_sharding, end_with_launcher, l
 from grpo_ext.vllm import EngineFailure
 
 
-def run_training(
-    words: list[str] | None, load: Callable[[str | None, list[str]], Any], make_trainer: Callable[[Any], Any]
-) -> int:
+def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> int:
     """Train as a recipe says, and save.
 
     Args:
         words: `--config RECIPE` and overrides; `None`: the command line.
-        load: reads and checks the recipe.
+        load: reads and checks the recipe at a path, or `None`, with overrides as words.
         make_trainer: builds the trainer from it.
 
     Returns:
@@ -41,9 +39,7 @@ def run_training(
     return tell_exit(code)
 
 
-def _train(
-    words: list[str] | None, load: Callable[[str | None, list[str]], Any], make_trainer: Callable[[Any], Any]
-) -> tuple[int, Any]:
+def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> tuple[int, Any]:
     """The exit code, and the recipe where it could be used."""
     from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
     from grpo_ext.trainer.nonfinite import NonFiniteSteps

@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import GenerationConfig
 
+from grpo_ext.decoding.support import NotSupported, base_model, check_config, check_model
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
-from grpo_ext.rollout.support import NotSupported, base_model, check_config, check_model
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from grpo_ext.decoding.decode import decode
+from grpo_ext.decoding.support import NotSupported, base_model, check_model
 from grpo_ext.objective.watch import Recorder
-from grpo_ext.rollout.decode import decode
-from grpo_ext.rollout.support import NotSupported, base_model, check_model
 from grpo_ext.seams.replace import replaced
 
 logger = logging.get_logger(__name__)

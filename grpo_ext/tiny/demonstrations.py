@@ -26,13 +26,7 @@ Demonstration = dict[str, list[dict[str, str]]]
 
 
 def countdown_demonstrations(
-    task: Countdown,
-    count: int,
-    *,
-    chosen: float = 0.1,
-    give_up: float = 0.6,
-    max_attempts: int = 4,
-    seed: int = 0,
+    task: Countdown, count: int, *, chosen: float = 0.1, give_up: float = 0.6, max_attempts: int = 4, seed: int = 0
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages.
 

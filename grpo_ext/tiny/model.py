@@ -2,53 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
+SHAPE: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.08,  # standard deviation of the initial weights; the usual 0.02 learns slowly at this width
+}
 
 
 def build_model(
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    architecture: str = "llama",
-    hidden_size: int = 128,
-    intermediate_size: int = 384,
-    num_hidden_layers: int = 2,
-    num_attention_heads: int = 4,
-    max_position_embeddings: int = 1024,
-    initializer_range: float = 0.08,
-    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase, *, architecture: str = "llama", seed: int = 0, **shape: Any
 ) -> PreTrainedModel:
-    """A float32 model for `tokenizer`, with tied embeddings; the defaults make 0.5 million parameters.
+    """A float32 model for `tokenizer`, with tied embeddings.
 
     Args:
         tokenizer: gives the vocabulary's size and the pad and eos tokens.
         architecture: "llama", "qwen2" or "qwen3".
-        initializer_range: standard deviation of the initial weights. The usual 0.02 learns slowly at this width.
         seed: of the initial weights; torch's global generator is left as it was.
+        **shape: values in place of those of `SHAPE`, which make 0.5 million parameters.
 
     Raises:
         ValueError: if `architecture` is none of the three.
+        TypeError: for a key that `SHAPE` does not have.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture={architecture!r}: write one of {', '.join(ARCHITECTURES)}.")
+    if unknown := shape.keys() - SHAPE.keys():
+        raise TypeError(f"{', '.join(sorted(unknown))}: the shape of a tiny model has {', '.join(SHAPE)}.")
+    shape = SHAPE | shape
+    heads = shape["num_attention_heads"]
     config = AutoConfig.for_model(
         architecture,
         vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_hidden_layers=num_hidden_layers,
-        num_attention_heads=num_attention_heads,
-        num_key_value_heads=num_attention_heads,
-        head_dim=hidden_size // num_attention_heads,
-        max_position_embeddings=max_position_embeddings,
-        initializer_range=initializer_range,
+        **shape,
+        num_key_value_heads=heads,
+        head_dim=shape["hidden_size"] // heads,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -22,28 +22,21 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
         embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-        matrices: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
-                (matrices if is_matrix else others).append(parameter)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        matrices = [p for p in trained if p.ndim == 2 and id(p) not in embeddings]
+        others = [p for p in trained if p.ndim != 2 or id(p) in embeddings]
         self.muon = torch.optim.Muon(
             matrices, lr=lr, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
         )
         self.adamw = torch.optim.AdamW(others, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         # Linked at each step, because loading a checkpoint replaces both the groups and the state.
         for optimizer, group in zip((self.muon, self.adamw), self.param_groups, strict=True):
             optimizer.param_groups, optimizer.state = [group], self.state
-            optimizer.step()
+        loss = self.muon.step(closure)
+        self.adamw.step()
         return loss
 
 

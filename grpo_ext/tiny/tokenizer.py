@@ -33,11 +33,7 @@ CHATML = (
 
 
 def build_tokenizer(
-    corpus: Iterable[str],
-    vocab_size: int = 512,
-    *,
-    pattern: str = WORDS,
-    tags: tuple[str, ...] = TAGS,
+    corpus: Iterable[str], vocab_size: int = 512, *, pattern: str = WORDS, tags: tuple[str, ...] = TAGS
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer on `corpus`.
 
@@ -63,12 +59,9 @@ def build_tokenizer(
         raise ValueError(f"vocab_size={vocab_size}: write at least {len(alphabet) + len(special)}.")
 
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    pieces = pre_tokenizers.Split(Regex(pattern), "isolated")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False

@@ -75,11 +75,7 @@ def verse_demonstrations(
 
 
 class Urn:
-    """Characters to draw from, the commoner ones more often.
-
-    Args:
-        weights: characters and how often each is drawn, relative to the others; at least one.
-    """
+    """Characters to draw from, at least one; `weights` says how often each is drawn, relative to the others."""
 
     def __init__(self, weights: dict[str, float]) -> None:
         self.characters = list(weights)
@@ -126,10 +122,9 @@ class Poet:
 
     def last_line(self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random) -> str:
         """A line in exactly this pattern, which rhymes or does not; only its last character may be one of the given lines'."""
-        used = set("".join(given))
         ends = self.ends[group] if rhyme else [c for c in self.favourites if group not in level_groups(c)]
         end = rng.choice(ends)
-        used.add(end)
+        used = {*"".join(given), end}
         return "".join(self.plain[tone].draw(rng, used) for tone in pattern[:-1]) + end
 
 

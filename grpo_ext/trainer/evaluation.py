@@ -26,7 +26,7 @@ def decoding_of(args: Any) -> Decoding | None:
         return None
     names = ("temperature", "top_p", "top_k", "min_p", "num_samples")
     given = {name: getattr(args, f"eval_{name}") for name in names}
-    return Decoding(args.max_completion_length, **given, seed=args.seed, fast=args.fast_generate)
+    return Decoding(args.max_completion_length, **given, seed=args.seed)
 
 
 def check_decoding(trainer: Any) -> None:
@@ -118,6 +118,7 @@ def _decode(trainer: Any, prompts: list[Any]) -> list[list[Completion]]:
             prompts,
             decoding,
             batch_size=args.per_device_eval_batch_size,
+            fast=args.fast_generate,
             chat_template_kwargs=trainer.chat_template_kwargs,
             progress=None if args.disable_tqdm or not trainer.is_world_process_zero() else "evaluate",
         )

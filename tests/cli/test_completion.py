@@ -41,6 +41,8 @@ def test_commands_options_keys_and_files_are_completed(script, tmp_path):
 def test_what_an_option_takes_is_completed(script, tmp_path):
     assert completed(script, tmp_path, "grpo-ext", "completion", "z") == ["zsh"]
     assert completed(script, tmp_path, "grpo-ext", "rewards", "show", "accu") == ["accuracy"]
+    assert completed(script, tmp_path, "grpo-ext", "explain", "poem_y") == ["poem_yun"]
+    assert completed(script, tmp_path, "grpo-ext", "explain", "leng") == []  # explains nothing
     assert completed(script, tmp_path, "grpo-ext", "train", "--bf16", "true", "--learning_ra") == ["--learning_rate"]
 
 

@@ -47,7 +47,7 @@ def test_intervals_cover_the_truth_of_a_scripted_policy():
         before = scripted(hard, rng, count, rows, countdown)
         after = scripted([rate + gain for rate in hard], rng, count, rows, countdown)
         difference = paired_difference(before, after, reward, resamples=400)
-        in_difference += difference.low <= gain <= difference.high
+        in_difference += difference["low"] <= gain <= difference["high"]
         mean, error = mean_and_error(after, reward)
         in_accuracy += abs(mean - (0.4 + gain)) <= 1.96 * error
     assert 0.91 <= in_difference / trials <= 0.98
@@ -73,14 +73,14 @@ def test_pairing_makes_a_small_gain_visible():
     rows = [Sample(i, "", {"countdown": i / 50}, 1) for i in range(50)]
     better = [Sample(i, "", {"countdown": i / 50 + 0.01}, 1) for i in range(50)]
     difference = paired_difference(rows, better, reward)
-    assert difference.low == pytest.approx(0.01) == difference.high
-    assert difference.rows == 50
+    assert difference["low"] == pytest.approx(0.01) == difference["high"]
+    assert difference["rows"] == 50
 
 
 def test_rows_without_a_score_are_left_out():
     before = [Sample(0, "", {"countdown": None}, 1), Sample(1, "", {"countdown": 0.0}, 1)]
     after = [Sample(0, "", {"countdown": 1.0}, 1), Sample(1, "", {"countdown": 1.0}, 1)]
-    assert paired_difference(before, after, reward).rows == 1
+    assert paired_difference(before, after, reward)["rows"] == 1
     assert paired_difference(before[:1], after[:1], reward) is None
     with pytest.raises(ValueError, match="at least one"):
         bootstrap_interval([])

@@ -36,6 +36,11 @@ def test_unknown_architecture_is_refused() -> None:
         build_model(TOKENIZER, architecture="gpt")
 
 
+def test_unknown_shape_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"hiden_size.*hidden_size"):
+        build_model(TOKENIZER, hiden_size=32)
+
+
 def test_weights_follow_the_seed_and_leave_the_generator_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)

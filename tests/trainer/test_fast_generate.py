@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer.door import describe
 
-sys.path.insert(0, str(REPO / "tests" / "rollout"))
+sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tiny_models import batch_sizes
 
 

@@ -16,11 +16,11 @@ from transformers import (
 )
 from transformers.generation import LogitsProcessor, StoppingCriteria
 
-from grpo_ext.rollout.support import NotSupported, check_model
+from grpo_ext.decoding.support import NotSupported, check_model
 from grpo_ext.seams import generate
 from grpo_ext.seams.generate import fast_generation
 
-sys.path.insert(0, str(REPO / "tests" / "rollout"))
+sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tiny_models import batch_sizes, decoding, make_batch, make_model
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 
 import pytest
 import torch
 from conftest import REPO
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import StopStringCriteria
 
-from grpo_ext.rollout.decode import distinct_rows
+from grpo_ext.decoding.decode import prefill
 from grpo_ext.seams.generate import fast_generation
 
-sys.path.insert(0, str(REPO / "tests" / "rollout"))
+sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tiny_models import ENDS, FAMILIES, batch_sizes, decoding, make_batch, make_model
 
 
@@ -191,12 +188,17 @@ def test_a_processor_with_select_rows_is_told_who_leaves():
         assert ours[row, : len(ids)].tolist() == ids and set(ours[row, len(ids) :].tolist()) <= {0}
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.sampled_from(list(itertools.product((0, 1, 2), repeat=3))), min_size=1, max_size=20), st.booleans())
-def test_distinct_rows(rows, masked):
-    ids = torch.tensor(rows)
-    mask = (ids > 0).long() if masked else None
-    first, which = distinct_rows(ids.clamp(min=1) if masked else ids, mask)
-    assert torch.equal(ids[first][which], ids)
-    assert len(first) == len(set(rows))
-    assert all(rows[i] not in rows[:i] for i in first.tolist())
+@torch.no_grad()
+@pytest.mark.parametrize("masked", [True, False])
+def test_prefill_reads_each_distinct_row_once_and_answers_all(masked):
+    model = make_model()
+    ids = torch.randint(13, 40, (4, 5), generator=torch.Generator().manual_seed(0))[[0, 1, 0, 2, 3, 1, 0]]
+    inputs = {"past_key_values": DynamicCache(config=model.config)}
+    if masked:
+        inputs["attention_mask"] = torch.tensor([[1] * 5, [0] + [1] * 4, *[[1] * 5] * 3, [0] + [1] * 4, [1] * 5])
+    expected = model(input_ids=ids, attention_mask=inputs.get("attention_mask")).logits[:, -1]
+    with batch_sizes(model) as passes:
+        logits = prefill(model, ids, inputs)
+    assert passes == [(4, 5)]
+    assert torch.allclose(logits, expected, atol=1e-5)
+    assert inputs["past_key_values"].layers[0].keys.shape[0] == 7

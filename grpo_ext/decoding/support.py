@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
-from transformers.generation import GenerationMode, logits_process, stopping_criteria
+from transformers.generation import GenerationMode, RepetitionPenaltyLogitsProcessor, logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
-from grpo_ext.rollout.cache import is_supported
+from grpo_ext.decoding.cache import is_supported
 
 # Processors and criteria that look at each row by itself and remember nothing of it.
 _PROCESSORS = (
@@ -22,7 +22,7 @@ _PROCESSORS = (
     *("ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
 )
 _CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria", "EosTokenCriteria")
-PROCESSORS = tuple(getattr(logits_process, name) for name in _PROCESSORS if hasattr(logits_process, name))
+PROCESSORS = tuple(getattr(logits_process, name) for name in _PROCESSORS)
 CRITERIA = tuple(getattr(stopping_criteria, name) for name in _CRITERIA)
 INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
 
@@ -60,11 +60,10 @@ def check_config(config: GenerationConfig) -> None:
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
     """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that need rows to stay in place."""
     for processor in processors:
-        if (
-            type(processor) not in PROCESSORS
-            and not hasattr(processor, "select_rows")
-            and not _ignores_rows(processor)
-        ):
+        known = type(processor) in PROCESSORS or hasattr(processor, "select_rows")
+        if type(processor) is RepetitionPenaltyLogitsProcessor:  # may have been told each row's padding
+            known = not isinstance(processor.prompt_ignore_length, torch.Tensor)
+        if not known:
             raise NotSupported(f"{type(processor).__name__} may remember rows")
     for criterion in criteria:
         if type(criterion) not in CRITERIA:
@@ -78,26 +77,13 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
         raise NotSupported("positions have several dimensions")
 
 
-def _ignores_rows(processor: Any) -> bool:
-    """A repetition penalty that was not told each row's padding."""
-    penalty = logits_process.RepetitionPenaltyLogitsProcessor
-    return type(processor) is penalty and not isinstance(
-        getattr(processor, "prompt_ignore_length", None), torch.Tensor
-    )
-
-
 def pad_token(config: GenerationConfig) -> int:
-    """What follows a row's end: the pad token, or the first end token, which transformers takes where there is none.
-
-    Raises:
-        NotSupported: if there is neither.
-    """
-    if config.pad_token_id is not None:
-        return config.pad_token_id
+    """What follows a row's end: the pad token, or as in transformers the first end token; `NotSupported` without either."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    if ends[0] is None:
+    pad = ends[0] if config.pad_token_id is None else config.pad_token_id
+    if pad is None:
         raise NotSupported("there is no pad token")
-    return ends[0]
+    return pad
 
 
 def is_noisy(model: torch.nn.Module) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import torch
+from torch.nn import functional
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -16,7 +17,7 @@ SPARE = 64  # positions; a full buffer is copied into one that is so much longer
 
 
 class BufferedLayer(DynamicLayer):
-    """A `DynamicLayer` whose `keys` and `values` are views of longer buffers.
+    """A `DynamicLayer` whose `keys` and `values` are views of longer buffers (b, heads, more positions, dim).
 
     Args:
         layer: what it goes on from.
@@ -31,7 +32,7 @@ class BufferedLayer(DynamicLayer):
         self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
         assert layer.keys is not None and layer.values is not None
         rows = rows.to(layer.device)
-        self._buffers = [_longer(states, rows) for states in (layer.keys, layer.values)]
+        self._buffers = [functional.pad(states[rows], (0, 0, 0, SPARE)) for states in (layer.keys, layer.values)]
         self._show(layer.keys.size(-2))
 
     def _show(self, length: int) -> None:
@@ -45,7 +46,7 @@ class BufferedLayer(DynamicLayer):
         end = start + key_states.size(-2)
         for i, (states, new) in enumerate(((self.keys, key_states), (self.values, value_states))):
             if end > self._buffers[i].size(-2):
-                self._buffers[i] = _longer(states, spare=end - start + SPARE)
+                self._buffers[i] = functional.pad(states, (0, 0, 0, end - start + SPARE))
             self._buffers[i][:, :, start:end] = new
         self._show(end)
         return self.keys, self.values
@@ -55,14 +56,6 @@ class BufferedLayer(DynamicLayer):
         length = self.keys.size(-2)
         self._buffers = [buffer.index_select(0, indices.to(buffer.device)) for buffer in self._buffers]
         self._show(length)
-
-
-def _longer(states: torch.Tensor, rows: torch.Tensor | None = None, spare: int = SPARE) -> torch.Tensor:
-    """A buffer (b, heads, positions + spare, dim) that begins with (the rows of) `states`."""
-    batch, heads, length, dim = states.shape
-    buffer = states.new_empty(batch if rows is None else len(rows), heads, length + spare, dim)
-    buffer[:, :, :length] = states if rows is None else states[rows]
-    return buffer
 
 
 def is_supported(cache: object) -> TypeGuard[DynamicCache]:

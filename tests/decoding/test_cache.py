@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, QuantizedCache, StaticCache
 
-from grpo_ext.rollout import cache as rollout_cache
-from grpo_ext.rollout.cache import BufferedLayer, expand, is_supported
+from grpo_ext.decoding import cache as decoding_cache
+from grpo_ext.decoding.cache import BufferedLayer, expand, is_supported
 
 
 def states(rows, positions, seed):
@@ -42,7 +42,7 @@ def test_a_step_writes_in_place_until_the_buffer_is_full():
     layer = DynamicLayer()
     layer.update(*states(2, 3, 0))
     ours = BufferedLayer(layer, torch.tensor([0, 0, 1]))
-    places = [ours.update(*states(3, 1, t))[0].data_ptr() for t in range(rollout_cache.SPARE + 1)]
+    places = [ours.update(*states(3, 1, t))[0].data_ptr() for t in range(decoding_cache.SPARE + 1)]
     assert len(set(places[:-1])) == 1 and places[-1] != places[0]
 
 

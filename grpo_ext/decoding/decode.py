@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+from torch.nn import functional
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
-from grpo_ext.rollout.cache import expand
-from grpo_ext.rollout.draw import draw_tokens
-from grpo_ext.rollout.support import check_call, check_config, check_model, is_noisy, pad_token
+from grpo_ext.batching.cuts import equal_prompts
+from grpo_ext.decoding.cache import expand
+from grpo_ext.decoding.support import check_call, check_config, check_model, is_noisy, pad_token
 
 ENDED_SHARE = 1 / 8  # of the rows, at which those that have ended are taken out
 
@@ -34,8 +35,10 @@ class DecodeBatch:
         batch, width = input_ids.shape
         mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
         self.length, self.pad, self.cache = width, pad, inputs["past_key_values"]
-        self._ids = _widened(input_ids, max_length, pad)  # (b, max_length)
-        self._mask = None if mask is None else _widened(mask, max_length, 1)  # (b, max_length)
+        self._ids = functional.pad(input_ids, (0, max_length - width), value=pad)  # (b, max_length)
+        self._mask = (
+            None if mask is None else functional.pad(mask, (0, max_length - width), value=1)
+        )  # (b, max_length)
         self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)  # (b, 1)
         self._rows = torch.arange(batch, device=input_ids.device)  # (b,), which row of the whole batch each is
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -131,7 +134,8 @@ def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, A
     Returns:
         (B, V), logits of the first tokens; the cache of `inputs` then has B rows.
     """
-    unique, which = distinct_rows(input_ids, inputs.get("attention_mask"))
+    mask = inputs.get("attention_mask")
+    unique, which = equal_prompts(input_ids, torch.ones_like(input_ids) if mask is None else mask)
     if len(unique) == len(input_ids) or is_noisy(model):
         unique = which = torch.arange(len(input_ids), device=input_ids.device)
     given = dict(inputs)
@@ -143,21 +147,36 @@ def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, A
     return _last_logits(outputs, input_ids.device)[which]
 
 
-def distinct_rows(input_ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where each distinct row (of ids and mask) stands first (U,), and which of them each row is (B,)."""
-    whole = input_ids if mask is None else torch.cat([input_ids, mask.to(input_ids.dtype)], dim=1)
-    distinct, which = torch.unique(whole, dim=0, return_inverse=True)
-    order = torch.arange(len(whole), device=whole.device)
-    first = torch.full((len(distinct),), len(whole), device=whole.device).scatter_reduce(0, which, order, "amin")
-    return first, which
-
-
 def _last_logits(outputs: Any, device: torch.device) -> torch.Tensor:
     """(b, V), float32, a copy: the first pass may hold the logits of whole prompts."""
     return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)
 
 
-def _widened(rows: torch.Tensor, width: int, value: int) -> torch.Tensor:
-    wide = rows.new_full((rows.size(0), width), value)
-    wide[:, : rows.size(1)] = rows
-    return wide
+def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
+    """The next token of each row.
+
+    Args:
+        scores: (b, V), float32, as the logits processors left them.
+        do_sample: draw from their softmax; else take the most likely token.
+
+    Returns:
+        (b,), int64.
+
+    Raises:
+        ValueError: if a row's scores make no distribution (NaN, or no token left).
+    """
+    if not do_sample:
+        return scores.argmax(dim=-1)
+    probs = scores.softmax(dim=-1)  # (b, V)
+    if probs.device.type != "cpu":
+        return torch.multinomial(probs, num_samples=1).squeeze(1)
+    # By the inverse of the distribution function, in float64, with one variate a row: on a CPU `torch.multinomial` draws an
+    # exponential variate for each token of the vocabulary.
+    mass = probs.cumsum(dim=-1, dtype=torch.float64)  # (b, V)
+    total = mass[:, -1:]
+    if not bool((total > 0).all()):
+        raise ValueError("The scores of a row make no distribution: they are NaN, or every token was taken away.")
+    point = torch.rand(total.shape, dtype=torch.float64) * total
+    below = torch.nextafter(total, torch.zeros_like(total))
+    point = torch.minimum(point, below)  # below the total, whatever rounding did
+    return torch.searchsorted(mass, point, right=True).squeeze(1)
