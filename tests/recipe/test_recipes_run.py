@@ -24,7 +24,8 @@ SIZES = {
     "max_eval_samples": 4,
     "dataset_name": None,
     "dataset_config": None,
-    # the machine: no GPU, no vLLM
+    # the machine: no GPU, no vLLM, no DeepSpeed
+    "accelerate_config": "cpu",
     "use_cpu": True,
     "bf16": False,
     "use_vllm": False,
