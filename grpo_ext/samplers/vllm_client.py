@@ -129,6 +129,7 @@ class ServerClient(VLLMClient):
         features = super().image_features
         return self._attempt(lambda: features(images, *args, **kwargs)) or [None] * len(images)
 
+    # TRL passes all options by name
     def generate(self, prompts: Any, features: Any = None, n: int = 1, **sampling: Any) -> dict[str, Any]:  # type: ignore[override]
         """As TRL's, where all that came is what was asked for; else `NOTHING`."""
         generate = super().generate

@@ -31,14 +31,14 @@ MOST_BYTES = 16 * 2**20  # of any answer but a generation
 
 def shape(**fields: Any) -> Any:
     """A JSON object with at least these fields."""
-    return TypedDict("Shape", fields)  # type: ignore[operator]
+    return TypedDict("Shape", fields)  # type: ignore[operator]  # made at run time
 
 
 MODEL = shape(dtype=str, logprobs_mode=str, max_model_len=int)
 TRANSFER, LORA = shape(backend=str) | None, shape(max_lora_rank=int) | None
 SHAPES = {
     "/version": shape(version=str),
-    "/v1/models": shape(data=Annotated[list[shape(id=str)], Field(min_length=1)]),  # type: ignore[misc]
+    "/v1/models": shape(data=Annotated[list[shape(id=str)], Field(min_length=1)]),  # type: ignore[misc]  # a call
     "/server_info": shape(vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)),
     "/get_world_size": shape(world_size=Annotated[int, Field(ge=1, le=2**16)]),
     "/weight_info": shape(weight_version=str | None),
