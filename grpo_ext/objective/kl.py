@@ -1,11 +1,13 @@
 """Estimators of KL(policy || reference), one value a token, and what each trains.
 
-With r = p_ref(token) / p(token), J. Schulman, "Approximating KL Divergence" (2020), http://joschu.net/blog/kl-approx.html:
+With r = p_ref(token) / p(token), J. Schulman, "Approximating KL Divergence" (2020), http://joschu.net/blog/kl-approx.html.
 
-    k1 = - log r            unbiased; its gradient is 0 in the mean. Corrected: that of KL(p, p_ref)
-    k2 = (log r)^2 / 2      biased; its gradient is that of KL(p, p_ref). Corrected: of no KL
-    k3 = r - 1 - log r      unbiased; its gradient is that of KL(p_ref, p), in GRPO (arXiv 2402.03300, eq. 4). Corrected: of
-                            KL(p, p_ref)
+==  ===============  ========  =======================================  ===============================
+k1  - log r          unbiased  its gradient is 0 in the mean            corrected: that of KL(p, p_ref)
+k2  (log r)^2 / 2    biased    its gradient is that of KL(p, p_ref)     corrected: that of no KL
+k3  r - 1 - log r    unbiased  its gradient is that of KL(p_ref, p),    corrected: that of KL(p, p_ref)
+                               as in GRPO (arXiv 2402.03300, eq. 4)
+==  ===============  ========  =======================================  ===============================
 
 Corrected is times the importance ratio p / p_old (DeepSeek-V3.2, arXiv 2512.02556), which makes tokens of an older policy count
 as p's and carries the gradient that the estimate lacks. Without it, all of this holds where p_old is p.
