@@ -42,9 +42,7 @@ def deal_rows(
     groups, before, length, wanted = (x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live))
     rows = np.flatnonzero(wanted)
     group = groups[rows]
-    mean = np.bincount(group, weights=length[rows]) / np.maximum(
-        np.bincount(group), 1
-    )  # of the live rows of each prompt
+    mean = np.bincount(group, weights=length[rows]) / np.maximum(np.bincount(group), 1)  # of each prompt's live rows
     rows = rows[np.lexsort((length[rows], group, mean[group]))]
     cuts = even_cuts(before[rows] + length[rows], pieces)
     dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
@@ -135,7 +133,10 @@ def equal_prompts(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> tuple[
     Returns:
         (N,) the first row of each of the N distinct prompts, and (B,) the number of each row's prompt among them.
     """
+    first: dict[bytes, int] = {}  # the prompt's tokens -> its first row, as they come
     keys = [row.tobytes() for row in torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()]
-    number = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    first, of_row = [keys.index(key) for key in number], [number[key] for key in keys]
-    return torch.tensor(first, device=prompt_ids.device), torch.tensor(of_row, device=prompt_ids.device)
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    number = {key: n for n, key in enumerate(first)}
+    of_row = torch.tensor([number[key] for key in keys], device=prompt_ids.device)
+    return torch.tensor(list(first.values()), device=prompt_ids.device), of_row

@@ -25,7 +25,7 @@ from grpo_ext.trainer.manifest import (
     MANIFEST,
     STATE,
     delete_older,
-    made_here,
+    made_elsewhere,
     newest_whole,
     what_is_wrong,
     write_manifest,
@@ -92,7 +92,7 @@ class Checkpoints:
             return None
         folder = Path(found)
         if resume_from_checkpoint is not True:
-            wrong = self.by_main(lambda: what_is_wrong(folder) if made_here(folder) else None)
+            wrong = self.by_main(lambda: None if made_elsewhere(folder) else what_is_wrong(folder))
             if wrong:
                 raise CheckpointMismatch(
                     f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest that is whole."

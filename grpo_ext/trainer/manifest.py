@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ def write_manifest(folder: Path) -> None:
 
 def what_is_wrong(folder: Path) -> str | None:
     """What keeps a checkpoint from being used; `None` where it is whole."""
+    if not folder.is_dir():
+        return "there is no such folder"
     try:
         noted = read_manifest(folder / MANIFEST)
         for name, (size, _) in noted.items():
@@ -92,9 +95,10 @@ def newest_whole(run: Path, before: float = float("inf")) -> str | None:
     return None
 
 
-def made_here(folder: Path) -> bool:
-    """Whether a checkpoint was begun by this package's trainer, rather than by plain transformers or TRL."""
-    return (folder / MANIFEST).exists() or any(folder.glob(STATE.format("*")))
+def made_elsewhere(folder: Path) -> bool:
+    """Whether plain transformers or TRL wrote a checkpoint: it holds files, and none of this package's trainer."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return bool(names) and not any(name == MANIFEST or fnmatch(name, STATE.format("*")) for name in names)
 
 
 def flush(path: Path) -> None:

@@ -6,12 +6,12 @@ import json
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 import transformers
 import yaml
 from conftest import REPO
+from runaway import no_runaway
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
@@ -229,17 +229,15 @@ def test_the_recipe_that_is_broken_is_sound(folder, tiny_folder, no_model):
 def test_what_is_broken_is_named_with_a_way_out(folder, tiny_folder, no_model, name):
     changes, key, words = BROKEN[name]
     path = written(folder, tiny_folder, changes)
-    start = time.process_time()  # other programs of this machine do not count
-    findings = check_recipe(path)
-    assert time.process_time() - start < 10
+    with no_runaway():
+        findings = check_recipe(path)
     named = [problem for problem in findings.problems if problem.key == key and words in problem.message]
     assert named, findings.problems
     assert key is None or named[0].place.startswith(f"{path}:")
 
 
-def test_the_command_answers_in_time_and_in_words(folder, tiny_folder):
+def test_the_command_answers_in_words(folder, tiny_folder):
     path = written(folder, tiny_folder, {"learning_rte": 1, "vllm_server_port": 8000})
-    start = time.perf_counter()
     out = subprocess.run(
         [sys.executable, "-m", "grpo_ext", "check", "--config", str(path)],
         capture_output=True,
@@ -251,7 +249,6 @@ def test_the_command_answers_in_time_and_in_words(folder, tiny_folder):
     assert "unknown key 'learning_rte'. Did you mean 'learning_rate'?" in out.stdout
     assert out.stdout.strip().endswith("1 problem")
     assert out.stderr == ""
-    assert time.perf_counter() - start < 60  # about 4 s where nothing else runs
 
 
 @pytest.mark.parametrize("name, key, words", [("null", "dataset_name", "is null"), ("blank", "task", "not empty")])

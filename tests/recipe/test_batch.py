@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from runaway import no_runaway
 
 from grpo_ext import GRPOExtConfig
 from grpo_ext.recipe.batch import Batch, batch_of, nearest_fits, whole_eval_groups, whole_groups
@@ -64,9 +64,8 @@ def test_every_proposal_fits_and_they_are_the_nearest(tmp_path_factory, batch):
 
 
 def test_a_large_prime_is_answered_at_once():
-    start = time.process_time()
-    assert {"num_generations": 8} in nearest_fits(Batch(8, 1, 1, 100_003))
-    assert time.process_time() - start < 0.1
+    with no_runaway():
+        assert {"num_generations": 8} in nearest_fits(Batch(8, 1, 1, 100_003))
 
 
 @settings(max_examples=60, deadline=None)

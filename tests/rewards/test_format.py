@@ -1,11 +1,11 @@
 """The shape rewards, against the regular expressions that define their forms."""
 
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runaway import no_runaway
 
 from grpo_ext.rewards import build
 
@@ -95,7 +95,6 @@ def test_reasoning_steps_stops_at_the_target():
     "bait", ["\n" * 10**6, " " * 10**6, "step " * 10**5, "1" * 10**6, "<think>" * 10**5, "<" * 10**6]
 )
 def test_no_text_takes_long(bait):
-    started = time.perf_counter()
-    for name in ("format", "tag_count", "reasoning_steps"):
-        build(name)(completions=[bait])
-    assert time.perf_counter() - started < 1.0
+    with no_runaway():
+        for name in ("format", "tag_count", "reasoning_steps"):
+            build(name)(completions=[bait])

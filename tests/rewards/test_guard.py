@@ -195,7 +195,7 @@ def test_a_hanging_row_is_interrupted(how):
     guard = Guard(by_row(hang), timeout=0.1)
     started = time.perf_counter()
     assert guard(completions=["a", how, "b"]) == [1.0, None, 1.0]
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 30  # of the 60 that one of them would sleep
     assert "TooLate: it took more than 0.1 s" in guard.last_error
 
 

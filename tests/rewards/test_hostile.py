@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hostile import hostile_completions
+from runaway import no_runaway
 
 from grpo_ext.rewards import build, list_rewards
 from grpo_ext.rewards.engine import NeedsEngine, without_engine
@@ -51,10 +52,8 @@ def test_what_accuracy_does_in_the_trainer_takes_no_time():
     reward = build("accuracy")
     for solution in ("72", r"\sqrt{2}", r"\text{Evelyn}", "(1,2)"):
         for text in COMPLETIONS:
-            started = time.process_time()
-            with suppress(NeedsEngine), without_engine():
+            with no_runaway(), suppress(NeedsEngine), without_engine():
                 assert reward(completions=[text], solution=[solution]) in ([0.0], [1.0])
-            assert time.process_time() - started < 1.0, text[:80]
 
 
 @pytest.mark.parametrize(

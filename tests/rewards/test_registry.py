@@ -159,14 +159,11 @@ def test_plain_text_of_odd_messages():
     assert plain_text([{"role": "user", "content": "a"}, {"role": "assistant", "content": None}]) == ""
 
 
-def test_import_is_quick_and_light():
+def test_import_is_light():
     code = (
-        "import sys, time; t = time.perf_counter(); import grpo_ext.rewards; "
+        "import sys, grpo_ext.rewards; "
         "heavy = {'torch', 'transformers', 'trl', 'sympy', 'math_verify', 'pypinyin', 'numpy'} & set(sys.modules); "
-        "print(time.perf_counter() - t, sorted(heavy))"
+        "print(sorted(heavy))"
     )
-    seconds, heavy = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split(" ", 1)
-    assert heavy.strip() == "[]"
-    assert float(seconds) < 1.0  # 0.05 on an idle machine
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

