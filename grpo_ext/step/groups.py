@@ -45,7 +45,7 @@ class GroupRule:
         if self.pass_rate_bounds is not None:
             low, high = self.pass_rate_bounds
             kept = (rates >= low) & (rates <= high) & (scored > 0)
-        return GroupStats(kept, right, scored, ~varies & (right > 0), ~varies & (right == 0))
+        return GroupStats(kept, right, scored, ~varies & (right > 0), ~varies & (right == 0) & (scored > 0))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class GroupStats:
         right: (N,), completions that are right.
         scored: (N,), completions that the outcome reward scored.
         all_right: (N,), bool, all rewards equal, and right.
-        all_wrong: (N,), bool, all rewards equal, and not right.
+        all_wrong: (N,), bool, all rewards equal, and not right; not where no completion was scored.
     """
 
     kept: Tensor

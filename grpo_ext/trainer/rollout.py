@@ -102,7 +102,7 @@ class Rollout:
         self.samples.hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
         if self.trainer.model.training:
             self.log.start()
-            self._judge_groups(self._seen_prompts(rows), judged.rewards)
+            self._judge_groups(self._seen_prompts(rows), judged)
             self._log_groups()
         return table
 
@@ -160,7 +160,7 @@ class Rollout:
 
     def _filtered(self, judged: Judged) -> Scored:
         """All groups, or those with signal alone."""
-        stats = self._judge_groups(self._seen_prompts(judged.rows), judged.rewards)
+        stats = self._judge_groups(self._seen_prompts(judged.rows), judged)
         if self.settings.group_filter != "drop":
             return judged.table
         dead = (~stats.kept).repeat_interleave(self._rule.num_generations)  # (B of all ranks,)
@@ -182,7 +182,7 @@ class Rollout:
             if self.settings.by_trl and self.ranks.total(images) > 0:  # on all ranks, where any has one
                 raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
             made.append(judged)
-            live = self._judge_groups(prompts, judged.rewards).kept
+            live = self._judge_groups(prompts, judged).kept
             table = self.old_and_reference.with_kept(judged.table) if finds_kept else judged.table
             if self.ranks.count > 1:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
@@ -214,9 +214,9 @@ class Rollout:
         mine = self.ranks.mine(len(rewards))
         return replace(table, advantages=self._rule.advantages(rewards)[mine].to(table.advantages))
 
-    def _judge_groups(self, prompts: list[Row], rewards: Tensor) -> GroupStats:
+    def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """What the groups of all ranks are worth, seen by the log and, with their prompts, by the curriculum."""
-        stats = self.settings.groups.judge(rewards[:, self.settings.outcome])
+        stats = self.settings.groups.judge(judged.given[:, self.settings.outcome])
         self.log.generated(stats)
         self.order.observe(prompts, stats)
         return stats

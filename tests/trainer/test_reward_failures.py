@@ -174,3 +174,11 @@ def test_unknown_names_and_weights_beyond_float32_are_refused_before_the_model_i
         rewards_for([length], args)
     with pytest.raises(ValueError, match=r"No reward is named 'fromat'.*Did you mean 'format'"):
         rewards_for("fromat", args)
+
+
+def test_prompts_that_the_outcome_reward_failed_on_are_not_taken_for_unsolved(tiny_folder, tmp_path):
+    settings = {"curriculum": "adaptive", "group_filter_metric": "faulty", "reward_max_failure_rate": 1.0}
+    trainer = make(tiny_folder, tmp_path, [length, Faulty(raises={0, 1, 2, 3})], max_steps=3, **settings)
+    trainer.train()
+    samples = trainer.parts.order.curriculum.rates.samples
+    assert samples[:4].tolist() == [0] * 4 and samples[4:].sum() > 0
