@@ -16,11 +16,24 @@ _HOME = {
     "register": "grpo_ext.rewards",
     "build": "grpo_ext.rewards",
     "list_rewards": "grpo_ext.rewards",
+    "Environment": "grpo_ext.environments.base",
+    "register_environment": "grpo_ext.environments.base",
 }
 
-__all__ = ["GRPOExtConfig", "GRPOExtTrainer", "RecipeError", "build", "list_rewards", "load_recipe", "register"]
+__all__ = [
+    "Environment",
+    "GRPOExtConfig",
+    "GRPOExtTrainer",
+    "RecipeError",
+    "build",
+    "list_rewards",
+    "load_recipe",
+    "register",
+    "register_environment",
+]
 
 if TYPE_CHECKING:
+    from grpo_ext.environments.base import Environment, register_environment
     from grpo_ext.recipe.load import load_recipe
     from grpo_ext.recipe.problems import RecipeError
     from grpo_ext.recipe.schema import GRPOExtConfig

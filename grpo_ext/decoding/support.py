@@ -11,6 +11,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from grpo_ext.decoding.cache import is_supported
+from grpo_ext.decoding.play import EpisodeEnds
 
 # Processors and criteria that look at each row by itself and remember nothing of it.
 _PROCESSORS = (
@@ -23,7 +24,7 @@ _PROCESSORS = (
 )
 _CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria", "EosTokenCriteria")
 PROCESSORS = tuple(getattr(logits_process, name) for name in _PROCESSORS)
-CRITERIA = tuple(getattr(stopping_criteria, name) for name in _CRITERIA)
+CRITERIA = (EpisodeEnds, *(getattr(stopping_criteria, name) for name in _CRITERIA))
 INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
 
 

@@ -12,6 +12,7 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
 from grpo_ext.tiny.demonstrations import Demonstration, countdown_demonstrations
+from grpo_ext.tiny.games import guess_demonstrations
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
@@ -76,5 +77,10 @@ DEMOS = {
     "poem": Demo(
         "poem/tiny.yaml", "poem/tiny-sft.yaml", "runs/poem-tiny", verse_demonstrations, 9_600, poem_tokenizer,
         {"initializer_range": 0.04},
+    ),
+    # a number of 1 to 31 in five guesses, and a model that plays by the rules but guesses blindly
+    "guess": Demo(
+        "guess/tiny.yaml", "guess/tiny-sft.yaml", "runs/guess-tiny", guess_demonstrations, 6_400,
+        lambda task: {"pattern": NUMBERS}, {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3},
     ),
 }  # fmt: skip

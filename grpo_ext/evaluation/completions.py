@@ -6,7 +6,7 @@ default, so the config is swapped for the time of the call rather than passed be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_ext.seams.generate import fast_generation
+from grpo_ext.decoding.play import Player
+from grpo_ext.environments.episode import Episode, as_text
+from grpo_ext.seams.generate import fast_generation, watching
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,6 @@ class Decoding:
 
     def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
         """The `transformers` config that decodes so, ending at every end-of-sequence id that the model or tokenizer has."""
-        eos = model.generation_config.eos_token_id
-        eos = {tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None}
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
             sampling = {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
@@ -61,19 +61,41 @@ class Decoding:
             max_new_tokens=self.max_new_tokens,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=sorted(eos),
+            eos_token_id=end_tokens(tokenizer, model),
             **sampling,
         )
+
+
+def end_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> list[int]:
+    """Every end-of-sequence id that the model or the tokenizer has."""
+    eos = model.generation_config.eos_token_id
+    return sorted({tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None})
 
 
 @dataclass(frozen=True)
 class Completion:
     """One completion: its text without special tokens, its token ids up to and with the end-of-sequence token, and why it
-    ended: `"stop"`, or `"length"` at the limit."""
+    ended: `"stop"`, or `"length"` at the limit; `episode`, where it has several turns."""
 
     text: str
     ids: list[int]
     finish_reason: str = "stop"
+    episode: Episode | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens that the model wrote."""
+        return sum(self.episode.mask) if self.episode else len(self.ids)
+
+    def as_given(self, prompt: Any) -> Any:
+        """What rewards get: a text, or messages where the prompt is a conversation."""
+        if self.episode:
+            return self.episode.messages
+        return self.text if isinstance(prompt, str) else [{"role": "assistant", "content": self.text}]
+
+    def columns(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row with what rewards read beside its own columns."""
+        return {**row, **self.episode.columns()} if self.episode else dict(row)
 
 
 @contextmanager
@@ -114,6 +136,7 @@ def generate_completions(
     fast: bool = True,
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
+    episode: Callable[[int], Episode] | None = None,
 ) -> list[list[Completion]]:
     """Complete each prompt `decoding.num_samples` times.
 
@@ -122,13 +145,16 @@ def generate_completions(
         batch_size: completions decoded at once.
         fast: read each distinct prompt once, and decode no completion beyond its end.
         progress: title of a progress bar; `None` shows none.
+        episode: makes an episode of the prompt of that number; `None`: a completion is one turn.
 
     Returns:
         One list of completions per prompt, in the order of `prompts`.
     """
     config = decoding.generation_config(tokenizer, model)
-    prompt_ids = encode_prompts(prompts, tokenizer, chat_template_kwargs)
-    jobs = [(i, ids) for i, ids in enumerate(prompt_ids) for _ in range(decoding.num_samples)]
+    places = [i for i in range(len(prompts)) for _ in range(decoding.num_samples)]
+    episodes = [episode(i) for i in places] if episode else []
+    asked = [e.prompt for e in episodes] or [prompts[i] for i in places]
+    jobs = list(zip(places, encode_prompts(asked, tokenizer, chat_template_kwargs), strict=True))
     completions: list[list[Completion]] = [[] for _ in prompts]
     with (
         _decoding_as(model, config, decoding.seed),
@@ -136,12 +162,20 @@ def generate_completions(
         tqdm(total=len(jobs), desc=progress, disable=progress is None) as bar,
     ):
         for start in range(0, len(jobs), batch_size):
-            batch = jobs[start : start + batch_size]
-            for (i, _), ids in zip(batch, _generate_batch(model, config, [ids for _, ids in batch]), strict=True):
-                reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
-                completions[i].append(Completion(str(tokenizer.decode(ids, skip_special_tokens=True)), ids, reason))
+            batch, played = jobs[start : start + batch_size], episodes[start : start + batch_size]
+            with watching(model, None, Player(played)) if played else nullcontext():
+                made = _generate_batch(model, config, [ids for _, ids in batch])
+            for n, ((i, _), ids) in enumerate(zip(batch, made, strict=True)):
+                completions[i].append(_completion(tokenizer, config, ids, played[n] if played else None))
             bar.update(len(batch))
     return completions
+
+
+def _completion(tokenizer: Any, config: GenerationConfig, ids: list[int], episode: Episode | None) -> Completion:
+    if episode is not None:
+        return Completion(as_text(episode.messages), episode.ids, "length" if episode.truncated else "stop", episode)
+    reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
+    return Completion(str(tokenizer.decode(ids, skip_special_tokens=True)), ids, reason)
 
 
 def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]) -> list[list[int]]:

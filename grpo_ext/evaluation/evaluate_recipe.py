@@ -13,8 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.environments.episode import beginning
 from grpo_ext.evaluation.compare import compare
-from grpo_ext.evaluation.completions import generate_completions
+from grpo_ext.evaluation.completions import end_tokens, generate_completions
 from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.evaluation.score import Rewards, Sample
 from grpo_ext.evaluation.table import markdown
@@ -122,6 +123,8 @@ def evaluate_on(
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
+    if engine == "vllm" and training.environment:
+        raise ValueError("an environment's episodes are played by transformers: write --engine transformers.")
     if engine == "vllm":
         init = init_of(recipe, model_name)
         options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
@@ -129,7 +132,11 @@ def evaluate_on(
         with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, **options)) as complete:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
     model = load_model(recipe, model_name)
-    by_model = partial(generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate)
+    begin = training.environment and beginning(training.environment, tokenizer, end_tokens(tokenizer, model), training)
+    by_model = partial(
+        generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
+        episode=(lambda i: begin(rows[i])) if begin else None,
+    )  # fmt: skip
     return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)
 
 

@@ -47,18 +47,16 @@ def score_completions(
     if not flat:
         return []
     prompts = [rows[i]["prompt"] for i, _ in flat]
-    texts = [
-        c.text if isinstance(p, str) else [{"role": "assistant", "content": c.text}]
-        for p, (_, c) in zip(prompts, flat, strict=True)
-    ]
-    columns = {key: [rows[i][key] for i, _ in flat] for key in rows[0] if key not in RESERVED}
+    texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
+    whole = [c.columns(rows[i]) for i, c in flat]
+    columns = {key: [row[key] for row in whole] for key in whole[0] if key not in RESERVED}
     given = {"prompts": prompts, "completion_ids": [c.ids for _, c in flat], **columns, **(extras or {})}
     by_name = {}
     for name, reward in rewards.items():
         values = reward(completions=texts, **given)
         by_name[name] = asyncio.run(values) if inspect.iscoroutine(values) else values
     return [
-        Sample(i, c.text, {name: values[j] for name, values in by_name.items()}, len(c.ids), c.finish_reason)
+        Sample(i, c.text, {name: values[j] for name, values in by_name.items()}, c.length, c.finish_reason)
         for j, (i, c) in enumerate(flat)
     ]
 

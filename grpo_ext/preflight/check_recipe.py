@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch.optim import SGD
 from transformers import get_scheduler
 
+from grpo_ext.environments.episode import COLUMNS, Begin, beginning
 from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
@@ -109,13 +110,25 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
     findings.figures["prompts"] = prompts
+    begin = begin_episodes(recipe, tokenizer, findings)
     try:
         if asked:
-            check_columns(rewards, rows[0])
+            check_columns(rewards, [*rows[0], *(COLUMNS if v["environment"] else ())])
             opened = bool(prompts and prompts["prefilled"])
-            findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings)
+            findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings, begin)
     except ValueError as error:
         findings.problem(error, "reward_funcs")
+
+
+def begin_episodes(recipe: Recipe, tokenizer: Any, findings: Findings) -> Begin | None:
+    """What makes the episodes of an environment; `None` without one, or where the tokenizer's template does not go with it."""
+    if recipe.flat["environment"] is None or tokenizer is None:
+        return None
+    try:
+        return beginning(recipe.flat["environment"], tokenizer, [tokenizer.eos_token_id], recipe.training)
+    except ValueError as error:
+        findings.problem(error, "environment")
+        return None
 
 
 def check_schedule(v: Values, findings: Findings) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import TrainerState
 
+from grpo_ext.environments.episode import Begin
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
 from grpo_ext.preflight.findings import Findings, quiet
@@ -34,10 +35,13 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
     }
 
 
-def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findings: Findings) -> dict[str, Any]:
+def try_rewards(
+    rewards: list[Any], row: dict[str, Any], prefilled: bool, findings: Findings, begin: Begin | None = None
+) -> dict[str, Any]:
     """What each reward gives three made-up completions; one that fails on all of them is a problem.
 
-    A reward that takes too long is a note: this machine may be busy, and training has its own limit (`reward_timeout`).
+    With `begin` each is the first turn of an episode. A reward that takes too long is a note: this machine may be busy, and
+    training has its own limit (`reward_timeout`).
 
     Returns:
         `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, `None` a row it declined.
@@ -48,10 +52,10 @@ def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findin
     until = time.monotonic() + BUDGET
     scores: dict[str, list[float | None]] = {}
     for guard in guards:
-        found = ask(guard, [*texts.values(), *whole], row, until)
+        found = ask(guard, [made_up(text, row, begin) for text in (*texts.values(), *whole)], row, until)
         scores[guard.__name__] = [*found, None, None, None][: len(texts)]
         tell_failures(guard, len(found), len(texts) + len(whole), findings)
-        if words := told_constant(guard, found):
+        if not begin and (words := told_constant(guard, found)):
             findings.note(words, "reward_funcs")
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
             findings.problem(
@@ -65,16 +69,24 @@ def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findin
     return {"completions": texts, "scores": scores}
 
 
-def ask(guard: Any, texts: list[str], row: dict[str, Any], until: float) -> list[float | None]:
+def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
+    """A completion that says `text`, as the first turn of an episode where there is an environment."""
+    episode = begin and begin(row)
+    if episode:
+        episode.play_turn(text)
+    return Completion(text, [], episode=episode)
+
+
+def ask(guard: Any, completions: list[Completion], row: dict[str, Any], until: float) -> list[float | None]:
     """The scores of the completions, one asked after the other, until the time is up."""
     found = []
     # what the trainer passes to every reward besides columns
     extras = {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}
     with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the findings
-        for text in texts:
+        for completion in completions:
             if time.monotonic() > until:
                 break
-            [sample] = score_completions([row], [[Completion(text, [])]], {guard.__name__: guard}, extras)
+            [sample] = score_completions([row], [[completion]], {guard.__name__: guard}, extras)
             found.append(sample.rewards[guard.__name__])
     return found
 

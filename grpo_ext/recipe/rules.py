@@ -17,6 +17,7 @@ from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.group_options import harvest_rules, metric_rules, unread
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.sampling_options import environment_rules
 from grpo_ext.recipe.speed_options import speed_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
 
@@ -101,5 +102,6 @@ GRPO_RULES: tuple[Rule, ...] = (
     unread,
     safety_options.health,
     harvest_rules,
+    environment_rules,
     speed_rules,
 )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_ext.common.modules import load_file
+from grpo_ext.environments.rules import episode_rules
+from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, PositiveOrZero, PositiveShare, Share
+
+if TYPE_CHECKING:
+    from grpo_ext.recipe.rules import Values
 
 
 @dataclass
@@ -38,6 +46,10 @@ class SamplingOptions:
             logged beside `pass@1`, each with its standard error; needs an `eval_temperature` above 0.
         eval_outcome_reward (`str`, *optional*): the reward that pass@k is about; a completion passes with a score of 1 or
             more. `None`: the task's own, from Python the first reward.
+        environment (`str` or `dict`, *optional*): what answers the model's turns, by name or with options, as in
+            `{name: guess, high: 31, turns: 5}`. Of every environment: `turns` (8) of an episode, `turn_tokens` of a turn,
+            `step_timeout` (10 seconds) of an answer, all at most. `max_completion_length` is of the whole episode, answers
+            included. `None`: a completion is one turn.
     """
 
     temperature_schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -51,3 +63,26 @@ class SamplingOptions:
     eval_min_p: Share | None = None
     eval_num_samples: Count = 1
     eval_outcome_reward: str | None = None
+    environment: dict | str | None = None
+
+
+def environment_rules(v: Values, _: int) -> Iterator[Problem]:
+    """The environment is known and takes its options, and everything beside it knows of turns."""
+    if v["environment"] is None:
+        return
+    for path in () if "reward_plugins" in v.unsound else v["reward_plugins"] or ():
+        with suppress(Exception):  # told where the rewards are built
+            load_file(path)
+    try:
+        episode_rules(v["environment"])
+    except ValueError as error:
+        yield Problem(str(error), "environment")
+    beside = {"use_vllm": True, "use_transformers_continuous_batching": True, "loss_normalization": "micro_batch"}
+    for key, value in beside.items():
+        if v[key] == value:
+            yield Problem(f"environment does not go with {key}: {value}: take one of the two out.", key)
+    if {"stop_strings", "max_new_tokens"} & {*(v["generation_kwargs"] or {})}:
+        words = (
+            "environment: a turn ends with an end token or at turn_tokens: take stop_strings and max_new_tokens out."
+        )
+        yield Problem(words, "generation_kwargs")

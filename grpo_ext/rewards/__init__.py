@@ -3,7 +3,15 @@
 `@register("name")` adds one, `build("name", **options)` makes it callable, `list_rewards()` is the catalogue.
 """
 
-from grpo_ext.rewards import accuracy, countdown_reward, format, language, length, trl_builtin  # noqa: F401 - they register
+from grpo_ext.rewards import (  # noqa: F401 - they register
+    accuracy,
+    countdown_reward,
+    environment,
+    format,
+    language,
+    length,
+    trl_builtin,
+)
 from grpo_ext.rewards.registry import build, list_rewards, register, register_lazily
 from grpo_ext.rewards.reward import Example, Reward, RewardInfo
 

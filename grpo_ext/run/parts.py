@@ -8,6 +8,7 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
+from grpo_ext.environments.episode import COLUMNS
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns, resolve_rewards
@@ -60,7 +61,8 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
         columns: of the data set, which must have those that the rewards read; `ValueError` otherwise. None: unknown.
     """
     rewards, weights = named_rewards_and_weights(recipe)
-    check_columns(rewards, columns)
+    told = COLUMNS if recipe.get("environment") else ()
+    check_columns(rewards, columns and [*columns, *told])
     limits = {"workers": recipe.get("reward_workers"), "timeout": recipe.get("reward_timeout")}
     return guard_rewards(rewards, **limits), weights
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_ext.environments.episode import Episode
 from grpo_ext.step.records import Generation
 
 
@@ -18,6 +19,7 @@ class Request:
         num_generations: copies of each prompt, over all ranks.
         policy_step: the optimizer step whose weights are to sample.
         temperature: to sample at.
+        episodes: of several turns, one a prompt; empty where a completion is one turn.
     """
 
     prompts: list[Any]
@@ -25,6 +27,7 @@ class Request:
     num_generations: int
     policy_step: int
     temperature: float
+    episodes: list[Episode] = field(default_factory=list)
 
 
 class Sampler:
@@ -37,6 +40,7 @@ class Sampler:
         separate: it is another engine, whose own log-probs of each token correct the gradient.
         watched: it tells which tokens truncation kept, so that any truncation is scored exactly.
         tokenizes: it makes tokens of prompts itself.
+        plays: it plays episodes of several turns.
         order: the order of its truncations, "hf" or "vllm".
     """
 
@@ -44,6 +48,7 @@ class Sampler:
     separate = False
     watched = False
     tokenizes = False
+    plays = False
     order = "hf"
 
     _asked: Request | None = None

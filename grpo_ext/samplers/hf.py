@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import GenerationConfig
 
+from grpo_ext.decoding.play import Player
 from grpo_ext.decoding.support import NotSupported, base_model, check_config, check_model
+from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.base import Request, Sampler
@@ -21,7 +22,7 @@ from grpo_ext.step.records import Generation
 class HFSampler(Sampler):
     """transformers' `generate`."""
 
-    name = "transformers"
+    name, plays = "transformers", True
 
     turn: Callable[[list[list[int]], int], list[list[int]]]  # completes lists of tokens, so many copies of each
     model: Callable[[], Any]  # gives the model without its wrappers
@@ -39,10 +40,14 @@ class HFSampler(Sampler):
             self.set_temperature(request.temperature)
             params = replace(params, temperature=request.temperature)
         recorder = Recorder(params, self.strict, self.every) if self.watched else None
-        with nullcontext() if recorder is None else watching(self.model(), recorder):
+        player = Player(request.episodes) if request.episodes else None
+        with watching(self.model(), recorder, player):
             completion_ids = self.turn(request.prompt_ids, request.num_generations)
+        if player is not None:  # of which `turn` has returned the first turns
+            completion_ids = [episode.ids for episode in request.episodes]
         kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
-        return Generation(request.prompt_ids, completion_ids, request.policy_step, request.temperature, logps, kept)
+        found = Generation(request.prompt_ids, completion_ids, request.policy_step, request.temperature, logps, kept)
+        return of_episodes(found, request.episodes)
 
 
 def how_it_generates(model: Any, config: GenerationConfig, fast: bool) -> str:

@@ -149,8 +149,9 @@ def check_contract() -> None:
         moved.append("VLLMGeneration.generate no longer calls self.llm.generate")
     if '"model": self.model' not in inspect.getsource(VLLMClient.generate):
         moved.append("VLLMClient.generate no longer asks for the model that the client names")
-    if not hasattr(GenerationMixin, "_get_logits_processor"):
-        moved.append("transformers' GenerationMixin has no _get_logits_processor")
+    for name in ("_get_logits_processor", "_get_stopping_criteria"):
+        if not hasattr(GenerationMixin, name):
+            moved.append(f"transformers' GenerationMixin has no {name}")
     if not in_order(VLLMGeneration._iter_named_params, "model.merge_adapter()", "model.unmerge_adapter()"):
         moved.append("VLLMGeneration._iter_named_params no longer merges an adapter and takes it out again")
     if "unwrapped_model.generate(" not in inspect.getsource(trl.GRPOTrainer._generate_single_turn):

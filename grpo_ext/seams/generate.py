@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers import EosTokenCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
 from grpo_ext.decoding.decode import decode
+from grpo_ext.decoding.play import AnswerTokens, EpisodeEnds, Player
 from grpo_ext.decoding.support import NotSupported, base_model, check_model
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.seams.replace import replaced
@@ -50,16 +52,25 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def watching(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Put `recorder` behind all processors of the model's `generate`."""
+def watching(model: torch.nn.Module, recorder: Recorder | None, player: Player | None = None) -> Iterator[None]:
+    """Put `recorder` behind all processors of the model's `generate`, and let `player` play the episodes of its rows."""
     inner: Any = base_model(model)
-    build = inner._get_logits_processor
+    build_processors, build_criteria = inner._get_logits_processor, inner._get_stopping_criteria
 
-    def build_and_watch(*args: Any, **kwargs: Any) -> Any:
-        processors = build(*args, **kwargs)
-        recorder.check(processors)
-        processors.append(recorder)
-        return processors
+    def processors(*args: Any, **kwargs: Any) -> Any:
+        found = build_processors(*args, **kwargs)
+        if recorder is not None:
+            recorder.check(found)
+        found.extend([] if player is None else [AnswerTokens(player)])
+        found.extend([] if recorder is None else [recorder])
+        return found
 
-    with replaced(inner, _get_logits_processor=build_and_watch):
+    def criteria(*args: Any, **kwargs: Any) -> Any:
+        found = build_criteria(*args, **kwargs)
+        if player is None:
+            return found
+        ends = [criterion for criterion in found if isinstance(criterion, EosTokenCriteria)]
+        return StoppingCriteriaList([*(c for c in found if c not in ends), EpisodeEnds(player, ends[0].eos_token_id)])
+
+    with replaced(inner, _get_logits_processor=processors, _get_stopping_criteria=criteria):
         yield

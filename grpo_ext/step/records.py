@@ -36,7 +36,9 @@ class Generation:
         sampling_logps: the sampler's own log-prob of each token, NaN where it noted none; `None` where it noted none at all.
         kept: the tokens that truncated sampling kept at each position; `None` where the sampler does not tell.
         tool_mask: 1 for tokens that the policy wrote, 0 for those of an environment; `None`: the policy wrote all.
-        extra_fields: what a `rollout_func` returned beside these, for the rewards.
+        messages: the conversations after the prompts, where there were several turns.
+        cut: completions that ended for want of room, whatever their last token.
+        extra_fields: further columns for the rewards, of an environment or a `rollout_func`.
     """
 
     prompt_ids: list[list[int]]
@@ -46,6 +48,8 @@ class Generation:
     sampling_logps: list[Tensor] | None = None
     kept: list[KeptSet] | None = None
     tool_mask: list[list[int]] | None = None
+    messages: list[list[dict[str, str]]] | None = None
+    cut: list[bool] | None = None
     extra_fields: dict[str, Any] = field(default_factory=dict)
 
 

@@ -12,6 +12,7 @@ from grpo_ext.tasks.base import Task
 MODULES = {
     "countdown": "grpo_ext.tasks.countdown:Countdown",
     "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
+    "guess": "grpo_ext.tasks.guess:GuessTask",
     "poem": "grpo_ext.tasks.poem:Poem",
     "prompts": "grpo_ext.tasks.prompts:Prompts",
 }

@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.curriculum.harvest import Harvest
+from grpo_ext.environments.episode import COLUMNS
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
@@ -78,6 +79,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # which TRL drops
     if columns and trainer.rollout_func is None:
+        columns += COLUMNS if args.environment else ()
         check_columns([r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns)
     for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
         check_prompt(rows)
@@ -109,6 +111,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
             schedule=schedule,
             by_trl=settings.trl_generates(trainer),
             mask_truncated=trainer.mask_truncated_completions,
+            begin=settings.episodes_of(trainer, sampler),
         ),
         sampler,
         judge,

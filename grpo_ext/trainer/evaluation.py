@@ -83,7 +83,7 @@ def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
     # Every rank makes the same number of calls, since a sharded model is gathered by all of them together.
     share = -(-len(rows) // ranks)
     mine = [min(i, len(rows) - 1) for i in range(rank * share, (rank + 1) * share)]
-    made = zip(mine, _decode(trainer, [rows[i]["prompt"] for i in mine]), strict=True)
+    made = zip(mine, _decode(trainer, [rows[i] for i in mine]), strict=True)
     flat = [(i, completion) for i, group in made for completion in group]
     models = any(isinstance(reward, nn.Module) for reward in trainer.reward_funcs)  # which take a batch at a time
     size = trainer.args.per_device_eval_batch_size if models else max(len(flat), 1)
@@ -95,32 +95,30 @@ def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
 
 def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Completion]]) -> list[Sample]:
     """What the rewards say of completions, each with the number of its row; all ranks score equally many."""
-    asked, ids = [dict(rows[i]) for i, _ in flat], [c.ids for _, c in flat]
+    asked, ids = [c.columns(rows[i]) for i, c in flat], [c.ids for _, c in flat]
     prompts = [row["prompt"] for row in asked]
-    texts = [
-        c.text if isinstance(prompt, str) else [{"role": "assistant", "content": c.text}]
-        for prompt, (_, c) in zip(prompts, flat, strict=True)
-    ]
+    texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
     scores = trainer.parts.judge.rewards(asked, prompts, texts, ids)  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)
     given = [by_name(trainer.reward_func_names, row) for row in scores[first : first + len(flat)].tolist()]
-    return [Sample(i, c.text, g, len(c.ids), c.finish_reason) for (i, c), g in zip(flat, given, strict=True)]
+    return [Sample(i, c.text, g, c.length, c.finish_reason) for (i, c), g in zip(flat, given, strict=True)]
 
 
-def _decode(trainer: Any, prompts: list[Any]) -> list[list[Completion]]:
-    args = trainer.args
+def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
+    args, begin = trainer.args, trainer.parts.rollout.settings.begin
     # ranks draw different numbers, so that their errors do not add up
     decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
     with seam.whole_model(trainer) as model:
         return generate_completions(
             model,
             trainer.processing_class,
-            prompts,
+            [row["prompt"] for row in rows],
             decoding,
             batch_size=args.per_device_eval_batch_size,
             fast=args.fast_generate,
             chat_template_kwargs=trainer.chat_template_kwargs,
             progress=None if args.disable_tqdm or not trainer.is_world_process_zero() else "evaluate",
+            episode=(lambda i: begin(rows[i])) if begin else None,
         )
 
 

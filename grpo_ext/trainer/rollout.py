@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from grpo_ext.curriculum.group_log import GroupLog
+from grpo_ext.environments.episode import Begin, Episode
 from grpo_ext.objective.schedule import TemperatureSchedule
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.seams import trl as seam
@@ -20,7 +21,7 @@ from grpo_ext.step.groups import GroupRule, Groups, GroupStats
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
 from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Scored, join, table_of
+from grpo_ext.step.records import Generation, Scored, join, table_of
 from grpo_ext.step.refill import Filled, RefillRule, refill
 from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
@@ -46,6 +47,7 @@ class RolloutSettings:
         schedule: how the temperature moves.
         by_trl: TRL generates, for images, tools and environments.
         mask_truncated: completions that were cut off are left out of the loss.
+        begin: makes the episode of a row; `None`: a completion is one turn.
     """
 
     ends: EndRule
@@ -58,6 +60,7 @@ class RolloutSettings:
     schedule: TemperatureSchedule
     by_trl: bool
     mask_truncated: bool
+    begin: Begin | None = None
 
 
 @dataclass
@@ -117,16 +120,19 @@ class Rollout:
                 judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
             self.old_and_reference.check_sync(judged.table)
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
-        prompts = [row["prompt"] for row in rows]
-        generation = self._sample(prompts)
+        episodes = [self.settings.begin(row) for row in rows] if self.settings.begin else []
+        prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
+        generation = self._sample(prompts, episodes)
         ids = generation.completion_ids
-        completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
+        completions: Any = generation.messages
+        if completions is None:
+            completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
         rows = [
             {**row, **{name: v[i] if isinstance(v, list) else v for name, v in generation.extra_fields.items()}}
             for i, row in enumerate(rows)
         ]
         self.judge.begin(rows, prompts, completions, ids)
-        truncated = self.settings.ends.truncated(generation.prompt_ids, ids)
+        truncated = generation.cut or self.settings.ends.truncated(generation.prompt_ids, ids)
         left_out = torch.tensor(truncated) & self.settings.mask_truncated
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
         self.old_and_reference.check_sync(table)
@@ -141,13 +147,13 @@ class Rollout:
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
         return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths)
 
-    def _sample(self, prompts: list[Any]) -> Any:
+    def _sample(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         state, schedule = self.trainer.state, self.settings.schedule
         temperature = schedule.at(state.global_step, state.max_steps)
         if schedule.moves:
             seam.metrics_of(self.trainer)["sampling/temperature"].append(temperature)
         ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
-        request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature)
+        request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature, episodes)
         self.sampler.load_weights(state.global_step)
         self.sampler.submit(request)
         return self.sampler.collect()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate.utils import gather_object
 
 from grpo_ext.curriculum.pass_rates import prompt_id
+from grpo_ext.environments.episode import as_text
 from grpo_ext.rewards.reward import plain_text
 
 if TYPE_CHECKING:
@@ -89,8 +90,10 @@ class Samples:
 
 
 def text_of(completion: Any) -> str:
-    """What the model wrote; a conversation with tools as JSON."""
+    """What the model wrote; an episode with what its environment said, a conversation with tools as JSON."""
     if isinstance(completion, list) and len(completion) > 1:
+        if all(message.keys() == {"role", "content"} and message["role"] != "tool" for message in completion):
+            return as_text(completion)
         return json.dumps(completion, ensure_ascii=False, default=str)
     try:
         return plain_text(completion)

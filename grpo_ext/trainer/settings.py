@@ -11,12 +11,14 @@ from accelerate.utils import gather_object
 from transformers import ProcessorMixin
 from trl import GRPOConfig
 
+from grpo_ext.environments.episode import Begin, beginning
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.schedule import FIELDS as SCHEDULE_FIELDS
 from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
 from grpo_ext.recipe.arguments import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, refuse_packing, takes_mask, why_not_packed
 from grpo_ext.scoring.probe import Probe
 from grpo_ext.scoring.prompts_once import keeps_all
@@ -130,6 +132,20 @@ def trl_generates(trainer: Any) -> bool:
     """Whether TRL generates itself: for images, tools and environments."""
     vision = isinstance(trainer.processing_class, ProcessorMixin)
     return bool(vision or trainer.tools or trainer.environment_factories is not None)
+
+
+def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
+    """What makes the episode of a row, as `environment` says; `None` without one.
+
+    Raises:
+        ValueError: where the sampler plays none, or the chat template does not keep turns as they were sampled.
+    """
+    args = trainer.args
+    if args.environment is None:
+        return None
+    if not sampler.plays or trainer.as_trl or trl_generates(trainer):
+        raise ValueError(f"environment: {sampler.name} does not play episodes of several turns.")
+    return beginning(args.environment, trainer.processing_class, trainer.eos_token_ids, args)
 
 
 def watches(trainer: Any) -> bool:

@@ -1,0 +1,96 @@
+"""What an environment is, and environments by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from grpo_ext.common.modules import load_place
+from grpo_ext.common.near import unknown
+
+Row = dict[str, Any]
+# Named here rather than registered on import, as tasks are.
+MODULES = {"guess": "grpo_ext.environments.guess:Guess"}
+_registered: dict[str, type[Environment]] = {}
+
+
+class Environment:
+    """A world for one completion: it opens the episode, answers each turn of the model, and says when it is over.
+
+    A subclass takes its options as keyword arguments of `__init__`. Public attributes are its state.
+
+    Attributes:
+        score (`float`, *optional*): what the episode is worth, for the reward `environment`.
+    """
+
+    score: float | None = None
+
+    def reset(self, row: Row) -> str | None:
+        """Begin an episode.
+
+        Args:
+            row: of the data set. `row["seed"]`, an int, is the same for all completions of a prompt: draw from it, so that the
+                completions of a group face the same world.
+
+        Returns:
+            Text that follows the prompt in its last message; `None`: none.
+        """
+
+    def step(self, text: str) -> tuple[str, bool]:
+        """Answer a turn of the model.
+
+        Args:
+            text: what the model wrote, without special tokens.
+
+        Returns:
+            The answer, and whether the episode is over, which leaves the answer unsaid.
+        """
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """What rewards read in the column `environment`: plain data."""
+        return {"score": self.score, **{name: v for name, v in vars(self).items() if not name.startswith("_")}}
+
+
+def register_environment(name: str) -> Callable[[type[Environment]], type[Environment]]:
+    """Decorator that makes a class an environment that recipes can name, in a file of `reward_plugins`.
+
+    Raises:
+        ValueError: if the name is taken by another class.
+    """
+
+    def decorate(cls: type[Environment]) -> type[Environment]:
+        if name in MODULES or _registered.get(name, cls).__qualname__ != cls.__qualname__:
+            raise ValueError(f"The environment name {name!r} is taken; {cls.__qualname__} needs another.")
+        _registered[name] = cls
+        return cls
+
+    return decorate
+
+
+def environment_class(name: str) -> type[Environment]:
+    """An environment by name, or a user's own as `package.module:Class` or `file.py:Class`.
+
+    Raises:
+        ValueError: if there is none, or it is no subclass of `Environment`.
+    """
+    if name in _registered:
+        return _registered[name]
+    place, _, attribute = MODULES.get(name, name).partition(":")
+    if not attribute:
+        words = unknown("environment", name, {*MODULES, *_registered})
+        raise ValueError(f"{words} One of your own is written `file.py:Class`.")
+    try:
+        cls = getattr(load_place(place), attribute)
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"cannot load the environment {name!r}: {type(error).__name__}: {error}.") from error
+    if not (isinstance(cls, type) and issubclass(cls, Environment)):
+        raise ValueError(f"{name!r} is no subclass of grpo_ext.Environment.")
+    return cls
+
+
+def options_of(cls: type[Environment]) -> dict[str, Any]:
+    """The options that an environment takes, with their defaults."""
+    parameters = list(inspect.signature(cls).parameters.values())
+    return {p.name: p.default for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}

@@ -1,0 +1,148 @@
+"""An episode: turns of the model and answers of its environment, as one list of tokens with a mask."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from grpo_ext.environments.base import Row
+from grpo_ext.environments.rules import EpisodeRules, episode_rules
+from grpo_ext.environments.turn_tokens import TurnTokens, turn_tokens
+from grpo_ext.rewards.deadline import TooLate, deadline
+from grpo_ext.step.records import Generation
+
+
+class Episode:
+    """One completion of several turns, token by token.
+
+    Args:
+        rules: how it is played.
+        tokens: how answers are written.
+        room: tokens that all turns and answers may have together.
+        row: of the data set; its `prompt` is a conversation.
+
+    Attributes:
+        prompt: the conversation that it begins with.
+        ids: tokens of turns and answers so far.
+        mask: for each of them 1 where the model wrote it, 0 where the environment did.
+        messages: the same as messages.
+        pending: tokens of an answer that the model has not read yet.
+        ended: it is over.
+        truncated: it ended for want of room.
+        failures: steps in which the environment raised, or took too long.
+    """
+
+    def __init__(self, rules: EpisodeRules, tokens: TurnTokens, room: int, row: Row):
+        self.rules, self.tokens, self.room = rules, tokens, room
+        self.environment = rules.make(**rules.options)
+        seed = row.get("seed")
+        row = {**row, "seed": zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed}
+        opening = self.environment.reset(row)
+        *others, last = row["prompt"]
+        self.prompt = [*others, {**last, "content": f"{last['content']}\n{opening}"}] if opening else row["prompt"]
+        self.ids: list[int] = []
+        self.mask: list[int] = []
+        self.messages: list[dict[str, str]] = []
+        self.pending: deque[int] = deque()
+        self.turns = self.failures = 0
+        self.ended = self.truncated = False
+        self._first = 0  # token of the present turn
+
+    def write(self, token: int) -> bool:
+        """Take a token of the model; whether its turn ends with it."""
+        self.ids.append(token)
+        self.mask.append(1)
+        length = len(self.ids) - self._first
+        return token in self.tokens.ends or len(self.ids) == self.room or length == self.rules.turn_tokens
+
+    def read(self) -> None:
+        """Take the next token of the answer."""
+        self.ids.append(self.pending.popleft())
+        self.mask.append(0)
+        self._first = len(self.ids)
+
+    def end_turn(self) -> None:
+        """Take the turn that the last token ended: the environment answers, or the episode ends."""
+        said = self.ids[self._first :]
+        self.play_turn(self.tokens.text(said), said[-1] in self.tokens.ends)
+
+    def play_turn(self, text: str, stopped: bool = True) -> None:
+        """Take a whole turn of the model; `stopped`: it has its end token."""
+        self.messages.append({"role": "assistant", "content": text})
+        self.turns += 1
+        if not stopped and len(self.ids) == self.room:
+            self.ended = self.truncated = True
+            return
+        answer, self.ended = self._ask(text)
+        if self.ended or self.turns == self.rules.turns:
+            self.ended = True
+            return
+        tokens = self.tokens.answer(answer, stopped)
+        if len(self.ids) + len(tokens) >= self.room:
+            self.ended = self.truncated = True
+            return
+        self.messages.append({"role": "user", "content": answer})
+        self.pending.extend(tokens)
+
+    def _ask(self, text: str) -> tuple[str, bool]:
+        """The environment's answer and whether the episode is over; a step that fails is told to the model."""
+        try:
+            with deadline(self.rules.step_timeout):
+                answer, over = self.environment.step(text)
+                return str(answer)[: self.rules.answer_characters], bool(over)
+        except KeyboardInterrupt:
+            raise
+        except TooLate as error:
+            why = str(error)
+        except Exception as error:  # whatever a user's code raises
+            why = f"{type(error).__name__}: {error}"
+        self.failures += 1
+        return f"error: {why}"[: self.rules.answer_characters], False
+
+    def columns(self) -> dict[str, Any]:
+        """What rewards may read beside the row's own columns."""
+        turns = [message["content"] for message in self.messages if message["role"] == "assistant"]
+        return {"environment": self.environment.state(), "turns": turns}
+
+
+COLUMNS = ("environment", "turns")  # of `Episode.columns`
+Begin = Callable[[Row], Episode]  # makes the episode of a row
+
+
+def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:
+    """What makes the episode of a row.
+
+    Args:
+        given: `environment` of a recipe.
+        tokenizer: of the model.
+        ends: tokens that end a turn.
+        args: with `max_completion_length`, of a whole episode, and `chat_template_kwargs`.
+
+    Raises:
+        ValueError: for an unknown environment or option, or a chat template that does not keep turns as they were sampled.
+    """
+    tokens = turn_tokens(tokenizer, ends, args.chat_template_kwargs)
+    return partial(Episode, episode_rules(given), tokens, args.max_completion_length)
+
+
+def as_text(messages: Sequence[dict[str, str]]) -> str:
+    """An episode to read: what the environment says begins with `> `."""
+    return "\n".join(m["content"] if m["role"] == "assistant" else f"> {m['content']}" for m in messages)
+
+
+def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
+    """A generation with what its episodes tell; itself where a completion is one turn."""
+    if not episodes:
+        return generation
+    columns = [episode.columns() for episode in episodes]
+    return replace(
+        generation,
+        tool_mask=[episode.mask for episode in episodes],
+        messages=[episode.messages for episode in episodes],
+        cut=[episode.truncated for episode in episodes],
+        extra_fields={name: [row[name] for row in columns] for name in COLUMNS},
+    )

@@ -1,0 +1,57 @@
+"""Guess a number, told after each guess whether it is too low or too high.
+
+Of 1 to 31 with five guesses, distinct guesses that ignore the answers win 16 % of the games, random ones among the numbers that
+the answers leave 54 %, and halving what is left 100 %: a gain needs the answers, and a strategy.
+"""
+
+from __future__ import annotations
+
+import re
+from math import log
+
+from grpo_ext.environments.base import Environment, Row
+from grpo_ext.rewards.answers import last_answer, without_thoughts
+
+
+class Guess(Environment):
+    """The number is `low` plus `row["seed"]` modulo how many there are, so that consecutive seeds have each equally often.
+
+    Args:
+        low, high: the numbers' range, both ends included.
+
+    Attributes:
+        score: 1 for a game that was won, else 0.
+        narrowed: 1 - log(numbers that the answers leave) / log(numbers at the start), 1 for a game that was won.
+    """
+
+    def __init__(self, low: int = 1, high: int = 31):
+        if low >= high:
+            raise ValueError(f"low={low}, high={high}: write low < high.")
+        self.low, self.high, self.target = low, high, 0
+        self.guesses: list[int | None] = []
+        self.score, self.narrowed = 0.0, 0.0
+        self._left = range(low, high + 1)
+
+    def reset(self, row: Row) -> str:
+        self.target = self.low + row["seed"] % (self.high - self.low + 1)
+        return f"It is from {self.low} to {self.high}."
+
+    def step(self, text: str) -> tuple[str, bool]:
+        guess = number_in(text)
+        inside = guess is not None and self.low <= guess <= self.high
+        self.guesses.append(guess if inside else None)
+        if guess is None or not inside:
+            return f"Write one whole number from {self.low} to {self.high}.", False
+        if guess == self.target:
+            self.score = self.narrowed = 1.0
+            return "yes", True
+        low, high = self._left.start, self._left.stop
+        self._left = range(max(low, guess + 1), high) if guess < self.target else range(low, min(high, guess))
+        self.narrowed = 1 - log(len(self._left)) / log(self.high - self.low + 1)
+        return ("low" if guess < self.target else "high"), False
+
+
+def number_in(text: str) -> int | None:
+    """The whole number that a turn says, in its answer tags where it has them; `None` for none or several."""
+    found = re.findall(r"\d{1,9}", last_answer(text) or without_thoughts(text))
+    return int(found[0]) if len(found) == 1 else None

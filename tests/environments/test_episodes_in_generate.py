@@ -1,0 +1,119 @@
+"""Episodes within `generate`: by transformers' own loop and the fast one, each token read once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from worlds import Counting, Faulty
+
+from grpo_ext.decoding.play import Player
+from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.turn_tokens import turn_tokens
+from grpo_ext.seams.generate import fast_generation, watching
+
+PROMPTS = ["Use 3, 4, 5.", "Use 1.", "Use 9, 9, 1 to make 17."]
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_folder):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
+    return AutoModelForCausalLM.from_pretrained(tiny_folder).eval(), tokenizer
+
+
+def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules):
+    """Episodes of all prompts, and the tokens that went through the model."""
+    model, tokenizer = parts
+    ends = [tokenizer.eos_token_id, *ends]
+    tokens = turn_tokens(tokenizer, ends)
+    given = EpisodeRules(make, {}, **{"turn_tokens": 5, **rules})
+    rows = [{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]
+    episodes = [Episode(given, tokens, room, row) for row in rows]
+    batch = tokenizer.apply_chat_template(
+        [e.prompt for e in episodes], add_generation_prompt=True, return_dict=True, return_tensors="pt", padding=True
+    )
+    config = GenerationConfig(max_new_tokens=room, do_sample=not greedy, eos_token_id=ends, pad_token_id=0)
+    read = []
+    handle = model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: read.append(inputs[0].numel()))
+    torch.manual_seed(0)
+    with torch.no_grad(), watching(model, None, Player(episodes)):
+        if fast:
+            with fast_generation(model):
+                model.generate(**batch, generation_config=config)
+        else:
+            model.generate(**batch, generation_config=config)
+    handle.remove()
+    prompts = [
+        ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+    return episodes, prompts, sum(read)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_the_model_wrote_is_what_it_writes_after_all_before_it(parts, fast):
+    """An oracle without a cache: each token of the model is the likeliest after everything that stands before it."""
+    ends = range(100, 250)  # so that turns end by themselves, too
+    episodes, prompts, _ = play(parts, fast, ends=ends)
+    for episode, prompt in zip(episodes, prompts, strict=True):
+        ids = torch.tensor([prompt + episode.ids])
+        likeliest = parts[0](ids).logits[0].argmax(-1)[len(prompt) - 1 : -1]
+        wrote = torch.tensor(episode.mask, dtype=torch.bool)
+        assert torch.equal(ids[0, len(prompt) :][wrote], likeliest[wrote])
+        assert episode.environment.turns == episode.turns == 4 and not episode.truncated
+        said = [m["content"] for m in episode.messages if m["role"] == "user"]
+        assert said == ["1 of 4", "2 of 4", "3 of 4"]
+        assert "".join(parts[1].decode(episode.ids)).count("of 4") == 3
+
+
+def test_both_loops_play_alike(parts):
+    (fast, _, _), (plain, _, _) = play(parts), play(parts, fast=False)
+    assert [e.ids for e in fast] == [e.ids for e in plain]
+    assert [e.mask for e in fast] == [e.mask for e in plain]
+
+
+def test_every_token_is_read_once(parts):
+    episodes, prompts, read = play(parts, room=200)
+    width = max(map(len, prompts))
+    needed = len(prompts) * (width - 1) + sum(len(e.ids) for e in episodes)  # the last token is not read
+    assert read <= 1.15 * needed
+    again = sum(sum(len(p) + e.mask.index(0, i) for i in turns(e)) for p, e in zip(prompts, episodes, strict=True))
+    assert read < 0.75 * again  # reading the conversation anew each turn
+
+
+def turns(episode):
+    """Where the turns of the model begin that an answer follows."""
+    before = [0, *episode.mask[:-1]]
+    starts = [i for i, (a, b) in enumerate(zip(before, episode.mask, strict=True)) if (a, b) == (0, 1)]
+    return [i for i in starts if 0 in episode.mask[i:]]
+
+
+def test_an_episode_ends_where_there_is_no_room(parts):
+    episodes, _, _ = play(parts, room=20)
+    for episode in episodes:
+        assert episode.truncated and len(episode.ids) <= 20 and episode.mask[-1] == 1
+    (one, *_), _, _ = play(parts, room=3)
+    assert one.truncated and len(one.ids) == 3 and one.environment.turns == 0
+
+
+def test_turns_have_a_limit(parts):
+    episodes, _, _ = play(parts, turns=2)
+    assert [e.turns for e in episodes] == [2, 2, 2] and not any(e.truncated for e in episodes)
+
+
+def test_faults_of_an_environment_are_answers(parts):
+    episodes, _, _ = play(parts, room=400, make=Faulty, turns=4, step_timeout=0.2, answer_characters=30)
+    for episode in episodes:
+        said = [m["content"] for m in episode.messages if m["role"] == "user"]
+        assert said == ["error: RuntimeError: no idea", "error: it took more than 0.2 s", "x" * 30]
+        assert episode.failures == 3 and episode.turns == 4  # the last says nothing that can be unpacked
+
+
+def test_all_completions_of_a_row_face_the_same_world(parts):
+    tokens = turn_tokens(parts[1], [parts[1].eos_token_id])
+    row = {"prompt": [{"role": "user", "content": "Go."}], "level": 3}
+    rules = EpisodeRules(Counting, {})
+    openings = {Episode(rules, tokens, 50, dict(row)).prompt[-1]["content"] for _ in range(3)}
+    assert len(openings) == 1
+    others = {Episode(rules, tokens, 50, {**row, "level": n}).prompt[-1]["content"] for n in range(20)}
+    assert len(others) > 3

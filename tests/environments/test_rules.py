@@ -1,0 +1,50 @@
+"""What a recipe says of its environment, and what is answered where it is wrong."""
+
+import pytest
+from worlds import Counting
+
+from grpo_ext.environments.base import Environment, environment_class, register_environment
+from grpo_ext.environments.guess import Guess
+from grpo_ext.environments.rules import episode_rules
+
+
+def test_a_name_and_options():
+    rules = episode_rules({"name": "guess", "high": 15, "turns": 4, "turn_tokens": 6})
+    assert (rules.make, rules.options, rules.turns, rules.turn_tokens) == (Guess, {"high": 15}, 4, 6)
+    assert episode_rules("guess").turns == 8
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ("gues", "unknown environment 'gues'. Did you mean 'guess'?"),
+        ({"turns": 4}, "environment has no name"),
+        ({"name": "guess", "hihg": 3}, "no option 'hihg'. Did you mean 'high'?"),
+        ({"name": "guess", "turns": 0}, "turns is 0: write a number above 0"),
+        ({"name": "guess", "turns": True}, "turns is True"),
+        ({"name": "guess", "turn_tokens": 2.5}, "turn_tokens is 2.5"),
+        ({"name": "guess", "low": 40}, "does not take these options: low=40, high=31"),
+        ("nowhere.py:World", "cannot load the environment 'nowhere.py:World'"),
+        ("grpo_ext.tasks.guess:GuessTask", "is no subclass of grpo_ext.Environment"),
+    ],
+)
+def test_what_is_wrong_is_named(given, words):
+    with pytest.raises(ValueError) as told:
+        episode_rules(given)
+    assert words in str(told.value)
+
+
+def test_a_registered_one_has_a_name_of_its_own(monkeypatch):
+    monkeypatch.setattr("grpo_ext.environments.base._registered", {})
+    register_environment("counting")(Counting)
+    assert environment_class("counting") is Counting
+    with pytest.raises(ValueError, match="is taken"):
+        register_environment("counting")(Environment)
+    with pytest.raises(ValueError, match="is taken"):
+        register_environment("guess")(Counting)
+
+
+def test_one_in_a_file(tmp_path):
+    file = tmp_path / "world.py"
+    file.write_text("import grpo_ext\nclass World(grpo_ext.Environment):\n    pass\n")
+    assert issubclass(environment_class(f"{file}:World"), Environment)

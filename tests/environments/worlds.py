@@ -1,0 +1,37 @@
+"""Environments for tests."""
+
+import time
+
+from grpo_ext.environments.base import Environment
+
+
+class Counting(Environment):
+    """Answers every turn with how many there were, and is over after `most`; worth the share of even turn lengths."""
+
+    def __init__(self, most: int = 4):
+        self.most, self.turns, self.even, self.score = most, 0, 0, 0.0
+
+    def reset(self, row):
+        return f"seed {row['seed'] % 7}"
+
+    def step(self, text):
+        self.turns += 1
+        self.even += len(text) % 2 == 0
+        self.score = self.even / self.turns
+        return f"{self.turns} of {self.most}", self.turns == self.most
+
+
+class Faulty(Environment):
+    """Raises, hangs, says 10 MB or too little, turn by turn."""
+
+    def __init__(self, kinds: str = "raise hang long none"):
+        self.kinds, self.turns = kinds.split(), 0
+
+    def step(self, text):
+        kind = self.kinds[self.turns % len(self.kinds)]
+        self.turns += 1
+        if kind == "raise":
+            raise RuntimeError("no idea")
+        if kind == "hang":
+            time.sleep(60)
+        return ("x" * 10_000_000, False) if kind == "long" else None

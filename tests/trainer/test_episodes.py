@@ -1,0 +1,159 @@
+"""Runs in which an environment answers: the tokens that were sampled are those that are trained on, exactly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from conftest import REPO
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.recipe.problems import RecipeError
+
+WORLD = {"name": f"{REPO}/tests/environments/worlds.py:Counting", "turn_tokens": 4, "most": 3}
+TRUNCATED = {"temperature": 0.8, "top_k": 25, "top_p": 0.9}
+ROWS = [{"prompt": [{"role": "user", "content": f"Use {a} and {a + 1}."}]} for a in range(8)]
+
+
+class Noting(GRPOExtTrainer):
+    """Keeps the micro-batches that it trains on."""
+
+    def __init__(self, *args, **kwargs):
+        self.used = []
+        super().__init__(*args, **kwargs)
+
+    def _compute_loss(self, model, inputs):
+        self.used.append(inputs)
+        return super()._compute_loss(model, inputs)
+
+
+class Gradients(TrainerCallback):
+    """Those of the first step, and the weights that they are of."""
+
+    found = None
+
+    def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
+        if self.found is None:
+            self.found = {name: p.grad.clone() for name, p in model.named_parameters()}
+            self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def make(folder, out, callbacks=None, cls=GRPOExtTrainer, **settings):
+    usual = {"max_steps": 3, "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "environment": WORLD}
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=60,
+        max_grad_norm=1e9,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **{**usual, **settings},
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    rewards = ["environment", last_letter]
+    return cls(str(folder), rewards, args, Dataset.from_list(ROWS), processing_class=tokenizer, callbacks=callbacks)
+
+
+def last_letter(completions, turns, **columns):
+    """Of the last turn; completions are conversations, `turns` what the model said in them."""
+    for messages, said in zip(completions, turns, strict=True):
+        assert [m["content"] for m in messages if m["role"] == "assistant"] == said
+        assert [m["role"] for m in messages] == (["assistant", "user"] * 3)[: 2 * len(said) - 1]
+    return [float(len(said[-1]) % 3) for said in turns]
+
+
+def oracle(folder, weights, used, temperature=1.0, top_k=0, top_p=1.0):
+    """The gradient of dapo, a completion at a time and without padding, kept sets made anew from the logits."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.load_state_dict(weights, strict=False)
+    for part in (batch.rows for batch in used):
+        for i in range(len(part)):
+            prompt, said = part.prompt_ids[i][part.prompt_mask[i].bool()], part.completion_mask[i].bool()
+            ids, wrote = part.completion_ids[i][said], part.tool_mask[i][said]
+            logits = model(torch.cat([prompt, ids]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1] / temperature
+            if top_k:
+                logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
+            if top_p < 1:
+                ranked, order = logits.sort(descending=True)
+                above = ranked.softmax(-1).cumsum(-1) - ranked.softmax(-1) >= top_p
+                logits = logits.masked_fill(above.scatter(1, order, above), -torch.inf)
+            logps = logits.log_softmax(-1).gather(1, ids.unsqueeze(1)).squeeze(1)
+            logps = torch.where(wrote.bool(), logps, 0.0)
+            (-(logps * part.row_advantages[i]).sum() / used[0].counts.tokens).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("sampling", [{}, TRUNCATED], ids=["plain", "truncated"])
+@pytest.mark.parametrize("cut", [{}, {"gradient_accumulation_steps": 2}], ids=["whole", "cut"])
+def test_the_gradient_is_that_of_the_tokens_the_model_wrote(tiny_folder, tmp_path, sampling, cut):
+    noted = Gradients()
+    trainer = make(tiny_folder, tmp_path, [noted], Noting, max_steps=1, loss_type="dapo", **sampling, **cut)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert 1 - 1e-4 < logged["sampling/ratio/min"] <= logged["sampling/ratio/max"] < 1 + 1e-4
+    wrote = torch.cat([batch.rows.tool_mask[batch.rows.completion_mask.bool()] for batch in trainer.used])
+    assert 0 < wrote.sum() < len(wrote)
+    assert trainer.used[0].counts.tokens == 8 * len(trainer.used) * logged["completions/mean_length"]
+    wanted = oracle(tiny_folder, noted.weights, trainer.used, **sampling)
+    largest = max(float(g.abs().max()) for g in wanted.values())
+    assert max(float((noted.found[name] - g).abs().max()) for name, g in wanted.items()) < 1e-5 * largest
+
+
+def test_both_ways_of_generating_train_alike(tiny_folder, tmp_path):
+    """Greedily, so that both draw the same: the fast loop and transformers' own."""
+    ends = []
+    for fast in (True, False):
+        trainer = make(tiny_folder, tmp_path / str(fast), fast_generate=fast, top_k=1)
+        trainer.train()
+        ends.append(dict(trainer.model.named_parameters()))
+    assert all(torch.equal(p, ends[1][name]) for name, p in ends[0].items())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"steps_per_generation": 3},
+        {"group_filter": "refill", "max_staleness": 2, **TRUNCATED},
+        {"eval_temperature": 1},
+    ],
+    ids=["half-used generations", "refill", "evaluation"],
+)
+def test_a_run_goes_on_bit_for_bit(tiny_folder, tmp_path, settings):
+    settings |= {"save_strategy": "steps", "save_steps": 1, "max_steps": 5}
+    whole = make(tiny_folder, tmp_path / "whole", **settings)
+    whole.train()
+    again = make(tiny_folder, tmp_path / "again", **settings)
+    again.train(str(tmp_path / "whole" / "checkpoint-2"))
+    ours, theirs = (dict(trainer.model.named_parameters()) for trainer in (again, whole))
+    assert all(torch.equal(p, theirs[name]) for name, p in ours.items())
+
+
+def test_evaluation_plays_and_samples_are_conversations(tiny_folder, tmp_path):
+    trainer = make(tiny_folder, tmp_path, eval_temperature=0.0, log_samples=1.0, max_steps=1)
+    trainer.train()
+    figures = trainer.evaluate(Dataset.from_list(ROWS[:3]))
+    assert 0 <= figures["eval_environment"] <= 1 and 9 <= figures["eval_length"] <= 12
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    for sample in samples:
+        assert sample["text"].count("\n> ") == 2 and "> 2 of 3" in sample["text"]
+        assert sample["length"] <= 12 and sample["rewards"]["environment"] is not None
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"environment": {"name": "gess"}}, "Did you mean 'guess'?"),
+        ({"loss_normalization": "micro_batch"}, "environment does not go with loss_normalization: micro_batch"),
+        ({"generation_kwargs": {"stop_strings": ["x"]}}, "take stop_strings and max_new_tokens out"),
+    ],
+)
+def test_what_an_environment_does_not_go_with_is_refused(tiny_folder, tmp_path, settings, words):
+    with pytest.raises(RecipeError) as told:
+        make(tiny_folder, tmp_path, **settings)
+    assert words in str(told.value)
