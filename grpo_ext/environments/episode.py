@@ -59,6 +59,11 @@ class Episode:
         length = len(self.ids) - self._first
         return token in self.tokens.ends or len(self.ids) == self.room or length == self.rules.turn_tokens
 
+    def turn_left(self) -> int:
+        """Tokens that the present turn may still have."""
+        left = self.room - len(self.ids)
+        return left if self.rules.turn_tokens is None else min(left, self.rules.turn_tokens)
+
     def read(self) -> None:
         """Take the next token of the answer."""
         self.ids.append(self.pending.popleft())

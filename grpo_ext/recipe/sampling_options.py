@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from grpo_ext.common.modules import load_file
 from grpo_ext.environments.rules import episode_rules
@@ -77,7 +77,7 @@ def environment_rules(v: Values, _: int) -> Iterator[Problem]:
         episode_rules(v["environment"])
     except ValueError as error:
         yield Problem(str(error), "environment")
-    beside = {"use_vllm": True, "use_transformers_continuous_batching": True, "loss_normalization": "micro_batch"}
+    beside = {"use_transformers_continuous_batching": True, "loss_normalization": "micro_batch"}
     for key, value in beside.items():
         if v[key] == value:
             yield Problem(f"environment does not go with {key}: {value}: take one of the two out.", key)

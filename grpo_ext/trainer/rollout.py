@@ -123,6 +123,7 @@ class Rollout:
         episodes = [self.settings.begin(row) for row in rows] if self.settings.begin else []
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sample(prompts, episodes)
+        self._log_episodes(episodes)
         ids = generation.completion_ids
         completions: Any = generation.messages
         if completions is None:
@@ -157,6 +158,15 @@ class Rollout:
         self.sampler.load_weights(state.global_step)
         self.sampler.submit(request)
         return self.sampler.collect()
+
+    def _log_episodes(self, episodes: list[Episode]) -> None:
+        if not episodes:
+            return
+        found = torch.tensor([[e.turns, e.failures, 1.0] for e in episodes], device=self.ranks.device)  # (B, 3)
+        turns, failures, count = self.ranks.gather(found).sum(0).tolist()
+        metrics = seam.metrics_of(self.trainer)
+        metrics["episodes/turns"].append(turns / count)
+        metrics["episodes/failures"].append(failures / count)
 
     @property
     def _rule(self) -> AdvantageRule:

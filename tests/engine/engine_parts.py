@@ -27,6 +27,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+# Episodes of one to four turns, answered in between.
+WANDERING = {"name": f"{REPO}/tests/environments/worlds.py:Wandering", "turn_tokens": 5}
+
+
 def spread(completions, **_):
     """A reward that differs from completion to completion."""
     return [sum(map(ord, c[-1]["content"])) % 17 / 16 for c in completions]

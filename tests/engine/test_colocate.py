@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_parts import STEPS, check_truncated, differences, fifth, lora, make_trainer, without_sync
+from engine_parts import STEPS, WANDERING, check_truncated, differences, fifth, lora, make_trainer, without_sync
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm as packed  # before any engine is made
 
 from grpo_ext.objective.presets import PRESETS
@@ -56,6 +56,17 @@ def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampli
     check_truncated(differences(trainer), CLOSE)
     ratios = [e["sampling/importance_sampling_ratio/mean"] for e in trainer.state.log_history if "loss" in e]
     assert ratios == pytest.approx([1.0] * STEPS, abs=5e-3)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 20, "top_p": 0.9, "temperature": 0.7}], ids=["whole", "truncated"])
+def test_episodes_are_scored_as_sampled(engine_folder, tmp_path, sampling):
+    """Each turn is asked for by the tokens of all before it; what the environment said is no sample."""
+    settings = {"environment": WANDERING, "max_completion_length": 60, **sampling}
+    trainer = make_trainer(engine_folder, tmp_path, **settings)
+    found = differences(trainer)
+    assert max(found) <= CLOSE if not sampling else check_truncated(found, CLOSE) is None
+    turns = [entry["episodes/turns"] for entry in trainer.state.log_history if "loss" in entry]
+    assert 1 < min(turns) < 4
 
 
 def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 from conftest import REPO
-from engine_parts import check_run, check_truncated, free_port, outside, steps_of, train_words, words
+from engine_parts import WANDERING, check_run, check_truncated, free_port, outside, steps_of, train_words, words
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.of_recipe import server_of
@@ -59,6 +59,14 @@ def test_two_ranks_have_the_losses_of_one(engine_folder, tmp_path, server):
     assert [entry["loss"] for entry in found[0]] == pytest.approx([entry["loss"] for entry in found[1]], abs=1e-5)
     norms = [[entry["grad_norm"] for entry in steps] for steps in found]
     assert norms[0] == pytest.approx(norms[1], rel=1e-3) and min(norms[0]) > 0
+
+
+def test_episodes_of_different_lengths_come_back_to_the_rank_that_asked(engine_folder, tmp_path, server):
+    """Another rank's completion would have other log-probs than the trainer finds for it."""
+    options = {**server.where, "environment": WANDERING, "max_completion_length": 60, "max_steps": 4}
+    path = words(engine_folder, tmp_path, 2, vllm_group_port=free_port(), **options)
+    turns = [entry["episodes/turns"] for entry in train(path, 2)]
+    assert 1 < min(turns) < 4
 
 
 def sockets(process):

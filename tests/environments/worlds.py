@@ -35,3 +35,15 @@ class Faulty(Environment):
         if kind == "hang":
             time.sleep(60)
         return ("x" * 10_000_000, False) if kind == "long" else None
+
+
+class Wandering(Environment):
+    """Is over when the model says something of even length, or after four turns: episodes end at different times."""
+
+    def __init__(self):
+        self.said, self.score = [], 0.0
+
+    def step(self, text):
+        self.said.append(len(text))
+        self.score = sum(self.said) % 7 / 6
+        return f"{len(text)}?", len(text) % 2 == 0 or len(self.said) == 4

@@ -1,0 +1,61 @@
+"""Episodes with an engine that is asked for one turn at a time, by the tokens of all turns before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from accelerate.utils import gather_object
+
+from grpo_ext.environments.episode import Episode, of_episodes
+from grpo_ext.samplers.base import Request
+from grpo_ext.step.records import Generation
+
+# Completes lists of tokens, by so many tokens at most: the tokens of each, and their log-probs.
+Turn = Callable[[list[list[int]], int], tuple[list[list[int]], list[list[float]]]]
+
+
+def play_by_turns(request: Request, turn: Turn) -> Generation:
+    """Play the episodes of a request, all ranks together: each asks for as many turns as the others.
+
+    An engine that several ranks share hands its answers out by equal counts, so a rank whose episodes are over asks for a
+    token that nobody needs.
+
+    Args:
+        request: with episodes.
+        turn: asks the engine; called by all ranks, with equally many lists.
+    """
+    episodes = request.episodes
+    logps: list[list[float]] = [[] for _ in episodes]
+    while True:
+        waiting = [i for i, episode in enumerate(episodes) if not episode.ended]
+        left = max([episodes[i].turn_left() for i in waiting], default=0)
+        most, longest = (max(parts) for parts in zip(*gather_object([(len(waiting), left)]), strict=True))
+        if not most:
+            break
+        for i in waiting:
+            while episodes[i].pending:
+                episodes[i].read()
+                logps[i].append(torch.nan)
+        contexts = [request.prompt_ids[i] + episodes[i].ids for i in waiting]
+        ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), longest)
+        for i, tokens, values in zip(waiting, ids, told, strict=False):
+            logps[i] += values[: take_turn(episodes[i], tokens)]
+    found = Generation(
+        prompt_ids=request.prompt_ids,
+        completion_ids=[episode.ids for episode in episodes],
+        policy_step=request.policy_step,
+        temperature=request.temperature,
+        sampling_logps=[torch.tensor(row) for row in logps],
+    )
+    return of_episodes(found, episodes)
+
+
+def take_turn(episode: Episode, tokens: list[int]) -> int:
+    """Take a turn of the model; how many of its tokens there was room for."""
+    for count, token in enumerate(tokens, 1):
+        if episode.write(token):
+            episode.end_turn()
+            return count
+    episode.ended = episode.truncated = True  # the engine had no room for more
+    return len(tokens)
