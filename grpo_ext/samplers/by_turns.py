@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from accelerate.utils import gather_object
 
 from grpo_ext.environments.episode import Episode, of_episodes
 from grpo_ext.samplers.base import Request
+from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.step.records import Generation
 
-# Completes lists of tokens, by so many tokens at most: the tokens of each, and their log-probs.
-Turn = Callable[[list[list[int]], int], tuple[list[list[int]], list[list[float]]]]
+Completed = tuple[list[list[int]], list[list[float | None]]]  # tokens, and the log-prob of each, where it is known
 
 
-def play_by_turns(request: Request, turn: Turn) -> Generation:
+def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Completed]) -> Generation:
     """Play the episodes of a request, all ranks together: each asks for as many turns as the others.
 
     An engine that several ranks share hands its answers out by equal counts, so a rank whose episodes are over asks for a
@@ -23,10 +22,10 @@ def play_by_turns(request: Request, turn: Turn) -> Generation:
 
     Args:
         request: with episodes.
-        turn: asks the engine; called by all ranks, with equally many lists.
+        turn: completes lists of tokens by so many tokens at most; called by all ranks, with equally many lists.
     """
     episodes = request.episodes
-    logps: list[list[float]] = [[] for _ in episodes]
+    logps: list[list[float | None]] = [[] for _ in episodes]
     while True:
         waiting = [i for i, episode in enumerate(episodes) if not episode.ended]
         left = max([episodes[i].turn_left() for i in waiting], default=0)
@@ -36,7 +35,7 @@ def play_by_turns(request: Request, turn: Turn) -> Generation:
         for i in waiting:
             while episodes[i].pending:
                 episodes[i].read()
-                logps[i].append(torch.nan)
+                logps[i].append(None)
         contexts = [request.prompt_ids[i] + episodes[i].ids for i in waiting]
         ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), longest)
         for i, tokens, values in zip(waiting, ids, told, strict=False):
@@ -46,7 +45,7 @@ def play_by_turns(request: Request, turn: Turn) -> Generation:
         completion_ids=[episode.ids for episode in episodes],
         policy_step=request.policy_step,
         temperature=request.temperature,
-        sampling_logps=[torch.tensor(row) for row in logps],
+        sampling_logps=logp_tensors(logps),
     )
     return of_episodes(found, episodes)
 

@@ -22,7 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.base_kept import base_kept
-from grpo_ext.samplers.by_turns import play_by_turns
+from grpo_ext.samplers.by_turns import Completed, play_by_turns
 from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.seams.vllm import made_with, usual_vllm
 from grpo_ext.step.records import Generation
@@ -57,18 +57,14 @@ class VLLMSampler(Sampler):
         ids, logprobs = self._complete(request.prompt_ids, request.num_generations)
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logp_tensors(logprobs))
 
-    def _turn(self, contexts: list[list[int]], most: int) -> tuple[list[list[int]], list[list[float]]]:
+    def _turn(self, contexts: list[list[int]], most: int) -> Completed:
         """One turn after each context, of `most` tokens at most."""
         self.vllm.max_completion_length = most
         return self._complete(contexts, 1)
 
-    def _complete(
-        self, prompt_ids: list[list[int]], num_generations: int
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """Tokens and their log-probs, NaN where vLLM did not tell them."""
+    def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> Completed:
         _, ids, logprobs, _ = self.vllm.generate(prompts=prompt_ids, images=None, num_generations=num_generations)
-        told = [[torch.nan if token[0] is None else token[0] for token in row] for row in logprobs]
-        return [list(row) for row in ids], told
+        return [list(row) for row in ids], [[token[0] for token in row] for row in logprobs]
 
 
 def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
