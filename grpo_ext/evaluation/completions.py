@@ -20,26 +20,15 @@ from grpo_ext.seams.generate import fast_generation
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to turn prompts into completions.
+    """How to turn prompts into completions. `ValueError` for several samples at temperature 0."""
 
-    Args:
-        max_new_tokens: longest completion, in tokens.
-        temperature: 0 decodes greedily.
-        top_p, top_k, min_p: truncation of the distribution; the defaults truncate nothing.
-        num_samples: completions per prompt.
-        seed: of the sampler. The same seed and batch size give the same completions.
-
-    Raises:
-        ValueError: for several samples at temperature 0.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
+    max_new_tokens: int  # longest completion, in tokens
+    temperature: float = 0.0  # 0 decodes greedily
+    top_p: float = 1.0  # truncation of the distribution, as the next two; the defaults truncate nothing
     top_k: int = 0
     min_p: float | None = None
-    num_samples: int = 1
-    seed: int = 0
+    num_samples: int = 1  # completions per prompt
+    seed: int = 0  # of the sampler; the same seed and batch size give the same completions
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
@@ -115,16 +104,12 @@ def generate_completions(
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
 ) -> list[list[Completion]]:
-    """Complete each prompt `decoding.num_samples` times.
+    """Complete each prompt, chat messages or plain text, `decoding.num_samples` times; a list of completions per prompt.
 
     Args:
-        prompts: chat messages or plain text, one per prompt.
         batch_size: completions decoded at once.
         fast: read each distinct prompt once, and decode no completion beyond its end.
         progress: title of a progress bar; `None` shows none.
-
-    Returns:
-        One list of completions per prompt, in the order of `prompts`.
     """
     config = decoding.generation_config(tokenizer, model)
     prompt_ids = encode_prompts(prompts, tokenizer, chat_template_kwargs)

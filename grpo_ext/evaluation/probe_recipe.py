@@ -23,10 +23,8 @@ def probe_recipe(
     """Sample training prompts as training would and count what is right.
 
     Args:
-        model_name: folder or hub id.
         num_prompts: drawn at random from the training rows, by the recipe's `seed`; all where there are fewer.
         num_samples: completions a prompt.
-        batch_size: completions decoded at once.
 
     Returns:
         The outcome reward's name, the counts, and the mean length of a completion in tokens.
@@ -54,19 +52,13 @@ def probe_recipe(
 
 
 def count_right(rows: list[dict[str, Any]], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
-    """Counts by prompt, without prompts of which no completion was scored.
-
-    Args:
-        name: of the outcome reward.
-        threshold: the reward from which a completion counts as right.
-    """
+    """Counts by prompt of scores by the outcome reward `name`, without prompts of which no completion was scored."""
     found: dict[str, list[float]] = {}
     for sample in samples:
         if (score := sample.rewards[name]) is not None:
             found.setdefault(prompt_id(rows[sample.row]["prompt"]), []).append(score)
-    return [
-        PassCount(
-            key, sum(s >= threshold for s in scores), len(scores), tuple(Counter(map(np.float32, scores)).values())
-        )
-        for key, scores in found.items()
-    ]
+    counts = []
+    for key, scores in found.items():
+        equal = tuple(Counter(map(np.float32, scores)).values())
+        counts.append(PassCount(key, sum(score >= threshold for score in scores), len(scores), equal))
+    return counts

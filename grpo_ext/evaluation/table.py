@@ -60,16 +60,8 @@ def difference_rows(comparison: dict[str, Any]) -> list[list[str]]:
 def markdown(
     summaries: dict[str, dict[str, Any]], comparisons: list[dict[str, Any]], rows: list[dict[str, Any]], texts: Any
 ) -> str:
-    """The page of an evaluation.
-
-    Args:
-        summaries: by model.
-        comparisons: what `compare` gives, with `model` and `against`.
-        rows: the held-out rows.
-        texts: by model, its greedy completion of each row.
-    """
-    count = len(rows)
-    lines = [f"# {count} held-out rows", "", "Mean ± standard error over rows.", ""]
+    """The page of an evaluation: of what `evaluate_models` found, `texts` by model its greedy completion of each row."""
+    lines = [f"# {len(rows)} held-out rows", "", "Mean ± standard error over rows.", ""]
     lines += table(["", "", *summaries], figure_rows(list(summaries.values())))
     for comparison in comparisons:
         model, against = comparison["model"], comparison["against"]
@@ -77,8 +69,7 @@ def markdown(
         lines += ["Paired difference, with its 95 % bootstrap interval over rows.", ""]
         lines += table(["", "", "difference"], difference_rows(comparison))
         for key in ("became_right", "became_wrong"):
-            changed = comparison.get(key)
-            if changed is None:
+            if (changed := comparison.get(key)) is None:
                 continue
             first = f", the first {SHOWN}" if len(changed) > SHOWN else ""
             lines += ["", f"### {len(changed)} problems {key.replace('_', ' ')}{first}", ""]
