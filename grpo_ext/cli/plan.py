@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.forecast import make_forecast
+    from grpo_ext.preflight.forecast import make_forecast, traffic
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
@@ -43,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
         return 0
-    from grpo_ext.preflight.vllm_traffic import traffic
 
     lines = [*plan_lines(forecast), *size_lines(forecast, bool(recipe.flat["use_vllm"]))]
     for number, (sentence, weights) in enumerate(traffic(recipe.flat, forecast)):

@@ -34,14 +34,10 @@ MOST_ROWS = 4096  # how many are read to see whether there are enough for a gene
 def check_recipe(
     path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None, elsewhere: bool = False
 ) -> Findings:
-    """Check all that can be known of a recipe without a GPU and without loading a model.
+    """Check all that can be known of a recipe, as `load_recipe` takes it, without a GPU and without loading a model.
 
-    Args:
-        path, overrides, num_processes: as `load_recipe` takes them.
-        elsewhere: the run will be on another machine; leave out packages, the vLLM server and the disk of this one.
-
-    Returns:
-        `Findings`. Where single values are wrong, the parts of the run are not looked at: there is nothing to look at yet.
+    With `elsewhere` the run will be on another machine: packages, the vLLM server and the disk of this one are left out. Where
+    single values are wrong, the parts of the run are not looked at: there is nothing to look at yet.
     """
     findings = Findings(elsewhere=elsewhere)
     try:
@@ -74,10 +70,8 @@ def check_recipe(
 def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None) -> None:
     """The same checks for a run that starts; `RecipeError` names all that is wrong.
 
-    Args:
-        train_dataset, rewards: the run's, in a process that trains, before its model is loaded. `None`: before there is one.
-
-    Whether the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
+    Data and rewards are the run's, in a process that trains, before its model is loaded; `None` before there is one. Whether
+    the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
     """
     findings = Findings(places=recipe.places)
     check_model(recipe.flat, findings)

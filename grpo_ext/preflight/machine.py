@@ -6,9 +6,9 @@ import os
 import re
 import shutil
 from importlib.util import find_spec
-from netrc import NetrcParseError, netrc
 from pathlib import Path
-from urllib.parse import urlsplit
+
+from requests.utils import get_netrc_auth
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import in_bytes
@@ -113,11 +113,7 @@ def wandb_login() -> bool:
     """Whether wandb would find a key, or needs none."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
         return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, NetrcParseError):
-        return False
+    return get_netrc_auth(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")) is not None
 
 
 def check_server(v: Values, findings: Findings) -> None:
