@@ -12,12 +12,9 @@ Run = Callable[[argparse.Namespace], int]
 def add_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run | None = None, **settings: Any
 ) -> argparse.ArgumentParser:
-    """The parser of one subcommand.
+    """The parser of one subcommand, with `settings` of argparse's; `run` is `None` where it has subcommands of its own.
 
-    Args:
-        doc: "`grpo-ext NAME`: what it does.", and below that whatever else `--help` shows.
-        run: does it; `None` where it has subcommands.
-        settings: of argparse's parser.
+    `doc` is "`grpo-ext NAME`: what it does.", and below that whatever else `--help` shows.
     """
     names, _, summary = (doc or "").partition("\n")[0].partition("`: ")
     parser = subparsers.add_parser(

@@ -72,11 +72,10 @@ def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
     return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
 
 
-def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
-    """The settings nearest to `batch` that fit, each changing a single key: `[{"num_generations": 6}, ...]`.
+def nearest_fits(batch: Batch) -> list[dict[str, int]]:
+    """The three settings nearest to `batch` that fit, each changing a single key: `[{"num_generations": 6}, ...]`.
 
-    Near is measured by the ratio of new and old value, of those within `REACH`. Where one key does not suffice, the list is
-    shorter than `count`.
+    Near is measured by the ratio of new and old value, of those within `REACH`; there may be fewer than three.
     """
     slices = "gradient_accumulation_steps"
     if batch.generation_batch_size is not None:
@@ -91,7 +90,7 @@ def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
         for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
             if new != old and dataclasses.replace(batch, **{key: new}).fits:
                 found.append((abs(math.log(new / old)), {key: new}))
-    return [change for _, change in sorted(found, key=lambda pair: pair[0])[:count]]
+    return [change for _, change in sorted(found, key=lambda pair: pair[0])[:3]]
 
 
 def in_words(changes: list[dict[str, int]]) -> str:

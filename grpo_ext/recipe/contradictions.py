@@ -63,7 +63,8 @@ GRPO: tuple[Contradiction, ...] = (
     ("resume", lambda v: v["resume_from_checkpoint"] and v["resume"] != "auto",
      "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin. Take the second out."),
     ("resume",
-     lambda v: not v["resume_from_checkpoint"] and v["resume"] not in ("auto", "never") and not _folder(v["resume"]),
+     lambda v: not v["resume_from_checkpoint"] and v["resume"] not in ("auto", "never")
+     and not Path(v["resume"]).expanduser().is_dir(),
      "resume is auto, never, or the folder of a checkpoint; there is no folder {resume!r}."),
     # the sampler
     ("use_transformers_continuous_batching", lambda v: v["use_transformers_continuous_batching"] and v["use_vllm"],
@@ -138,10 +139,6 @@ GRPO: tuple[Contradiction, ...] = (
      lambda v: v["lr_scheduler_type"] in ("reduce_lr_on_plateau", "greedy") and v["eval_strategy"] == "no",
      "lr_scheduler_type {lr_scheduler_type} follows the evaluations: set eval_strategy."),
 )  # fmt: skip
-
-
-def _folder(name: str) -> bool:
-    return Path(name).expanduser().is_dir()
 
 
 def _reaches(value: float | None, limit: float | None) -> bool:

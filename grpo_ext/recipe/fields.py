@@ -1,4 +1,4 @@
-"""The types of the fields of a recipe's dataclasses, and whether a built dataclass holds to them.
+"""The types and the help of the fields of a recipe's dataclasses, and whether a built dataclass holds to them.
 
 Ours say all in their annotations. TRL types many of its own as plain `str` or `float`, and fails late on a wrong value, or
 never: `CHOICES` and `BOUNDS` say what they take.
@@ -7,9 +7,12 @@ never: `CHOICES` and `BOUNDS` say what they take.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 import typing
 from functools import cache
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
@@ -18,6 +21,9 @@ from trl import GRPOConfig
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
 
+Class = TypeVar("Class", bound=type)
+# `name, name (type, defaults to value): text` in a docstring, four spaces in; the text goes on in deeper lines
+ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*) \([^)]*\): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
     "importance_sampling_level": ("token", "sequence"),
@@ -88,3 +94,16 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
         if fitting != getattr(args, name):
             setattr(args, name, fitting)
     return problems
+
+
+def documented(cls: Class) -> Class:
+    """Class decorator above `@dataclass`: a field's entry under `Args:`, of the class or of a base of ours, becomes its `help`,
+    which argument parsers show."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    docs = [inspect.cleandoc(base.__doc__ or "") for base in cls.__mro__ if base.__module__.startswith("grpo_ext.")]
+    for names, text in ENTRY.findall("\n".join(docs)):
+        # argparse reads a single % as the start of a placeholder
+        help_text = " ".join(text.split()).replace("%", "%%")
+        for name in names.split(", "):
+            fields[name].metadata = MappingProxyType({**fields[name].metadata, "help": help_text})
+    return cls

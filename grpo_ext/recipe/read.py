@@ -5,6 +5,7 @@ Nothing heavy is imported here: the launcher reads a recipe with it and answers 
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,9 +128,7 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
     """The recipe after `--config`, and all other words."""
-    for i, word in enumerate(words):
-        if word == "--config" and i + 1 < len(words):
-            return words[i + 1], [*words[:i], *words[i + 2 :]]
-        if word.startswith("--config="):
-            return word.partition("=")[2], [*words[:i], *words[i + 1 :]]
-    return None, list(words)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    found, others = parser.parse_known_args(words)
+    return found.config, others

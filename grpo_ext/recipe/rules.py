@@ -17,7 +17,7 @@ from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.group_options import harvest_rules, metric_rules, unread
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.speed_options import speed_rules
+from grpo_ext.recipe.step_options import speed_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
 
 

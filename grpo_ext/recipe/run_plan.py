@@ -52,13 +52,9 @@ class Plan:
 
 
 def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None) -> Plan:
-    """The plan of a recipe's values; `ValueError` if the rows make no single generation.
+    """The plan of a recipe's sound values (`Recipe.flat`); `ValueError` if the training rows make no single generation.
 
-    Args:
-        v: the recipe's values over the defaults, sound ones (`Recipe.flat`).
-        num_processes: how many train.
-        rows: training rows; `None` for a stream, which needs `max_steps`.
-        eval_rows: held-out rows; `None` where they are not known.
+    `rows` is `None` for a stream, which needs `max_steps`, and `eval_rows` where they are not known.
     """
     batch = batch_of(v, num_processes)
     accumulation = batch.gradient_accumulation_steps

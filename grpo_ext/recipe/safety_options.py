@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from grpo_ext.observe.health_rules import WINDOW, Action, chosen_rules
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero, PositiveShare
-
-if TYPE_CHECKING:
-    from grpo_ext.recipe.rules import Values
 
 
 @dataclass
@@ -44,7 +41,7 @@ def steps_back(logging_steps: float) -> int:
     return max(1, math.ceil(WINDOW * max(logging_steps, 1)))
 
 
-def health(v: Values, _: int) -> Iterator[Problem]:
+def health(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The monitor's rules, and checkpoints that a rollback can go back to."""
     try:
         rules = chosen_rules(v["health_rules"], v["health_action"])

@@ -14,9 +14,8 @@ from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe import group_options, safety_options, sampling_options, speed_options, vllm_options
-from grpo_ext.recipe.documented import documented
-from grpo_ext.recipe.fields import field_problems
+from grpo_ext.recipe import group_options, safety_options, step_options, vllm_options
+from grpo_ext.recipe.fields import documented, field_problems
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
 
@@ -25,8 +24,8 @@ from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
 @dataclass
 class GRPOExtConfig(
     group_options.GroupOptions,
-    sampling_options.SamplingOptions,
-    speed_options.SpeedOptions,
+    step_options.SamplingOptions,
+    step_options.SpeedOptions,
     vllm_options.EngineOptions,
     safety_options.SafetyOptions,
     GRPOConfig,
