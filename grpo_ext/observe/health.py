@@ -59,10 +59,8 @@ class HealthMonitor(TrainerCallback):
         if any(rule.action != "warn" for rule in self.rules):
             urgent = broadcast_object_list([urgent])[0]
         action = urgent["action"] if urgent else "warn"
-        if action in ("checkpoint", "stop"):
-            control.should_save = True
-        if action in ("rollback", "stop"):
-            control.should_training_stop = True
+        control.should_save |= action in ("checkpoint", "stop")
+        control.should_training_stop |= action in ("rollback", "stop")
         if action == "rollback":
             self.rollback = urgent
             control.should_evaluate = control.should_save = False  # of weights that are given up

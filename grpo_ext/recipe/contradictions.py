@@ -204,7 +204,7 @@ def best_model(v: Values, _: int) -> Iterator[Problem]:
 
 
 # Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.
-IDLE: tuple[tuple[str, Callable[[Values], Any], str], ...] = (
+IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_", lambda v: v["use_vllm"], "use_vllm: true"),
     ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
     ("lora_", lambda v: v["use_peft"], "use_peft: true"),
@@ -214,9 +214,7 @@ IDLE: tuple[tuple[str, Callable[[Values], Any], str], ...] = (
     ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
     ("kl_estimator", lambda v: v["beta"], "beta above 0"),
     ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
-    ("eval_top_", lambda v: v["eval_temperature"], "eval_temperature above 0"),
-    ("eval_min_p", lambda v: v["eval_temperature"], "eval_temperature above 0"),
-    ("eval_num_samples", lambda v: v["eval_temperature"], "eval_temperature above 0"),
+    (("eval_top_", "eval_min_p", "eval_num_samples"), lambda v: v["eval_temperature"], "eval_temperature above 0"),
     ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
     ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
 )

@@ -40,20 +40,16 @@ TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's would also tak
 # Bounds of numbers, and the fields that have them.
 BOUNDS: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
-    (
-        Count,
-        "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size per_device_eval_batch_size "
-        "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha",
-    ),
-    (
-        PositiveOrZero,
-        "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
-        "vllm_server_timeout",
-    ),
+    (Count,
+     "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size per_device_eval_batch_size "
+     "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha"),
+    (PositiveOrZero,
+     "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
+     "vllm_server_timeout"),
     (Positive, "temperature repetition_penalty num_train_epochs logging_steps eval_steps save_steps"),
     (Share, "min_p top_entropy_quantile lora_dropout"),
     (PositiveShare, "top_p vllm_gpu_memory_utilization"),
-)
+)  # fmt: skip
 
 
 @cache

@@ -20,16 +20,10 @@ from grpo_ext.vllm import EngineFailure
 
 
 def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> int:
-    """Train as a recipe says, and save.
+    """Train as the recipe that `words`, or the command line, name with `--config` and overrides says, and save.
 
-    Args:
-        words: `--config RECIPE` and overrides; `None`: the command line.
-        load: reads and checks the recipe at a path, or `None`, with overrides as words.
-        make_trainer: builds the trainer from it.
-
-    Returns:
-        The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
-        where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
+    Returns the exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run;
+    2 where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
     wait_calmly()
     code, recipe = _train(words, load, make_trainer)
