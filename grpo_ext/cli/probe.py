@@ -55,14 +55,10 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
     title = f"{len(counts)} prompts, {fewest} samples each, by {name}"
     print_grid(title, ("solved", "share of prompts", "95 % interval"), shares)
     found = {size: expect(counts, size) for size in sorted({*SIZES, num_generations})}
-    rows = [
-        (
-            f"{size}{' (recipe)' * (size == num_generations)}",
-            *in_percent(expected.with_signal, "*" * expected.extrapolated),
-            *costs(expected, length),
-        )
-        for size, expected in found.items()
-    ]
+    rows = []
+    for size, expected in found.items():
+        name = f"{size} (recipe)" if size == num_generations else str(size)
+        rows.append((name, *in_percent(expected.with_signal, "*" * expected.extrapolated), *costs(expected, length)))
     head = ("num_generations", "with signal", "95 % interval", "completions a useful group", "tokens")
     print_grid("groups with signal, by group size", head, rows)
     if any(expected.extrapolated for expected in found.values()):

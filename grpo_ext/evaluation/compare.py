@@ -53,15 +53,10 @@ def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sam
 def compare(
     before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str
 ) -> dict[str, Any]:
-    """All differences between two evaluations, "greedy" and perhaps "sampled", of the same rows.
+    """All differences of the rewards `names` between two evaluations, "greedy" and perhaps "sampled", of the same rows.
 
-    Args:
-        names: the rewards.
-        outcome: the one that says whether a row is solved (a score of 1 or more).
-
-    Returns:
-        `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}},
-        "sampled": {...}, "became_right": [3, 17], "became_wrong": [5]}`.
+    `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}}, "sampled": {...},
+    "became_right": [3, 17], "became_wrong": [5]}`; a score of 1 or more by the reward `outcome` says that a row is solved.
     """
     found: dict[str, Any] = {}
     for part in ("greedy", "sampled"):

@@ -23,19 +23,13 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights
 from grpo_ext.step.judge import outcome_index
 
-Complete = Callable[..., list[list[Completion]]]
-
 
 def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
-    """Evaluate models on the recipe's held-out rows, one after the other, and compare each with the first.
+    """Evaluate models, folders or hub ids, on the recipe's held-out rows, one after the other, and compare each with the first.
 
-    Args:
-        model_names: folders or hub ids; `ValueError` if one is named twice.
-        settings: of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`.
-
-    Returns:
-        `rows`; by model `summaries` and `samples`, as `evaluate` gives them; `comparisons`, what `compare` gives with `model`
-        and `against`.
+    `settings` are of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`. Returns `rows`; by model
+    `summaries` and `samples`, as `evaluate` gives them; `comparisons`, what `compare` gives with `model` and `against`.
+    `ValueError` if a model is named twice.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each once.")
@@ -91,7 +85,7 @@ def outcome_of(recipe: Recipe) -> str:
 
 
 def evaluate(
-    complete: Complete,
+    complete: Callable[..., list[list[Completion]]],
     rows: list[dict[str, Any]],
     rewards: Rewards,
     outcome_reward: str,

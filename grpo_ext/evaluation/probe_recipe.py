@@ -20,17 +20,10 @@ from grpo_ext.step.judge import outcome_index
 def probe_recipe(
     recipe: Recipe, model_name: str, num_prompts: int, num_samples: int, batch_size: int = 64
 ) -> tuple[str, list[PassCount], float]:
-    """Sample training prompts as training would and count what is right.
+    """Sample training prompts as training would and count what is right, by the outcome reward.
 
-    Args:
-        num_prompts: drawn at random from the training rows, by the recipe's `seed`; all where there are fewer.
-        num_samples: completions a prompt.
-
-    Returns:
-        The outcome reward's name, the counts, and the mean length of a completion in tokens.
-
-    Raises:
-        ValueError: if the outcome reward scored no completion.
+    Prompts are drawn at random from the training rows, by the recipe's `seed`; all where there are fewer. Returns the reward's
+    name, the counts, and the mean length of a completion in tokens. `ValueError` if it scored no completion.
     """
     args = recipe.training
     rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands

@@ -12,6 +12,7 @@ from typing import Any
 
 from grpo_ext.evaluation.completions import Completion
 
+Row = dict[str, Any]
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
 RESERVED = {"prompt", "completion", "completion_ids"}
 
@@ -31,25 +32,18 @@ Value = Callable[[Sample], float | None]
 
 
 def score_completions(
-    rows: list[dict[str, Any]],
-    completions: list[list[Completion]],
-    rewards: Rewards,
-    extras: dict[str, Any] | None = None,
+    rows: list[Row], completions: list[list[Completion]], rewards: Rewards, extras: Row | None = None
 ) -> list[Sample]:
-    """What each reward, awaited where it is async, says of each of the rows' completions.
+    """What each reward, awaited where it is async, says of each completion of rows with `prompt` and the columns that it reads.
 
-    Args:
-        rows: examples with their `prompt` and the columns that the rewards read.
-        extras: what else to pass to every reward, as TRL passes `trainer_state`, `log_extra` and `log_metric`.
+    `extras` is what else to pass to every reward, as TRL passes `trainer_state`, `log_extra` and `log_metric`.
     """
     flat = [(i, c) for i, group in enumerate(completions) for c in group]
     if not flat:
         return []
     prompts = [rows[i]["prompt"] for i, _ in flat]
-    texts = [
-        c.text if isinstance(p, str) else [{"role": "assistant", "content": c.text}]
-        for p, (_, c) in zip(prompts, flat, strict=True)
-    ]
+    chats = [[{"role": "assistant", "content": c.text}] for _, c in flat]
+    texts = [c.text if isinstance(rows[i]["prompt"], str) else chat for (i, c), chat in zip(flat, chats, strict=True)]
     columns = {key: [rows[i][key] for i, _ in flat] for key in rows[0] if key not in RESERVED}
     given = {"prompts": prompts, "completion_ids": [c.ids for _, c in flat], **columns, **(extras or {})}
     by_name = {}

@@ -48,12 +48,11 @@ def context_length(v: Values) -> int | None:
 def look_at_prompts(
     prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any] | None:
-    """Count and show the prompts.
+    """Count and show the prompts; `None` where there is a problem.
 
-    Returns:
-        `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "first": "<|im_start|>..."}`,
-        `room` the tokens that a prompt may have (`None`: no limit), `over` the share of prompts that have more, and
-        `prefilled` whether the prompt opens the think tag; `None` where there is a problem.
+    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "first": "<|im_start|>..."}`,
+    `room` the tokens that a prompt may have (`None`: no limit), `over` the share of prompts that have more, and `prefilled`
+    whether the prompt opens the think tag.
     """
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:

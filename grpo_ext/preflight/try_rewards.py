@@ -38,9 +38,7 @@ def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findin
     """What each reward gives three made-up completions; one that fails on all of them is a problem.
 
     A reward that takes too long is a note: this machine may be busy, and training has its own limit (`reward_timeout`).
-
-    Returns:
-        `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, `None` a row it declined.
+    `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, `None` a row it declined.
     """
     texts = three_completions(row, prefilled)
     whole = [f"<think>\n{texts['in tags']}"] if prefilled else []  # what the format rewards would like to see

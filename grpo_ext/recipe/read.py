@@ -33,11 +33,7 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path) -> Settings:
-    """The keys of a recipe, each with its value and `file:line`; `RecipeError` if it is no flat YAML, or sets a key twice.
-
-    Args:
-        path: a file, or the name of a recipe in the package.
-    """
+    """The keys of a recipe, each with its value and `file:line`; `RecipeError` if it is no flat YAML, or sets a key twice."""
     path = recipe_path(path)
     try:
         with path.open("rb") as file:

@@ -30,15 +30,13 @@ def merge_adapter(
         folder: of the adapter, as training leaves it: `output_dir`, or a checkpoint.
         out: the new folder; nothing is there before it is whole.
         dtype: of the weights: `"float32"`, `"bfloat16"` or `"float16"`; `"auto"` takes that of the base's files.
-        trust_remote_code: whether code that comes with the base may run.
-        replace: whether a folder that is there may be replaced.
+        trust_remote_code, replace: whether code that comes with the base may run, and a folder that is there be replaced.
 
     Returns:
         The largest difference between log-probs of what was saved, read again, and of base and adapter.
 
     Raises:
         ValueError: if there is no adapter or no base, `out` is not empty, or what was saved computes something else.
-        OSError: if it cannot be written.
     """
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -22,8 +22,8 @@ from grpo_ext.vllm import EngineFailure
 def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> int:
     """Train as the recipe that `words`, or the command line, name with `--config` and overrides says, and save.
 
-    Returns the exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run;
-    2 where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
+    The exit code is 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
+    where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
     wait_calmly()
     code, recipe = _train(words, load, make_trainer)
