@@ -82,10 +82,8 @@ def print_prompts(prompts: dict[str, Any]) -> None:
     """Token counts, and the first prompt with every special token."""
     tokens, room = prompts["tokens"], prompts["room"]
     limit = "no limit is known" if room is None else f"room for {room}, {prompts['over']:.0%} have more"
-    print(
-        f"prompts  {tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}; "
-        f"{limit}\n         the first, as the model sees it:"
-    )
+    counts = f"{tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}"
+    print(f"prompts  {counts}; {limit}\n         the first, as the model sees it:")
     shown = prompts["first"] if len(prompts["first"]) <= 1500 else prompts["first"][:1500] + " ..."
     print("\n".join(f"         | {line}" for line in printable(shown).split("\n")))
 

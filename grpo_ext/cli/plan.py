@@ -64,17 +64,12 @@ def plan_lines(forecast: Forecast) -> Iterator[Line]:
     yield "a generation", f"{batch.prompts:,} prompts x {batch.num_generations} completions{tokens}"
     updates = batch.passes / batch.gradient_accumulation_steps
     yield "", f"is trained on for {updates:g} optimizer step{'' if updates == 1 else 's'}"
-    yield (
-        "an optimizer step",
-        f"{batch.completions_per_step:,} completions: {batch.per_device_train_batch_size} x {batch.num_processes} processes "
-        f"x {batch.gradient_accumulation_steps} micro-batches",
-    )
+    micro = f"{batch.per_device_train_batch_size} x {batch.num_processes} processes"
+    step = f"{batch.completions_per_step:,} completions: {micro} x {batch.gradient_accumulation_steps} micro-batches"
+    yield "an optimizer step", step
     if plan.rows is not None:
-        yield (
-            "an epoch",
-            f"{plan.rows:,} rows, {plan.steps_per_epoch:,} steps, {plan.generations_per_epoch:,} generations, "
-            f"{plan.rows_dropped:,} rows dropped",
-        )
+        sizes = f"{plan.rows:,} rows, {plan.steps_per_epoch:,} steps, {plan.generations_per_epoch:,} generations"
+        yield "an epoch", f"{sizes}, {plan.rows_dropped:,} rows dropped"
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} epochs"
     yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
     yield "", f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations"
@@ -82,7 +77,7 @@ def plan_lines(forecast: Forecast) -> Iterator[Line]:
         yield "", f"and what group_filter: refill adds, at most {plan.refill_rounds} generations each time"
     if plan.published_steps is not None:
         yield "", f"epochs x rows x G / batch, as papers count: {plan.published_steps:,.6g} steps"
-    yield from checkpoint_lines(forecast)
+    yield "checkpoints", checkpoints_in_words(forecast)
     if plan.evaluations:
         each = f", {plan.eval_completions:,} completions each" if plan.eval_completions is not None else ""
         yield "evaluations", f"{plan.evaluations}{each}"
@@ -92,20 +87,17 @@ def plan_lines(forecast: Forecast) -> Iterator[Line]:
         yield "tokens", f"at most {plan.token_budget:,} sampled{prompts}"
 
 
-def checkpoint_lines(forecast: Forecast) -> Iterator[Line]:
+def checkpoints_in_words(forecast: Forecast) -> str:
     """How many checkpoints, at which steps, and how big."""
-    saved = forecast.plan.checkpoints
+    saved, kept = forecast.plan.checkpoints, forecast.plan.checkpoints_kept
     if saved == ():
-        yield "checkpoints", "none but the final model"
-        return
+        return "none but the final model"
     each = f", {in_bytes(forecast.checkpoint)} each" if forecast.checkpoint else ""
-    kept = forecast.plan.checkpoints_kept
     last = f", the last {kept} kept" if kept else ""
     if saved is None:
-        yield "checkpoints", f"at each best evaluation{each}{last}"
-        return
+        return f"at each best evaluation{each}{last}"
     steps = ", ".join(map(str, saved if len(saved) <= 6 else [*saved[:3], "...", saved[-1]]))
-    yield "checkpoints", f"{len(saved)}, after steps {steps}{each}{last}"
+    return f"{len(saved)}, after steps {steps}{each}{last}"
 
 
 def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:

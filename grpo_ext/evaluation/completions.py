@@ -32,10 +32,8 @@ class Decoding:
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
-            raise ValueError(
-                f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times: set a "
-                "temperature above 0, or one sample."
-            )
+            same = f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times"
+            raise ValueError(f"{same}: set a temperature above 0, or one sample.")
 
     def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
         """The `transformers` config that decodes so, ending at every end-of-sequence id that the model or tokenizer has."""
@@ -43,9 +41,8 @@ class Decoding:
         eos = {tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None}
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
-            sampling = {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
-            if self.min_p is not None:
-                sampling["min_p"] = self.min_p
+            truncation = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
+            sampling = {"do_sample": True, "temperature": self.temperature, **truncation}
         return GenerationConfig(
             max_new_tokens=self.max_new_tokens,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,

@@ -125,11 +125,8 @@ def check_server(v: Values, findings: Findings) -> None:
     try:
         findings.figures["server"] = f"{base} answers: vLLM {who_answers(Line(SERVER_PATIENCE), base)}"
     except ConnectionError as error:
-        findings.problem(
-            f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve`, or with `grpo-ext train --serve`, "
-            "or correct vllm_server_host and vllm_server_port.",
-            key,
-        )
+        how = "with `grpo-ext serve`, or with `grpo-ext train --serve`, or correct vllm_server_host and vllm_server_port."
+        findings.problem(f"no vLLM server answers at {base} ({error}). Start one {how}", key)
 
 
 def least_on_disk(v: Values) -> int | None:
@@ -157,8 +154,6 @@ def check_disk(v: Values, findings: Findings) -> None:
     free = shutil.disk_usage(there).free
     findings.figures["disk"] = {"free": free, "needed": needed}
     if needed is not None and needed > free:
-        findings.problem(
-            f"output_dir {folder} has {in_bytes(free)} free, and the run will keep at least {in_bytes(needed)}, "
-            f"{in_bytes(needed - free)} more: write save_total_limit: 1, save_only_model: true, or another output_dir.",
-            "output_dir",
-        )
+        room = f"has {in_bytes(free)} free, and the run will keep at least {in_bytes(needed)}, {in_bytes(needed - free)} more"
+        how = "write save_total_limit: 1, save_only_model: true, or another output_dir."
+        findings.problem(f"output_dir {folder} {room}: {how}", "output_dir")

@@ -56,11 +56,9 @@ def look_at_prompts(
     """
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
-        findings.problem(
-            f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages: name an "
-            "instruct model, or put a chat_template.jinja beside its tokenizer.",
-            "model_name_or_path",
-        )
+        words = f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages"
+        how = "name an instruct model, or put a chat_template.jinja beside its tokenizer."
+        findings.problem(f"{words}: {how}", "model_name_or_path")
         return None
     try:
         ids = encode_prompts(prompts, tokenizer, kwargs if isinstance(kwargs, dict) else None)

@@ -52,11 +52,9 @@ def try_rewards(rewards: list[Any], row: dict[str, Any], prefilled: bool, findin
         if words := told_constant(guard, found):
             findings.note(words, "reward_funcs")
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
-            findings.problem(
-                f"the prompt already opens <think>, and reward {guard.__name__!r} wants to see it in the completion: write "
-                f'{{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.',
-                "reward_funcs",
-            )
+            words = f"reward {guard.__name__!r} wants to see it in the completion"
+            how = f'write {{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.'
+            findings.problem(f"the prompt already opens <think>, and {words}: {how}", "reward_funcs")
     models = [reward for reward in rewards if isinstance(reward, str)]
     if models:
         findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")

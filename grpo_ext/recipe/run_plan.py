@@ -68,6 +68,8 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
     steps = v["max_steps"] if v["max_steps"] > 0 else math.ceil(v["num_train_epochs"] * steps_per_epoch)
     whole, rest = divmod(steps, steps_per_epoch) if rows is not None else (0, steps)
     saving = v["save_strategy"]
+    ours = v["eval_temperature"] is not None
+    samples = v["eval_num_samples"] if ours else v["num_generations_eval"] or batch.num_generations
     last = rest * accumulation if rows is None else min(micro, rest * accumulation)
     return Plan(
         batch=batch,
@@ -84,7 +86,7 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         checkpoints=None if saving == "best" else tuple(_moments(saving, v["save_steps"], steps, steps_per_epoch)),
         checkpoints_kept=v["save_total_limit"],
         evaluations=_evaluations(v, steps, steps_per_epoch, micro),
-        eval_completions=_eval_completions(v, batch, eval_rows),
+        eval_completions=None if eval_rows is None or v["eval_strategy"] == "no" else eval_rows * samples,
         max_completion_length=v["max_completion_length"],
         refill_rounds=v["group_filter_max_rounds"] if v["group_filter"] == "refill" else 0,
     )
@@ -120,11 +122,3 @@ def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int 
         length, whole = steps_per_epoch or steps, micro or steps * accumulation
         reached = [i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)]
     return int(at_start) + sum(moment >= v["eval_delay"] for moment in reached)
-
-
-def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | None:
-    if eval_rows is None or v["eval_strategy"] == "no":
-        return None
-    if v["eval_temperature"] is not None:
-        return eval_rows * (v["eval_num_samples"] or 1)
-    return eval_rows * (v["num_generations_eval"] or batch.num_generations)

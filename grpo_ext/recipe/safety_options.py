@@ -59,8 +59,7 @@ def health(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     if str(v["save_strategy"]) == "steps" and v["save_steps"] >= 1 and v["save_total_limit"]:
         least = 1 + math.ceil(back / v["save_steps"])
         if v["save_total_limit"] < least:
-            yield Problem(
-                f"health_action: rollback goes back to a checkpoint at least {back} steps old ({WINDOW} logs), and "
-                f"save_total_limit: {v['save_total_limit']} keeps none: write {least} or more, or a larger save_steps.",
-                "save_total_limit",
-            )
+            words = f"rollback goes back to a checkpoint at least {back} steps old ({WINDOW} logs)"
+            kept = f"save_total_limit: {v['save_total_limit']} keeps none"
+            how = f"write {least} or more, or a larger save_steps."
+            yield Problem(f"health_action: {words}, and {kept}: {how}", "save_total_limit")

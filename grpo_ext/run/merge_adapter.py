@@ -59,10 +59,9 @@ def merge_adapter(
         model = AutoModelForCausalLM.from_pretrained(partial, dtype="auto", trust_remote_code=trust_remote_code)
         difference = (log_probs_of(model) - before).abs().max().item()
         if not difference <= (LIMIT if kind == "float32" else HALF_LIMIT):
-            raise ValueError(
-                f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. An "
-                "adapter on weights that the base uses twice, such as a tied output head, is of that kind."
-            )
+            words = f"cannot be merged: log-probs of the merged model differ by up to {difference:.3g}."
+            kind = "An adapter on weights that the base uses twice, such as a tied output head, is of that kind."
+            raise ValueError(f"the adapter of {folder} {words} {kind}")
         if replace and out.exists():
             shutil.rmtree(out)
         os.replace(partial, out)
