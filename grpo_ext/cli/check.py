@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_ext.cli.command import add_recipe_command
 from grpo_ext.common.files import in_bytes
-from grpo_ext.recipe.problems import RecipeError
-
-if TYPE_CHECKING:
-    from grpo_ext.preflight.findings import Findings
+from grpo_ext.recipe.problems import Findings, RecipeError
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -34,7 +31,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.findings import Findings
     from grpo_ext.recipe.door import early_slips
     from grpo_ext.recipe.read import read_settings
 

@@ -31,9 +31,8 @@ def add_command(
 def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run) -> argparse.ArgumentParser:
     """As `add_command`, for a recipe, each key of which can be set as `--key value`."""
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
-    parser.add_argument(
-        "--config", required=True, metavar="RECIPE", help="a YAML file, or a name that `grpo-ext recipes` lists"
-    )
+    words = "a YAML file, or a name that `grpo-ext recipes` lists"
+    parser.add_argument("--config", required=True, metavar="RECIPE", help=words)
     parser.set_defaults(takes_overrides=True)
     return parser
 

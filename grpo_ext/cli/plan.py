@@ -24,8 +24,6 @@ from grpo_ext.common.files import in_bytes
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
 
-Line = tuple[str, str]
-
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def plan_lines(forecast: Forecast) -> Iterator[Line]:
+def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     """Batch, steps, checkpoints, evaluations, tokens."""
     plan = forecast.plan
     batch = plan.batch
@@ -100,7 +98,7 @@ def checkpoints_in_words(forecast: Forecast) -> str:
     return f"{len(saved)}, after steps {steps}{each}{last}"
 
 
-def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
+def size_lines(forecast: Forecast, vllm: bool) -> Iterator[tuple[str, str]]:
     """The model's size, and the memory that it takes."""
     size, memory = forecast.size, forecast.memory
     if size is None or memory is None:

@@ -69,10 +69,9 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
     thumb = rule_of_thumb(counts)
     print(f"Rule of thumb, 1 / pass rate: {f'{thumb:.1f}' if thumb < float('inf') else 'no limit'}.")
     waste = 1 - found[num_generations].with_signal.value
-    print(
-        f"The recipe as it is, with num_generations {num_generations}: {waste:.0%} of what is generated teaches nothing"
-        + (". group_filter: refill generates others in its place." if waste >= 0.3 else ".")
-    )
+    instead = " group_filter: refill generates others in its place." if waste >= 0.3 else ""
+    words = f"The recipe as it is, with num_generations {num_generations}"
+    print(f"{words}: {waste:.0%} of what is generated teaches nothing.{instead}")
 
 
 def in_percent(share: Estimate, mark: str = "") -> tuple[str, str]:

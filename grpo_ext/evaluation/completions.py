@@ -103,10 +103,8 @@ def generate_completions(
 ) -> list[list[Completion]]:
     """Complete each prompt, chat messages or plain text, `decoding.num_samples` times; a list of completions per prompt.
 
-    Args:
-        batch_size: completions decoded at once.
-        fast: read each distinct prompt once, and decode no completion beyond its end.
-        progress: title of a progress bar; `None` shows none.
+    `batch_size` completions are decoded at once. `fast` reads each distinct prompt once, and decodes no completion beyond its
+    end. `progress` is the title of a progress bar; `None` shows none.
     """
     config = decoding.generation_config(tokenizer, model)
     prompt_ids = encode_prompts(prompts, tokenizer, chat_template_kwargs)

@@ -33,10 +33,8 @@ def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
 class VllmCompletions:
     """A vLLM engine in this process, which completes prompts; `close` frees its memory.
 
-    Args:
-        dtype: of the weights, such as "bfloat16"; `None` or "auto": the checkpoint's own.
-        tokens: of a prompt and its completion at most; `None`: what the model takes.
-        options: further arguments of `vllm.LLM`.
+    Weights are of `dtype`, such as "bfloat16" (`None` or "auto": the checkpoint's own). A prompt and its completion have at most
+    `tokens` (`None`: what the model takes). `options` are further arguments of `vllm.LLM`.
     """
 
     def __init__(

@@ -164,9 +164,8 @@ class Watch:
 def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
     """The rules as a recipe wants them; `ValueError` names the setting that is wrong.
 
-    Args:
-        settings: by rule `false` to leave it out, a threshold, or `{threshold: ..., action: ...}`.
-        action: of the rules that name none; `"none"`: there are no rules.
+    `settings` have by rule `false` to leave it out, a threshold, or `{threshold: ..., action: ...}`; `action` is that of the
+    rules that name none, and `"none"` means that there are no rules.
     """
     if action == "none":
         return []

@@ -23,10 +23,7 @@ Row = dict[str, Any]
 
 @dataclass
 class StepFigures:
-    """Means over the training groups of each step, from rows in the order in which they were written.
-
-    By reward; `reward` is the weighted sum.
-    """
+    """Means over the training groups of each step, by reward (`reward`: the weighted sum), from rows as they were written."""
 
     steps: list[int] = field(default_factory=list)  # those that have groups
     mean: dict[str, list[float | None]] = field(default_factory=dict)  # of each step: the mean of its groups' means

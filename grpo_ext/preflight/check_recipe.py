@@ -12,7 +12,6 @@ from datasets import Dataset
 from torch.optim import SGD
 from transformers import get_scheduler
 
-from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
@@ -20,7 +19,7 @@ from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
-from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.problems import Findings, RecipeError
 from grpo_ext.recipe.read import Overrides
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import too_few_rows

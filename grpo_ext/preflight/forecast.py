@@ -11,12 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig, get_peft_config
 
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.preflight.findings import Findings, quiet
-from grpo_ext.preflight.first_rows import first_rows
+from grpo_ext.preflight.first_rows import first_rows, quiet
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate, weight_bytes
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline

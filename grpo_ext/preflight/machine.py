@@ -13,8 +13,8 @@ from requests.utils import get_netrc_auth
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import in_bytes
 from grpo_ext.common.near import unknown
-from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm.http import Line, who_answers
 from grpo_ext.vllm.settings import server_url

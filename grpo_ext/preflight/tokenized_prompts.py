@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from grpo_ext.evaluation.completions import encode_prompts
-from grpo_ext.preflight.findings import Findings
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
 OPEN_TAG = "<think>"

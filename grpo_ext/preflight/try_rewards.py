@@ -9,7 +9,8 @@ from transformers import TrainerState
 
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
-from grpo_ext.preflight.findings import Findings, quiet
+from grpo_ext.preflight.first_rows import quiet
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.own_examples import told_constant
 

@@ -26,9 +26,8 @@ MOST_VALUES = 100_000  # of a recipe, those that aliases repeat counted each tim
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
     """Key to (value, place) of the file, replaced by the overrides."""
     settings: Settings = read_yaml(path) if path is not None else {}
-    given, place = (
-        (overrides, "overrides") if isinstance(overrides, dict) else (parse_words(overrides or []), COMMAND_LINE)
-    )
+    given = overrides if isinstance(overrides, dict) else parse_words(overrides or [])
+    place = "overrides" if isinstance(overrides, dict) else COMMAND_LINE
     return {**settings, **{key: (value, place) for key, value in given.items()}}
 
 
@@ -42,9 +41,7 @@ def read_yaml(path: str | Path) -> Settings:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes.")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and _count(root, {}) > MOST_VALUES:
-            raise ValueError(
-                f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what you mean."
-            )
+            raise ValueError(f"its aliases (`*name`) repeat over {MOST_VALUES:,} values: write out what you mean.")
         values = yaml.safe_load(text)
     except IsADirectoryError:
         raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None

@@ -94,11 +94,10 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
 
 def too_few_rows(rows: int, batch: Batch) -> str:
     """What to do where the rows make no single generation, and TRL would end without a step."""
-    return (
-        f"{rows} training rows make no generation of {batch.prompts} prompts ({batch.completions} completions, "
-        f"{batch.num_generations} a prompt). Bring at least {batch.prompts} rows, or make the generation smaller: lower "
-        "per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
-    )
+    each = f"({batch.completions} completions, {batch.num_generations} a prompt)"
+    how = "lower per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
+    words = f"Bring at least {batch.prompts} rows, or make the generation smaller: {how}"
+    return f"{rows} training rows make no generation of {batch.prompts} prompts {each}. {words}"
 
 
 def _every(interval: float, steps: int) -> int:

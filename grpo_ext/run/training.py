@@ -71,9 +71,8 @@ def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Call
         return stopped(trainer, trainer.stopped_by, 1), recipe
     if wrong := save_result(trainer):
         how = "Make room on that disk; the same command goes on from the last checkpoint, if there is one, and saves the model."
-        trainer.accelerator.print(
-            f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}"
-        )
+        where = f"in {trainer.args.output_dir} ({wrong})"
+        trainer.accelerator.print(f"The trained model could not be saved {where}. {how}")
         return 1, recipe
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
