@@ -33,8 +33,8 @@ def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
 class VllmCompletions:
     """A vLLM engine in this process, which completes prompts; `close` frees its memory.
 
-    Weights are of `dtype`, such as "bfloat16" (`None` or "auto": the checkpoint's own). A prompt and its completion have at most
-    `tokens` (`None`: what the model takes). `options` are further arguments of `vllm.LLM`.
+    Weights are of `dtype`, such as "bfloat16" (`None` or "auto": the checkpoint's own). A prompt and its completion have at
+    most `tokens` (`None`: what the model takes). `options` are further arguments of `vllm.LLM`.
     """
 
     def __init__(
