@@ -63,7 +63,7 @@ def table() -> str:
 
 def measured(folder: Path, lora: bool, dtype: str) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes that a tiny run really holds after a step, and what the formulas say."""
-    from grpo_ext.preflight.model_size import model_size
+    from grpo_ext.preflight.forecast import model_size
     from grpo_ext.train import make_trainer
 
     values: dict[str, Any] = {

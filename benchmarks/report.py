@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.browser import Browser, find_browser
 from grpo_ext.observe.jsonl import JsonLines
-from grpo_ext.observe.report.write import write_report
+from grpo_ext.observe.report.page import write_report
 
 READY = (
     "new Promise((done) => { const timer = setInterval(() => { const { ready, curves } = document.documentElement.dataset; "

@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
 from grpo_ext.evaluation.completions import generate_completions
-from grpo_ext.evaluation.evaluate import evaluate
+from grpo_ext.evaluation.evaluate_recipe import evaluate
 from grpo_ext.rewards import build
 from grpo_ext.run.parts import eval_rows
 

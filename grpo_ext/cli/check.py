@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_ext.cli.command import add_recipe_command
 from grpo_ext.common.files import in_bytes
-from grpo_ext.recipe.problems import RecipeError
-
-if TYPE_CHECKING:
-    from grpo_ext.preflight.findings import Findings
+from grpo_ext.recipe.problems import Findings, RecipeError
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -34,7 +31,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.findings import Findings
     from grpo_ext.recipe.door import early_slips
     from grpo_ext.recipe.read import read_settings
 
@@ -82,10 +78,8 @@ def print_prompts(prompts: dict[str, Any]) -> None:
     """Token counts, and the first prompt with every special token."""
     tokens, room = prompts["tokens"], prompts["room"]
     limit = "no limit is known" if room is None else f"room for {room}, {prompts['over']:.0%} have more"
-    print(
-        f"prompts  {tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}; "
-        f"{limit}\n         the first, as the model sees it:"
-    )
+    counts = f"{tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}"
+    print(f"prompts  {counts}; {limit}\n         the first, as the model sees it:")
     shown = prompts["first"] if len(prompts["first"]) <= 1500 else prompts["first"][:1500] + " ..."
     print("\n".join(f"         | {line}" for line in printable(shown).split("\n")))
 

@@ -12,12 +12,9 @@ Run = Callable[[argparse.Namespace], int]
 def add_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run | None = None, **settings: Any
 ) -> argparse.ArgumentParser:
-    """The parser of one subcommand.
+    """The parser of one subcommand, with `settings` of argparse's; `run` is `None` where it has subcommands of its own.
 
-    Args:
-        doc: "`grpo-ext NAME`: what it does.", and below that whatever else `--help` shows.
-        run: does it; `None` where it has subcommands.
-        settings: of argparse's parser.
+    `doc` is "`grpo-ext NAME`: what it does.", and below that whatever else `--help` shows.
     """
     names, _, summary = (doc or "").partition("\n")[0].partition("`: ")
     parser = subparsers.add_parser(
@@ -34,9 +31,8 @@ def add_command(
 def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run) -> argparse.ArgumentParser:
     """As `add_command`, for a recipe, each key of which can be set as `--key value`."""
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
-    parser.add_argument(
-        "--config", required=True, metavar="RECIPE", help="a YAML file, or a name that `grpo-ext recipes` lists"
-    )
+    words = "a YAML file, or a name that `grpo-ext recipes` lists"
+    parser.add_argument("--config", required=True, metavar="RECIPE", help=words)
     parser.set_defaults(takes_overrides=True)
     return parser
 

@@ -51,8 +51,7 @@ def explaining_rewards() -> list[str]:
 def explaining_reward(name: str) -> tuple[Registration, Explain]:
     """The reward called `name`, else the first that explains itself and whose name begins so; and how it explains itself.
 
-    Raises:
-        ValueError: if there is none, or it explains nothing.
+    `ValueError` if there is none, or it explains nothing.
     """
     from grpo_ext.rewards.registry import explaining, lookup
 

@@ -43,9 +43,8 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    parser.add_argument(
-        "--version", action=Versions, nargs=0, help="show the versions of this package and of what it uses"
-    )
+    words = "show the versions of this package and of what it uses"
+    parser.add_argument("--version", action=Versions, nargs=0, help=words)
     parser.add_argument("--debug", action="store_true", help="show tracebacks; may stand anywhere")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:

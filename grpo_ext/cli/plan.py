@@ -24,8 +24,6 @@ from grpo_ext.common.files import in_bytes
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
 
-Line = tuple[str, str]
-
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
@@ -35,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.forecast import make_forecast
+    from grpo_ext.preflight.forecast import make_forecast, traffic
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
@@ -43,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
         return 0
-    from grpo_ext.preflight.vllm_traffic import traffic
 
     lines = [*plan_lines(forecast), *size_lines(forecast, bool(recipe.flat["use_vllm"]))]
     for number, (sentence, weights) in enumerate(traffic(recipe.flat, forecast)):
@@ -56,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def plan_lines(forecast: Forecast) -> Iterator[Line]:
+def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     """Batch, steps, checkpoints, evaluations, tokens."""
     plan = forecast.plan
     batch = plan.batch
@@ -65,17 +62,12 @@ def plan_lines(forecast: Forecast) -> Iterator[Line]:
     yield "a generation", f"{batch.prompts:,} prompts x {batch.num_generations} completions{tokens}"
     updates = batch.passes / batch.gradient_accumulation_steps
     yield "", f"is trained on for {updates:g} optimizer step{'' if updates == 1 else 's'}"
-    yield (
-        "an optimizer step",
-        f"{batch.completions_per_step:,} completions: {batch.per_device_train_batch_size} x {batch.num_processes} processes "
-        f"x {batch.gradient_accumulation_steps} micro-batches",
-    )
+    micro = f"{batch.per_device_train_batch_size} x {batch.num_processes} processes"
+    step = f"{batch.completions_per_step:,} completions: {micro} x {batch.gradient_accumulation_steps} micro-batches"
+    yield "an optimizer step", step
     if plan.rows is not None:
-        yield (
-            "an epoch",
-            f"{plan.rows:,} rows, {plan.steps_per_epoch:,} steps, {plan.generations_per_epoch:,} generations, "
-            f"{plan.rows_dropped:,} rows dropped",
-        )
+        sizes = f"{plan.rows:,} rows, {plan.steps_per_epoch:,} steps, {plan.generations_per_epoch:,} generations"
+        yield "an epoch", f"{sizes}, {plan.rows_dropped:,} rows dropped"
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} epochs"
     yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
     yield "", f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations"
@@ -83,7 +75,7 @@ def plan_lines(forecast: Forecast) -> Iterator[Line]:
         yield "", f"and what group_filter: refill adds, at most {plan.refill_rounds} generations each time"
     if plan.published_steps is not None:
         yield "", f"epochs x rows x G / batch, as papers count: {plan.published_steps:,.6g} steps"
-    yield from checkpoint_lines(forecast)
+    yield "checkpoints", checkpoints_in_words(forecast)
     if plan.evaluations:
         each = f", {plan.eval_completions:,} completions each" if plan.eval_completions is not None else ""
         yield "evaluations", f"{plan.evaluations}{each}"
@@ -93,23 +85,20 @@ def plan_lines(forecast: Forecast) -> Iterator[Line]:
         yield "tokens", f"at most {plan.token_budget:,} sampled{prompts}"
 
 
-def checkpoint_lines(forecast: Forecast) -> Iterator[Line]:
+def checkpoints_in_words(forecast: Forecast) -> str:
     """How many checkpoints, at which steps, and how big."""
-    saved = forecast.plan.checkpoints
+    saved, kept = forecast.plan.checkpoints, forecast.plan.checkpoints_kept
     if saved == ():
-        yield "checkpoints", "none but the final model"
-        return
+        return "none but the final model"
     each = f", {in_bytes(forecast.checkpoint)} each" if forecast.checkpoint else ""
-    kept = forecast.plan.checkpoints_kept
     last = f", the last {kept} kept" if kept else ""
     if saved is None:
-        yield "checkpoints", f"at each best evaluation{each}{last}"
-        return
+        return f"at each best evaluation{each}{last}"
     steps = ", ".join(map(str, saved if len(saved) <= 6 else [*saved[:3], "...", saved[-1]]))
-    yield "checkpoints", f"{len(saved)}, after steps {steps}{each}{last}"
+    return f"{len(saved)}, after steps {steps}{each}{last}"
 
 
-def size_lines(forecast: Forecast, vllm: bool) -> Iterator[Line]:
+def size_lines(forecast: Forecast, vllm: bool) -> Iterator[tuple[str, str]]:
     """The model's size, and the memory that it takes."""
     size, memory = forecast.size, forecast.memory
     if size is None or memory is None:

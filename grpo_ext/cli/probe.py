@@ -55,14 +55,10 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
     title = f"{len(counts)} prompts, {fewest} samples each, by {name}"
     print_grid(title, ("solved", "share of prompts", "95 % interval"), shares)
     found = {size: expect(counts, size) for size in sorted({*SIZES, num_generations})}
-    rows = [
-        (
-            f"{size}{' (recipe)' * (size == num_generations)}",
-            *in_percent(expected.with_signal, "*" * expected.extrapolated),
-            *costs(expected, length),
-        )
-        for size, expected in found.items()
-    ]
+    rows = []
+    for size, expected in found.items():
+        name = f"{size} (recipe)" if size == num_generations else str(size)
+        rows.append((name, *in_percent(expected.with_signal, "*" * expected.extrapolated), *costs(expected, length)))
     head = ("num_generations", "with signal", "95 % interval", "completions a useful group", "tokens")
     print_grid("groups with signal, by group size", head, rows)
     if any(expected.extrapolated for expected in found.values()):
@@ -73,10 +69,9 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
     thumb = rule_of_thumb(counts)
     print(f"Rule of thumb, 1 / pass rate: {f'{thumb:.1f}' if thumb < float('inf') else 'no limit'}.")
     waste = 1 - found[num_generations].with_signal.value
-    print(
-        f"The recipe as it is, with num_generations {num_generations}: {waste:.0%} of what is generated teaches nothing"
-        + (". group_filter: refill generates others in its place." if waste >= 0.3 else ".")
-    )
+    instead = " group_filter: refill generates others in its place." if waste >= 0.3 else ""
+    words = f"The recipe as it is, with num_generations {num_generations}"
+    print(f"{words}: {waste:.0%} of what is generated teaches nothing.{instead}")
 
 
 def in_percent(share: Estimate, mark: str = "") -> tuple[str, str]:

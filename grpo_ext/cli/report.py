@@ -34,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.observe.parquet import export_parquet
-    from grpo_ext.observe.report.write import watch, write_report
+    from grpo_ext.observe.report.page import watch, write_report
 
     page = args.output or (args.runs[0] if len(args.runs) == 1 else Path()) / "report.html"
 

@@ -24,9 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.findings import Findings
     from grpo_ext.preflight.model_folder import check_model
     from grpo_ext.recipe.load import load_recipe
+    from grpo_ext.recipe.problems import Findings
     from grpo_ext.vllm import EngineFailure
     from grpo_ext.vllm.of_recipe import server_of
 
@@ -42,9 +42,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         process = server.start()
         server.wait_ready(recipe.training.vllm_server_timeout)
-        print(
-            f"The vLLM server answers at {server.url}; what it says is in {server.log}. Ctrl-C stops it.", flush=True
-        )
+        said = f"what it says is in {server.log}. Ctrl-C stops it."
+        print(f"The vLLM server answers at {server.url}; {said}", flush=True)
         code = process.wait()
         raise EngineFailure(f"The vLLM server ended with code {code}:\n{server.last_lines()}")
     except KeyboardInterrupt:

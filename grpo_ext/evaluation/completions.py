@@ -22,41 +22,27 @@ from grpo_ext.seams.generate import fast_generation, watching
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to turn prompts into completions.
+    """How to turn prompts into completions. `ValueError` for several samples at temperature 0."""
 
-    Args:
-        max_new_tokens: longest completion, in tokens.
-        temperature: 0 decodes greedily.
-        top_p, top_k, min_p: truncation of the distribution; the defaults truncate nothing.
-        num_samples: completions per prompt.
-        seed: of the sampler. The same seed and batch size give the same completions.
-
-    Raises:
-        ValueError: for several samples at temperature 0.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
+    max_new_tokens: int  # longest completion, in tokens
+    temperature: float = 0.0  # 0 decodes greedily
+    top_p: float = 1.0  # truncation of the distribution, as the next two; the defaults truncate nothing
     top_k: int = 0
     min_p: float | None = None
-    num_samples: int = 1
-    seed: int = 0
+    num_samples: int = 1  # completions per prompt
+    seed: int = 0  # of the sampler; the same seed and batch size give the same completions
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
-            raise ValueError(
-                f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times: set a "
-                "temperature above 0, or one sample."
-            )
+            same = f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times"
+            raise ValueError(f"{same}: set a temperature above 0, or one sample.")
 
     def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
         """The `transformers` config that decodes so, ending at every end-of-sequence id that the model or tokenizer has."""
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
-            sampling = {"do_sample": True, "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
-            if self.min_p is not None:
-                sampling["min_p"] = self.min_p
+            truncation = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
+            sampling = {"do_sample": True, "temperature": self.temperature, **truncation}
         return GenerationConfig(
             max_new_tokens=self.max_new_tokens,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
@@ -138,17 +124,11 @@ def generate_completions(
     progress: str | None = None,
     episode: Callable[[int], Episode] | None = None,
 ) -> list[list[Completion]]:
-    """Complete each prompt `decoding.num_samples` times.
+    """Complete each prompt, chat messages or plain text, `decoding.num_samples` times; a list of completions per prompt.
 
-    Args:
-        prompts: chat messages or plain text, one per prompt.
-        batch_size: completions decoded at once.
-        fast: read each distinct prompt once, and decode no completion beyond its end.
-        progress: title of a progress bar; `None` shows none.
-        episode: makes an episode of the prompt of that number; `None`: a completion is one turn.
-
-    Returns:
-        One list of completions per prompt, in the order of `prompts`.
+    `batch_size` completions are decoded at once. `fast` reads each distinct prompt once, and decodes no completion beyond its
+    end. `progress` is the title of a progress bar; `None` shows none. `episode` makes an episode of the prompt of that number;
+    `None`: a completion is one turn.
     """
     config = decoding.generation_config(tokenizer, model)
     places = [i for i in range(len(prompts)) for _ in range(decoding.num_samples)]

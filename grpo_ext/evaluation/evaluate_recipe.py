@@ -1,8 +1,9 @@
-"""An evaluation as a recipe describes it: its held-out rows, its rewards, models by name."""
+"""Evaluations: greedy, and the mean of several samples, on the same held-out rows; of a recipe, its rows and rewards, too."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -15,9 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.episode import beginning
 from grpo_ext.evaluation.compare import compare
-from grpo_ext.evaluation.completions import end_tokens, generate_completions
-from grpo_ext.evaluation.evaluate import evaluate
-from grpo_ext.evaluation.score import Rewards, Sample
+from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
+from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
 from grpo_ext.evaluation.table import markdown
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
@@ -26,18 +26,11 @@ from grpo_ext.step.judge import outcome_index
 
 
 def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
-    """Evaluate models on the recipe's held-out rows, one after the other, and compare each with the first.
+    """Evaluate models, folders or hub ids, on the recipe's held-out rows, one after the other, and compare each with the first.
 
-    Args:
-        model_names: folders or hub ids, each once.
-        settings: of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`.
-
-    Returns:
-        `rows`; by model `summaries` and `samples`, as `evaluate` gives them; `comparisons`, what `compare` gives with `model`
-        and `against`.
-
-    Raises:
-        ValueError: if a model is named twice.
+    `settings` are of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`. Returns `rows`; by model
+    `summaries` and `samples`, as `evaluate` gives them; `comparisons`, what `compare` gives with `model` and `against`.
+    `ValueError` if a model is named twice.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each once.")
@@ -63,12 +56,8 @@ def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
 def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
     """Write what `evaluate_models` found: the figures, a page of them, every greedy completion with its rewards.
 
-    Args:
-        path: of the figures, as JSON: the summary of a single model, or `models` and `comparisons`. The page lies beside it as
-            `<stem>.md`, the completions as `<stem>_completions.jsonl`.
-
-    Returns:
-        The three files.
+    `path` is of the figures, as JSON: the summary of a single model, or `models` and `comparisons`. The page lies beside it as
+    `<stem>.md`, the completions as `<stem>_completions.jsonl`. Returns the three files.
     """
     rows, summaries, comparisons = found["rows"], found["summaries"], found["comparisons"]
     greedy = {name: parts["greedy"] for name, parts in found["samples"].items()}
@@ -96,6 +85,48 @@ def outcome_of(recipe: Recipe) -> str:
     return names[outcome_index(names, weights, None)]
 
 
+def evaluate(
+    complete: Callable[..., list[list[Completion]]],
+    rows: list[dict[str, Any]],
+    rewards: Rewards,
+    outcome_reward: str,
+    *,
+    max_new_tokens: int,
+    num_samples: int = 8,
+    temperature: float = 1.0,
+    seed: int = 0,
+    progress: bool = True,
+) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
+    """Evaluate greedily and by sampling.
+
+    Args:
+        complete: prompts, how to decode and `progress`, the title of a bar or `None`, to a list of completions a prompt; such
+            as `generate_completions` of a model and a tokenizer.
+        rows: held-out examples with `prompt` and the rewards' columns.
+        outcome_reward: the reward that pass@k is about.
+        num_samples, temperature: of the sampled figures, which 0 samples a row leave out.
+
+    Returns:
+        The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
+        "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples behind
+        each part.
+    """
+    prompts = [row["prompt"] for row in rows]
+    settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
+    if num_samples:
+        settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed)
+    summary: dict[str, Any] = {"n": len(rows)}
+    samples: dict[str, list[Sample]] = {}
+    for part, decoding in settings.items():
+        completions = complete(prompts, decoding, progress=f"evaluate, {part}" if progress else None)
+        samples[part] = score_completions(rows, completions, rewards)
+        how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
+        summary[part] = how | summarize(samples[part], list(rewards))
+        if outcome_reward in rewards:
+            summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
+    return summary, samples
+
+
 def evaluate_on(
     recipe: Recipe,
     model_name: str,
@@ -108,13 +139,9 @@ def evaluate_on(
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Load the model `model_name` as the recipe loads its own, and evaluate it on `rows`.
 
-    Args:
-        engine: what completes the prompts, as `pick_engine` takes it.
-        batch_size: completions that transformers decodes at once.
-        settings: passed on to `evaluate`.
-
-    Raises:
-        ValueError: if its tokenizer has no chat template and the rows are chats, or the engine cannot be used.
+    `engine` is what completes the prompts, as `pick_engine` takes it; transformers decodes `batch_size` completions at once.
+    `settings` are of `evaluate`. `ValueError` if its tokenizer has no chat template and the rows are chats, or the engine
+    cannot be used.
     """
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu)

@@ -20,19 +20,10 @@ from grpo_ext.step.judge import outcome_index
 def probe_recipe(
     recipe: Recipe, model_name: str, num_prompts: int, num_samples: int, batch_size: int = 64
 ) -> tuple[str, list[PassCount], float]:
-    """Sample training prompts as training would and count what is right.
+    """Sample training prompts as training would and count what is right, by the outcome reward.
 
-    Args:
-        model_name: folder or hub id.
-        num_prompts: drawn at random from the training rows, by the recipe's `seed`; all where there are fewer.
-        num_samples: completions a prompt.
-        batch_size: completions decoded at once.
-
-    Returns:
-        The outcome reward's name, the counts, and the mean length of a completion in tokens.
-
-    Raises:
-        ValueError: if the outcome reward scored no completion.
+    Prompts are drawn at random from the training rows, by the recipe's `seed`; all where there are fewer. Returns the reward's
+    name, the counts, and the mean length of a completion in tokens. `ValueError` if it scored no completion.
     """
     args = recipe.training
     rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
@@ -54,19 +45,13 @@ def probe_recipe(
 
 
 def count_right(rows: list[dict[str, Any]], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
-    """Counts by prompt, without prompts of which no completion was scored.
-
-    Args:
-        name: of the outcome reward.
-        threshold: the reward from which a completion counts as right.
-    """
+    """Counts by prompt of scores by the outcome reward `name`, without prompts of which no completion was scored."""
     found: dict[str, list[float]] = {}
     for sample in samples:
         if (score := sample.rewards[name]) is not None:
             found.setdefault(prompt_id(rows[sample.row]["prompt"]), []).append(score)
-    return [
-        PassCount(
-            key, sum(s >= threshold for s in scores), len(scores), tuple(Counter(map(np.float32, scores)).values())
-        )
-        for key, scores in found.items()
-    ]
+    counts = []
+    for key, scores in found.items():
+        equal = tuple(Counter(map(np.float32, scores)).values())
+        counts.append(PassCount(key, sum(score >= threshold for score in scores), len(scores), equal))
+    return counts

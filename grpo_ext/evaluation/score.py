@@ -7,10 +7,12 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from grpo_ext.evaluation.completions import Completion
 
+Row = dict[str, Any]
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
 RESERVED = {"prompt", "completion", "completion_ids"}
 
@@ -30,18 +32,11 @@ Value = Callable[[Sample], float | None]
 
 
 def score_completions(
-    rows: list[dict[str, Any]],
-    completions: list[list[Completion]],
-    rewards: Rewards,
-    extras: dict[str, Any] | None = None,
+    rows: list[Row], completions: list[list[Completion]], rewards: Rewards, extras: Row | None = None
 ) -> list[Sample]:
-    """What each reward says of each completion.
+    """What each reward, awaited where it is async, says of each completion of rows with `prompt` and the columns that it reads.
 
-    Args:
-        rows: examples with their `prompt` and the columns that the rewards read.
-        completions: per row, its completions.
-        rewards: name to callable; those that are async are awaited.
-        extras: what else to pass to every reward, as TRL passes `trainer_state`, `log_extra` and `log_metric`.
+    `extras` is what else to pass to every reward, as TRL passes `trainer_state`, `log_extra` and `log_metric`.
     """
     flat = [(i, c) for i, group in enumerate(completions) for c in group]
     if not flat:
@@ -75,16 +70,15 @@ def row_means(samples: list[Sample], value: Value) -> dict[int, float]:
     for sample in samples:
         if (v := value(sample)) is not None:
             by_row.setdefault(sample.row, []).append(float(v))
-    return {row: sum(values) / len(values) for row, values in by_row.items()}
+    return {row: fmean(values) for row, values in by_row.items()}
 
 
 def over_rows(values: list[float]) -> tuple[float | None, float | None]:
     """Mean of one value a row, and its standard error s / sqrt(rows), s the sample standard deviation."""
     if not values:
         return None, None
-    n, mean = len(values), sum(values) / len(values)
-    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else None
-    return mean, error
+    n, mean = len(values), fmean(values)
+    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else None
 
 
 def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
@@ -110,10 +104,7 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
     """Unbiased estimate of pass@k, the chance that one of k completions passes by reward `name`, and its standard error.
 
     1 - C(n - c, k) / C(n, k) for n samples of a row of which c pass, averaged over rows (Chen et al. 2021, arXiv
-    2107.03374, equation 1).
-
-    Raises:
-        ValueError: if a row has fewer than k samples.
+    2107.03374, equation 1). `ValueError` if a row has fewer than k samples.
     """
     by_row: dict[int, list[bool]] = {}
     for sample in samples:
@@ -130,9 +121,8 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
     """What `samples`, `k` of each row, say of the reward `name`, which decides whether a problem is solved.
 
-    Returns:
-        `pass@1`, and with more than one sample `mean@k`, the mean of the reward itself, and `pass@k`; each with its standard
-        error under `..._se` (`None` with a single row).
+    `pass@1`, and with more than one sample `mean@k`, the mean of the reward itself, and `pass@k`; each with its standard error
+    under `..._se` (`None` with a single row).
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:

@@ -16,13 +16,9 @@ SEQUENCES = 256  # decoded at a time on a CPU
 
 
 def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
-    """`transformers` or `vllm`.
+    """`transformers` or `vllm`; `auto` takes vLLM where it is installed beside a GPU and can load the model.
 
-    Args:
-        wanted: `transformers`, `vllm` or `auto`, which takes vLLM where it is installed beside a GPU and can load the model.
-
-    Raises:
-        ValueError: if vLLM is wanted and is not installed, or the model is an adapter, which it does not load by itself.
+    `ValueError` if vLLM is wanted and is not installed, or the model is an adapter, which it does not load by itself.
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
     if wanted == "auto":
@@ -37,12 +33,8 @@ def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
 class VllmCompletions:
     """A vLLM engine in this process, which completes prompts; `close` frees its memory.
 
-    Args:
-        model_name: folder or hub id.
-        tokenizer: of the model.
-        dtype: of the weights, such as "bfloat16"; `None` or "auto": the checkpoint's own.
-        tokens: of a prompt and its completion at most; `None`: what the model takes.
-        options: further arguments of `vllm.LLM`.
+    Weights are of `dtype`, such as "bfloat16" (`None` or "auto": the checkpoint's own). A prompt and its completion have at
+    most `tokens` (`None`: what the model takes). `options` are further arguments of `vllm.LLM`.
     """
 
     def __init__(
@@ -68,7 +60,6 @@ class VllmCompletions:
         """
         from vllm import SamplingParams
 
-        tokenizer = self.tokenizer
         params = SamplingParams(
             n=decoding.num_samples,
             temperature=decoding.temperature,
@@ -76,14 +67,14 @@ class VllmCompletions:
             top_k=decoding.top_k,
             min_p=decoding.min_p or 0.0,
             max_tokens=decoding.max_new_tokens,
-            stop_token_ids=[tokenizer.eos_token_id],  # the model's own are the engine's business
+            stop_token_ids=[self.tokenizer.eos_token_id],  # the model's own are the engine's business
             detokenize=False,
         )
-        ids = [{"prompt_token_ids": tokens} for tokens in encode_prompts(prompts, tokenizer)]
+        ids = [{"prompt_token_ids": tokens} for tokens in encode_prompts(prompts, self.tokenizer)]
         found = self.llm.generate(ids, params, use_tqdm=progress is not None)
 
         def completion(one: Any) -> Completion:
-            text = str(tokenizer.decode(one.token_ids, skip_special_tokens=True))
+            text = str(self.tokenizer.decode(one.token_ids, skip_special_tokens=True))
             return Completion(text, list(one.token_ids), one.finish_reason)
 
         return [[completion(one) for one in answer.outputs] for answer in found]

@@ -8,7 +8,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers.trainer_callback import TrainerCallback
 
-from grpo_ext.observe.health_rules import ACTIONS, REPETITION, Alarm, Rule, Watch, repeats_itself
+from grpo_ext.observe.health_rules import ACTIONS, REPETITION, Rule, Watch, repeats_itself
 from grpo_ext.observe.run_log import RunLog
 
 logger = logging.getLogger(__name__)
@@ -51,29 +51,21 @@ class HealthMonitor(TrainerCallback):
         if state.is_world_process_zero:
             repeating, self._repeating = self._repeating, []
             own = {REPETITION: sum(repeating) / len(repeating)} if repeating else {}
-            notes = [self.tell(alarm, state.global_step) for alarm in self.watch.add({**logs, **own})]
-            urgent = max(notes, key=lambda note: ACTIONS.index(note["action"]), default=None)
+            alarms = self.watch.add({**logs, **own})
+            for alarm in alarms:
+                logger.warning("step %d: %s", state.global_step, alarm["message"])
+                self.log.note(state.global_step, alarm)
+            urgent = max(alarms, key=lambda alarm: ACTIONS.index(alarm["action"]), default=None)
         if any(rule.action != "warn" for rule in self.rules):
             urgent = broadcast_object_list([urgent])[0]
         action = urgent["action"] if urgent else "warn"
-        if action in ("checkpoint", "stop"):
-            control.should_save = True
-        if action in ("rollback", "stop"):
-            control.should_training_stop = True
+        control.should_save |= action in ("checkpoint", "stop")
+        control.should_training_stop |= action in ("rollback", "stop")
         if action == "rollback":
             self.rollback = urgent
             control.should_evaluate = control.should_save = False  # of weights that are given up
         if urgent and action == "stop":
             self.stopped_by = urgent["message"]
-
-    def tell(self, alarm: Alarm, step: int) -> dict[str, Any]:
-        """Say it and write it down; returns what was written."""
-        logger.warning("step %d: %s", step, alarm.message)
-        rule = alarm.rule
-        note = {"alarm": rule.name, "value": alarm.value, "threshold": rule.threshold, "action": rule.action}
-        note["message"] = alarm.message
-        self.log.note(step, note)
-        return note
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:

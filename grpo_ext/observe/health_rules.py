@@ -60,6 +60,12 @@ class Rule:
     measure: Callable[[History], float | None]
     action: str = "warn"
 
+    def alarm(self, value: float) -> dict[str, Any]:
+        """What there is to say of a figure above the threshold: what it is, what it means, what to try."""
+        words = f"{self.meaning[0].upper()}{self.meaning[1:]} ({value:.3g}, above {self.threshold:g})."
+        note = {"alarm": self.name, "value": value, "threshold": self.threshold, "action": self.action}
+        return {**note, "message": f"{words} What to try: {self.advice}."}
+
 
 def reward_collapse(history: History) -> float | None:
     """How far the mean reward has fallen from its best, both over 5 logs, in standard errors of such a mean.
@@ -135,20 +141,6 @@ RULES: dict[str, Rule] = {
 
 
 @dataclass
-class Alarm:
-    """A rule whose figure is over its threshold."""
-
-    rule: Rule
-    value: float
-
-    @property
-    def message(self) -> str:
-        """What it is, what it means, what to try."""
-        found = f"{self.value:.3g}, above {self.rule.threshold:g}"
-        return f"{self.rule.meaning[0].upper()}{self.rule.meaning[1:]} ({found}). What to try: {self.rule.advice}."
-
-
-@dataclass
 class Watch:
     """The rules in use, and which of them are raised. A rule speaks once, and again after it was quiet for a window."""
 
@@ -156,28 +148,24 @@ class Watch:
     history: History = field(default_factory=History)
     quiet: dict[str, int] = field(default_factory=dict)
 
-    def add(self, logs: dict[str, Any]) -> list[Alarm]:
-        """Take a training log; the alarms that are new with it."""
+    def add(self, logs: dict[str, Any]) -> list[dict[str, Any]]:
+        """Take a training log; the alarms that are new with it, as `metrics.jsonl` has them."""
         self.history.add(logs)
         alarms = []
         for rule in self.rules:
             value = rule.measure(self.history)
             over = value is not None and value > rule.threshold
             if value is not None and over and self.quiet.get(rule.name, WINDOW) >= WINDOW:
-                alarms.append(Alarm(rule, value))
+                alarms.append(rule.alarm(value))
             self.quiet[rule.name] = 0 if over else self.quiet.get(rule.name, WINDOW) + 1
         return alarms
 
 
 def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
-    """The rules as a recipe wants them.
+    """The rules as a recipe wants them; `ValueError` names the setting that is wrong.
 
-    Args:
-        settings: by rule `false` to leave it out, a threshold, or `{threshold: ..., action: ...}`.
-        action: of the rules that name none; `"none"`: there are no rules.
-
-    Raises:
-        ValueError: naming the setting that is wrong.
+    `settings` have by rule `false` to leave it out, a threshold, or `{threshold: ..., action: ...}`; `action` is that of the
+    rules that name none, and `"none"` means that there are no rules.
     """
     if action == "none":
         return []

@@ -61,19 +61,15 @@ class JsonLines:
         except OSError as error:
             logger.warning("%s may not have reached the disk (%s). The run goes on.", self.path, error)
 
-    def cut(self, step: int) -> int:
-        """Drop every line after `step`, and what is not a whole line; returns how many bytes that were."""
-        dropped = 0
+    def cut(self, step: int) -> None:
+        """Drop every line after `step`, and what is not a whole line."""
         for part in reversed(parts(self.path)):
-            keep, size = end_of(part, step), part.stat().st_size
-            dropped += size - keep
-            if keep:
+            if keep := end_of(part, step):
                 os.truncate(part, keep)
                 if part != self.path:
                     os.replace(part, self.path)  # goes on where it was rotated away
                 break
             part.unlink()
-        return dropped
 
     def _write(self, data: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,9 @@ from typing import Any
 from grpo_ext.observe.read_run import RunData
 
 MOST_POINTS = 2000  # of a curve; neighbours of longer ones are averaged
+Values = list[float | None]
+Column = tuple[list[int], Values]  # steps, and a value at each
+Bounds = tuple[float, float]
 
 
 @dataclass
@@ -21,10 +24,10 @@ class Series:
 
     label: str
     steps: list[int]
-    values: list[float | None]
-    errors: list[float | None] | None = None
-    spread: list[float | None] | None = None
-    bounds: tuple[float, float] | None = None
+    values: Values
+    errors: Values | None = None
+    spread: Values | None = None
+    bounds: Bounds | None = None
     smoothed: bool = True
 
 
@@ -95,9 +98,6 @@ def more_panels(run: RunData) -> list[Panel]:
     return [Panel(key, "", [series(key, columns[key])]) for key in sorted(rest) if not key.endswith(NOT_DRAWN_ENDINGS)]
 
 
-Column = tuple[list[int], list[float | None]]
-
-
 def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
     """Steps and values of every metric that is a number, in order."""
     columns: dict[str, Column] = {}
@@ -116,8 +116,8 @@ def series(
     label: str,
     column: Column,
     errors: Column | None = None,
-    spread: list[float | None] | None = None,
-    bounds: tuple[float, float] | None = None,
+    spread: Values | None = None,
+    bounds: Bounds | None = None,
 ) -> Series:
     steps, values = column
     by_step = dict(zip(*errors, strict=True)) if errors else {}
@@ -129,7 +129,7 @@ def series(
     return Series(label, list(steps), list(values), bars, spread, bounds, smoothed=label != "learning rate")
 
 
-def thinned(values: list[float | None], size: int) -> list[float | None]:
+def thinned(values: Values, size: int) -> Values:
     """Means of so many neighbours each."""
     cut = [[v for v in values[i : i + size] if v is not None] for i in range(0, len(values), size)]
     return [sum(part) / len(part) if part else None for part in cut]

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from grpo_ext.observe.panels import Panel, Series, panels
 from grpo_ext.observe.read_run import RunData
 
@@ -14,12 +16,8 @@ DASHES = ("-", "--", ":", "-.")
 FEW = 25  # values that are drawn as dots, with error bars where there are any
 
 
-def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int | None = None) -> None:
-    """Draw the runs' panels, overlaid, into `out`, whose ending says the format (png, pdf, svg).
-
-    `smoothing` is the weight of the past in the smoothed lines; the raw ones stay behind them. `most`: draw only so many
-    panels, those that matter most; `None`: all.
-    """
+def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
+    """Draw the runs' panels, or only `most` of them, those that matter most, overlaid; the ending of `out` says the format."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -35,7 +33,7 @@ def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int 
             for at, series in enumerate(panel.series):
                 color, dash, label = (number, at, run.name) if len(runs) > 1 else (at, 0, series.label)
                 label += f", {series.label}" if len(runs) > 1 and len(panel.series) > 1 else ""
-                draw(axis, series, label, smoothing, color, dash)
+                draw(axis, series, label, color, dash)
         axis.set_title(title, fontsize=11)
         axis.set_xlabel("step")
         axis.grid(alpha=0.25)
@@ -47,7 +45,7 @@ def plot_runs(runs: list[RunData], out: Path, smoothing: float = 0.8, most: int 
     plt.close(figure)
 
 
-def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, dash: int) -> None:
+def draw(axis: Any, series: Series, label: str, color: int, dash: int) -> None:
     """Few points as dots with error bars, many as a smoothed line with the raw one behind it; the spread as a band."""
     look = {"color": f"C{color % 10}", "linestyle": DASHES[dash % len(DASHES)]}
     steps, values = series.steps, [float("nan") if value is None else value for value in series.values]
@@ -59,7 +57,7 @@ def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, da
         axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, label=label, **LINE, **look)
     else:
         axis.plot(steps, values, color=look["color"], **RAW)
-        values, spread = smooth(values, smoothing), spread and smooth(spread, smoothing)
+        values, spread = smooth(values), spread and smooth(spread)
         axis.plot(steps, values, label=label, **LINE, **look)
     if spread:
         least, most = series.bounds or (-math.inf, math.inf)
@@ -68,11 +66,7 @@ def draw(axis: Any, series: Series, label: str, smoothing: float, color: int, da
         axis.fill_between(steps, low, high, color=look["color"], **BAND)
 
 
-def smooth(values: list[float], weight: float) -> list[float]:
+def smooth(values: list[float], weight: float = 0.8) -> list[float]:
     """Exponential moving average, corrected for its start: the first value is itself. What is not a number stays so."""
-    smoothed, total, norm = [], 0.0, 0.0
-    for value in values:
-        if value == value:
-            total, norm = weight * total + value, weight * norm + 1
-        smoothed.append(total / norm if value == value else value)
-    return smoothed
+    given = pd.Series(values, dtype=float)
+    return given.ewm(alpha=1 - weight, ignore_na=True).mean().where(given.notna()).tolist()

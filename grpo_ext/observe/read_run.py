@@ -23,16 +23,11 @@ Row = dict[str, Any]
 
 @dataclass
 class StepFigures:
-    """Means over the training groups of each step, from rows in the order in which they were written.
-
-    By reward; `reward` is the weighted sum.
-    """
+    """Means over the training groups of each step, by reward (`reward`: the weighted sum), from rows as they were written."""
 
     steps: list[int] = field(default_factory=list)  # those that have groups
     mean: dict[str, list[float | None]] = field(default_factory=dict)  # of each step: the mean of its groups' means
-    spread: dict[str, list[float | None]] = field(
-        default_factory=dict
-    )  # and of their standard deviations (population)
+    spread: dict[str, list[float | None]] = field(default_factory=dict)  # and of their (population) deviations
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # lowest and highest that a completion got
     _step: int | None = None
     _groups: dict[int, list[dict[str, float | None]]] = field(default_factory=dict)  # of the step that is read
@@ -70,9 +65,7 @@ class RunData:
     name: str  # short, and different from the other runs' names
     folder: Path  # where the logs lie
     metrics: list[Row]  # of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file
-    samples: list[Row] = field(
-        default_factory=list
-    )  # of all prompts or of a share, in the order in which they were made
+    samples: list[Row] = field(default_factory=list)  # of all prompts or of a share, in the order of their making
     total_samples: int = 0  # how many there are in the logs
     figures: StepFigures = field(default_factory=StepFigures)  # by step, what only the completions tell
     recipe: Row = field(default_factory=dict)  # `recipe.yaml`; empty where it is missing

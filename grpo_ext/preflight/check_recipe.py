@@ -13,7 +13,6 @@ from torch.optim import SGD
 from transformers import get_scheduler
 
 from grpo_ext.environments.episode import COLUMNS, Begin, beginning
-from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
@@ -21,7 +20,7 @@ from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
-from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.problems import Findings, RecipeError
 from grpo_ext.recipe.read import Overrides
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import too_few_rows
@@ -35,14 +34,10 @@ MOST_ROWS = 4096  # how many are read to see whether there are enough for a gene
 def check_recipe(
     path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None, elsewhere: bool = False
 ) -> Findings:
-    """Check all that can be known of a recipe without a GPU and without loading a model.
+    """Check all that can be known of a recipe, as `load_recipe` takes it, without a GPU and without loading a model.
 
-    Args:
-        path, overrides, num_processes: as `load_recipe` takes them.
-        elsewhere: the run will be on another machine; leave out packages, the vLLM server and the disk of this one.
-
-    Returns:
-        `Findings`. Where single values are wrong, the parts of the run are not looked at: there is nothing to look at yet.
+    With `elsewhere` the run will be on another machine: packages, the vLLM server and the disk of this one are left out. Where
+    single values are wrong, the parts of the run are not looked at: there is nothing to look at yet.
     """
     findings = Findings(elsewhere=elsewhere)
     try:
@@ -75,10 +70,8 @@ def check_recipe(
 def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None) -> None:
     """The same checks for a run that starts; `RecipeError` names all that is wrong.
 
-    Args:
-        train_dataset, rewards: the run's, in a process that trains, before its model is loaded. `None`: before there is one.
-
-    Whether the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
+    Data and rewards are the run's, in a process that trains, before its model is loaded; `None` before there is one. Whether
+    the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
     """
     findings = Findings(places=recipe.places)
     check_model(recipe.flat, findings)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from datasets.exceptions import DatasetNotFoundError
 
-from grpo_ext.preflight.findings import Findings, quiet
 from grpo_ext.recipe.load import Recipe
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.parts import eval_rows, train_rows
 
@@ -79,3 +81,15 @@ def is_prompt(prompt: Any) -> bool:
         return isinstance(prompt, str) and prompt != ""
     whole = all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
     return prompt != [] and whole and bool(prompt[-1]["content"])
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Keep the warnings of one logger, and of those under it, back."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

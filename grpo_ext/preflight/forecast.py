@@ -1,22 +1,27 @@
-"""A recipe's plan with what stands around it: its rows counted, its prompts measured, its model's size."""
+"""A recipe's plan with what stands around it: its rows counted, its prompts measured, its model's size, vLLM's traffic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl import ModelConfig, get_peft_config
+
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.preflight.findings import Findings, quiet
-from grpo_ext.preflight.first_rows import first_rows
-from grpo_ext.preflight.model_size import model_size
+from grpo_ext.preflight.first_rows import first_rows, quiet
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
-from grpo_ext.recipe.rules import processes
+from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate, weight_bytes
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.parts import is_one_split
+from grpo_ext.vllm.settings import TextModel, server_url
 
 PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
 MEASURED = 64  # prompts that are tokenized
@@ -48,9 +53,7 @@ class Forecast:
 def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | None = None) -> Forecast:
     """The forecast of a checked recipe; `ValueError` if the rows make no generation, or cannot be counted here.
 
-    Args:
-        num_processes: how many train; `None`: as many as the accelerate config starts.
-        rows: training rows, where they cannot be counted here.
+    `num_processes` train, or as many as the accelerate config starts; `rows` are given where they cannot be counted here.
     """
     v = recipe.flat
     num_processes = num_processes or processes(v)
@@ -113,3 +116,52 @@ def preset_lines(recipe: Recipe) -> tuple[tuple[str, Any, str, bool], ...]:
     lines = PRESETS.get(recipe.flat["preset"], {})
     kept = {key for key in lines if (recipe.places.get(key) or "").startswith("preset ")}
     return tuple((key, value, source, key not in kept) for key, (value, source) in lines.items())
+
+
+def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
+    """The sizes of the recipe's model, with the adapter of TRL's `model` arguments; `None` where its config is not here."""
+    name, revision, trust = v["model_name_or_path"], v["model_revision"], bool(v["trust_remote_code"])
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust)
+        with torch.device("meta"):
+            made = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
+        made.tie_weights()
+    except Exception:  # offline, no such model, not a language model: the figures are left out
+        return None
+    parameters = made.num_parameters()
+    if (adapter := get_peft_config(model)) is not None:
+        from peft import get_peft_model
+
+        with torch.device("meta"):
+            made = get_peft_model(made, adapter)
+    trainable = sum(p.numel() for p in made.parameters() if p.requires_grad)
+    text, hidden = TextModel.of(config), config.get_text_config().hidden_size
+    width = text.kv_heads * text.head_size
+    return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, width)
+
+
+def traffic(v: Values, forecast: Forecast) -> Iterator[tuple[str, int | None]]:
+    """Sentences, each with the bytes that it ends with or `None`; nothing where transformers samples."""
+    if not v["use_vllm"]:
+        return
+    plan = forecast.plan
+    batch, workers = plan.batch, v["vllm_tensor_parallel_size"]
+    # an adapter is merged, so that the whole model travels, or goes as a file of float32
+    alone = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"
+    size, what = forecast.size, "adapter" if alone else "weights"
+    weights = (4 * size.trainable if alone else size.parameters * weight_bytes(size, v)) if size else None
+    each = f"before each of {plan.generations:,} generations"
+    if v["vllm_mode"] == "colocate":
+        engines = batch.num_processes // workers
+        share = "an engine in each process" if workers == 1 else f"an engine over every {workers} processes"
+        yield f"colocate: {share}, {engines} in all, each for {batch.completions // engines:,} completions", None
+        yield f"{each} every process loads its {what} into its engine", weights
+        return
+    served = f"{workers} worker{'' if workers == 1 else 's'}"
+    yield f"server at {server_url(v)}, {served}; process 0 alone talks to it", None
+    yield f"each generation is one request of {batch.prompts:,} prompts x {batch.num_generations} completions", None
+    if alone:
+        yield f"{each} process 0 writes the adapter into output_dir, where the server reads it", weights
+        return
+    port = v["vllm_group_port"]
+    yield f"{each} process 0 sends its weights to the workers, who reach it at port {port}", weights

@@ -6,15 +6,15 @@ import os
 import re
 import shutil
 from importlib.util import find_spec
-from netrc import NetrcParseError, netrc
 from pathlib import Path
-from urllib.parse import urlsplit
+
+from requests.utils import get_netrc_auth
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import in_bytes
 from grpo_ext.common.near import unknown
-from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm.http import Line, who_answers
 from grpo_ext.vllm.settings import server_url
@@ -113,11 +113,7 @@ def wandb_login() -> bool:
     """Whether wandb would find a key, or needs none."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
         return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, NetrcParseError):
-        return False
+    return get_netrc_auth(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")) is not None
 
 
 def check_server(v: Values, findings: Findings) -> None:
@@ -129,11 +125,8 @@ def check_server(v: Values, findings: Findings) -> None:
     try:
         findings.figures["server"] = f"{base} answers: vLLM {who_answers(Line(SERVER_PATIENCE), base)}"
     except ConnectionError as error:
-        findings.problem(
-            f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve`, or with `grpo-ext train --serve`, "
-            "or correct vllm_server_host and vllm_server_port.",
-            key,
-        )
+        how = "with `grpo-ext serve`, or with `grpo-ext train --serve`, or correct vllm_server_host and vllm_server_port."
+        findings.problem(f"no vLLM server answers at {base} ({error}). Start one {how}", key)
 
 
 def least_on_disk(v: Values) -> int | None:
@@ -161,8 +154,6 @@ def check_disk(v: Values, findings: Findings) -> None:
     free = shutil.disk_usage(there).free
     findings.figures["disk"] = {"free": free, "needed": needed}
     if needed is not None and needed > free:
-        findings.problem(
-            f"output_dir {folder} has {in_bytes(free)} free, and the run will keep at least {in_bytes(needed)}, "
-            f"{in_bytes(needed - free)} more: write save_total_limit: 1, save_only_model: true, or another output_dir.",
-            "output_dir",
-        )
+        room = f"has {in_bytes(free)} free, and the run will keep at least {in_bytes(needed)}, {in_bytes(needed - free)} more"
+        how = "write save_total_limit: 1, save_only_model: true, or another output_dir."
+        findings.problem(f"output_dir {folder} {room}: {how}", "output_dir")

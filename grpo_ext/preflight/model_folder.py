@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from grpo_ext.common.hub import find_repo
-from grpo_ext.preflight.findings import Findings
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
 CONFIGS = ("config.json", "adapter_config.json")

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from grpo_ext.evaluation.completions import encode_prompts
-from grpo_ext.preflight.findings import Findings
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
 OPEN_TAG = "<think>"
@@ -48,20 +48,17 @@ def context_length(v: Values) -> int | None:
 def look_at_prompts(
     prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any] | None:
-    """Count and show the prompts.
+    """Count and show the prompts; `None` where there is a problem.
 
-    Returns:
-        `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "first": "<|im_start|>..."}`,
-        `room` the tokens that a prompt may have (`None`: no limit), `over` the share of prompts that have more, and
-        `prefilled` whether the prompt opens the think tag; `None` where there is a problem.
+    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "first": "<|im_start|>..."}`,
+    `room` the tokens that a prompt may have (`None`: no limit), `over` the share of prompts that have more, and `prefilled`
+    whether the prompt opens the think tag.
     """
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
-        findings.problem(
-            f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages: name an "
-            "instruct model, or put a chat_template.jinja beside its tokenizer.",
-            "model_name_or_path",
-        )
+        words = f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages"
+        how = "name an instruct model, or put a chat_template.jinja beside its tokenizer."
+        findings.problem(f"{words}: {how}", "model_name_or_path")
         return None
     try:
         ids = encode_prompts(prompts, tokenizer, kwargs if isinstance(kwargs, dict) else None)

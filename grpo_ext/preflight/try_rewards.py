@@ -10,7 +10,8 @@ from transformers import TrainerState
 from grpo_ext.environments.episode import Begin
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
-from grpo_ext.preflight.findings import Findings, quiet
+from grpo_ext.preflight.first_rows import quiet
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.own_examples import told_constant
 
@@ -58,11 +59,9 @@ def try_rewards(
         if not begin and (words := told_constant(guard, found)):
             findings.note(words, "reward_funcs")
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
-            findings.problem(
-                f"the prompt already opens <think>, and reward {guard.__name__!r} wants to see it in the completion: write "
-                f'{{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.',
-                "reward_funcs",
-            )
+            words = f"reward {guard.__name__!r} wants to see it in the completion"
+            how = f'write {{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.'
+            findings.problem(f"the prompt already opens <think>, and {words}: {how}", "reward_funcs")
     models = [reward for reward in rewards if isinstance(reward, str)]
     if models:
         findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")

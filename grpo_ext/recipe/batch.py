@@ -72,11 +72,10 @@ def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
     return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
 
 
-def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
-    """The settings nearest to `batch` that fit, each changing a single key: `[{"num_generations": 6}, ...]`.
+def nearest_fits(batch: Batch) -> list[dict[str, int]]:
+    """The three settings nearest to `batch` that fit, each changing a single key: `[{"num_generations": 6}, ...]`.
 
-    Near is measured by the ratio of new and old value, of those within `REACH`. Where one key does not suffice, the list is
-    shorter than `count`.
+    Near is measured by the ratio of new and old value, of those within `REACH`; there may be fewer than three.
     """
     slices = "gradient_accumulation_steps"
     if batch.generation_batch_size is not None:
@@ -91,12 +90,12 @@ def nearest_fits(batch: Batch, count: int = 3) -> list[dict[str, int]]:
         for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
             if new != old and dataclasses.replace(batch, **{key: new}).fits:
                 found.append((abs(math.log(new / old)), {key: new}))
-    return [change for _, change in sorted(found, key=lambda pair: pair[0])[:count]]
+    return [change for _, change in sorted(found, key=lambda pair: pair[0])[:3]]
 
 
-def in_words(changes: list[dict[str, int]]) -> str:
+def nearest_in_words(batch: Batch) -> str:
     """` Nearest that fit: num_generations: 6, ...`, or nothing where there are none."""
-    settings = [f"`{key}: {value}`" for change in changes for key, value in change.items()]
+    settings = [f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()]
     return f" Nearest that fit: {', '.join(settings)}." if settings else ""
 
 
@@ -108,17 +107,13 @@ def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
         return
     micro = f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} processes"
     if batch.completions % batch.micro_batch:
-        yield Problem(
-            f"generation_batch_size {batch.completions} is no multiple of the micro-batch of {batch.micro_batch} "
-            f"completions ({micro}).{in_words(nearest_fits(batch))}",
-            "generation_batch_size",
-        )
+        words = f"is no multiple of the micro-batch of {batch.micro_batch} completions ({micro})."
+        told = f"generation_batch_size {batch.completions} {words}{nearest_in_words(batch)}"
+        yield Problem(told, "generation_batch_size")
     elif batch.completions % batch.num_generations:
-        yield Problem(
-            f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} slices), which is no "
-            f"multiple of num_generations {batch.num_generations}.{in_words(nearest_fits(batch))}",
-            "num_generations",
-        )
+        words = f"which is no multiple of num_generations {batch.num_generations}.{nearest_in_words(batch)}"
+        has = f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} slices)"
+        yield Problem(f"{has}, {words}", "num_generations")
 
 
 def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
@@ -132,8 +127,6 @@ def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Prob
         sizes = {max(1, size // least) * least, -(-size // least) * least}
         fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
         own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""
-        yield Problem(
-            f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x {num_processes} "
-            f"processes), which is no multiple of the {group} completions a prompt. Write {fits}{own}.",
-            "per_device_eval_batch_size",
-        )
+        has = f"{completions} completions (per_device_eval_batch_size {size} x {num_processes} processes)"
+        words = f"which is no multiple of the {group} completions a prompt. Write {fits}{own}."
+        yield Problem(f"an evaluation batch has {has}, {words}", "per_device_eval_batch_size")

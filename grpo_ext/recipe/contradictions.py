@@ -63,7 +63,8 @@ GRPO: tuple[Contradiction, ...] = (
     ("resume", lambda v: v["resume_from_checkpoint"] and v["resume"] != "auto",
      "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin. Take the second out."),
     ("resume",
-     lambda v: not v["resume_from_checkpoint"] and v["resume"] not in ("auto", "never") and not _folder(v["resume"]),
+     lambda v: not v["resume_from_checkpoint"] and v["resume"] not in ("auto", "never")
+     and not Path(v["resume"]).expanduser().is_dir(),
      "resume is auto, never, or the folder of a checkpoint; there is no folder {resume!r}."),
     # the sampler
     ("use_transformers_continuous_batching", lambda v: v["use_transformers_continuous_batching"] and v["use_vllm"],
@@ -140,10 +141,6 @@ GRPO: tuple[Contradiction, ...] = (
 )  # fmt: skip
 
 
-def _folder(name: str) -> bool:
-    return Path(name).expanduser().is_dir()
-
-
 def _reaches(value: float | None, limit: float | None) -> bool:
     return value is not None and limit is not None and value >= limit
 
@@ -207,7 +204,7 @@ def best_model(v: Values, _: int) -> Iterator[Problem]:
 
 
 # Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.
-IDLE: tuple[tuple[str, Callable[[Values], Any], str], ...] = (
+IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_", lambda v: v["use_vllm"], "use_vllm: true"),
     ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
     ("lora_", lambda v: v["use_peft"], "use_peft: true"),
@@ -217,9 +214,7 @@ IDLE: tuple[tuple[str, Callable[[Values], Any], str], ...] = (
     ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
     ("kl_estimator", lambda v: v["beta"], "beta above 0"),
     ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
-    ("eval_top_", lambda v: v["eval_temperature"], "eval_temperature above 0"),
-    ("eval_min_p", lambda v: v["eval_temperature"], "eval_temperature above 0"),
-    ("eval_num_samples", lambda v: v["eval_temperature"], "eval_temperature above 0"),
+    (("eval_top_", "eval_min_p", "eval_num_samples"), lambda v: v["eval_temperature"], "eval_temperature above 0"),
     ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
     ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
 )

@@ -63,10 +63,7 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(recipe: Recipe) -> None:
-    """Refuse to begin or go on in a folder that holds a run of another recipe, unless told how.
-
-    The `ValueError` shows the difference key by key, and what to do.
-    """
+    """`ValueError`, with the difference key by key and what to do, where `output_dir` holds a run of another recipe."""
     folder = Path(recipe.get("output_dir")).expanduser()
     saved = checkpoints(folder)
     finished = (folder / "trainer_state.json").exists()

@@ -50,9 +50,7 @@ def sort_settings(
 ) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
     """Each setting converted and put with its part of the recipe; what cannot be is a problem.
 
-    Args:
-        known: by key its part and its type.
-        others: the keys of the other kind of recipe than `grpo` says.
+    `known` has by key its part and its type; `others` are the keys of the other kind of recipe than `grpo` says.
     """
     values: dict[str, dict[str, Any]] = {}
     problems = []

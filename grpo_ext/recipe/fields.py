@@ -1,4 +1,4 @@
-"""The types of the fields of a recipe's dataclasses, and whether a built dataclass holds to them.
+"""The types and the help of the fields of a recipe's dataclasses, and whether a built dataclass holds to them.
 
 Ours say all in their annotations. TRL types many of its own as plain `str` or `float`, and fails late on a wrong value, or
 never: `CHOICES` and `BOUNDS` say what they take.
@@ -7,9 +7,12 @@ never: `CHOICES` and `BOUNDS` say what they take.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 import typing
 from functools import cache
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
@@ -18,6 +21,9 @@ from trl import GRPOConfig
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
 
+Class = TypeVar("Class", bound=type)
+# `name, name (type, defaults to value): text` in a docstring, four spaces in; the text goes on in deeper lines
+ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*) \([^)]*\): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
     "importance_sampling_level": ("token", "sequence"),
@@ -34,20 +40,16 @@ TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's would also tak
 # Bounds of numbers, and the fields that have them.
 BOUNDS: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
-    (
-        Count,
-        "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size per_device_eval_batch_size "
-        "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha",
-    ),
-    (
-        PositiveOrZero,
-        "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
-        "vllm_server_timeout",
-    ),
+    (Count,
+     "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size per_device_eval_batch_size "
+     "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha"),
+    (PositiveOrZero,
+     "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
+     "vllm_server_timeout"),
     (Positive, "temperature repetition_penalty num_train_epochs logging_steps eval_steps save_steps"),
     (Share, "min_p top_entropy_quantile lora_dropout"),
     (PositiveShare, "top_p vllm_gpu_memory_utilization"),
-)
+)  # fmt: skip
 
 
 @cache
@@ -88,3 +90,16 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
         if fitting != getattr(args, name):
             setattr(args, name, fitting)
     return problems
+
+
+def documented(cls: Class) -> Class:
+    """Class decorator above `@dataclass`: a field's entry under `Args:`, of the class or of a base of ours, becomes its `help`,
+    which argument parsers show."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    docs = [inspect.cleandoc(base.__doc__ or "") for base in cls.__mro__ if base.__module__.startswith("grpo_ext.")]
+    for names, text in ENTRY.findall("\n".join(docs)):
+        # argparse reads a single % as the start of a placeholder
+        help_text = " ".join(text.split()).replace("%", "%%")
+        for name in names.split(", "):
+            fields[name].metadata = MappingProxyType({**fields[name].metadata, "help": help_text})
+    return cls

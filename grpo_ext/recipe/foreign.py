@@ -12,10 +12,8 @@ from grpo_ext.tasks import task_classes
 UNUSED = ("ignore_bias_buffers",)
 # key -> (whose it is, what to write)
 FOREIGN: dict[str, tuple[str, str]] = {
-    "max_prompt_length": (
-        "older TRL, open-r1",
-        "take it out: prompts are not cut; `grpo-ext check` counts their tokens, and the task gsm8k has max_prompt_tokens",
-    ),
+    "max_prompt_length": ("older TRL, open-r1", "take it out: prompts are not cut; `grpo-ext check` counts their tokens, and "
+                          "the task gsm8k has max_prompt_tokens"),
     "torch_dtype": ("open-r1, ms-swift", "dtype"),
     "warmup_ratio": ("older TRL, open-r1, ms-swift", "warmup_steps: a number below 1 is a share of all steps"),
     "evaluation_strategy": ("older transformers", "eval_strategy"),
@@ -53,7 +51,7 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "move_model_batches": ("ms-swift", "take it out"),
     "log_entropy": ("ms-swift", "take it out: entropy is always logged"),
     "num_infer_workers": ("ms-swift", "vllm_tensor_parallel_size"),
-}
+}  # fmt: skip
 
 
 def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:

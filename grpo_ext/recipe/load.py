@@ -85,10 +85,9 @@ class Recipe:
         ordered = [notes[key] for key in self.places if key in notes]
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value that was set for `key`, or the field's default; `default` where there is no such key."""
-        flat = self.flat
-        return flat[key] if key in flat or key in flat.defaults else default
+    def get(self, key: str) -> Any:
+        """The value that was set for `key`, or the field's default; `None` where there is no such key."""
+        return self.flat[key]
 
     def _build(self, part: str) -> Any:
         return self.schema[part](**self.values[part])

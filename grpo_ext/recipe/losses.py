@@ -56,11 +56,9 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
     batch, key = batch_of(v, num_processes), "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
     moves = ratios_move(batch.gradient_accumulation_steps, batch.passes)
     if not moves and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
-        yield Problem(
-            "epsilon_high clips nothing where each generation is trained on in one optimizer step, whose ratios are 1: write "
-            f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps, as in DAPO (section 4.1).",
-            key,
-        )
+        where = "where each generation is trained on in one optimizer step, whose ratios are 1"
+        steps = f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps"
+        yield Problem(f"epsilon_high clips nothing {where}: write {steps}, as in DAPO (section 4.1).", key)
 
 
 def reference(v: Values, _: int) -> Iterator[Problem]:

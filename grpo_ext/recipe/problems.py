@@ -1,9 +1,9 @@
-"""How a recipe's faults are told: every one of them at once, each with its place and what to write instead."""
+"""How a recipe's faults are told: all at once, each with its place and what to write instead; and what was seen besides."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -34,3 +34,40 @@ class RecipeError(ValueError):
         self.problems = list(problems)
         self.recipe = recipe
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+@dataclass
+class Findings:
+    """The findings on one recipe."""
+
+    problems: list[Problem] = field(default_factory=list)  # what would break the run or spoil its signal
+    notes: list[Problem] = field(default_factory=list)  # worth knowing, or what could not be looked at from here
+    figures: dict[str, Any] = field(default_factory=dict)  # what was seen, by part ("batch", "prompts", "disk")
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where each key of the recipe was set
+    elsewhere: bool = False  # the run will be on another machine
+
+    @property
+    def sound(self) -> bool:
+        return not self.problems
+
+    def problem(self, message: object, key: str | None = None) -> None:
+        """Add a fault of `key`."""
+        self.problems.append(Problem(str(message), key).placed(self.places))
+
+    def note(self, message: object, key: str | None = None) -> None:
+        """Add something worth knowing about `key`."""
+        self.notes.append(Problem(str(message), key).placed(self.places))
+
+    def absent(self, message: object, key: str | None = None) -> None:
+        """Add what this machine lacks: a fault, or worth knowing where the run will be elsewhere."""
+        (self.note if self.elsewhere else self.problem)(message, key)
+
+    def refuse(self) -> None:
+        """`RecipeError` with all faults, if there are any."""
+        if self.problems:
+            raise RecipeError(self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...], ...}`."""
+        found = {name: [asdict(p) for p in getattr(self, name)] for name in ("problems", "notes")}
+        return {"sound": self.sound, **found, **self.figures}

@@ -5,6 +5,7 @@ Nothing heavy is imported here: the launcher reads a recipe with it and answers 
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,18 +26,13 @@ MOST_VALUES = 100_000  # of a recipe, those that aliases repeat counted each tim
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
     """Key to (value, place) of the file, replaced by the overrides."""
     settings: Settings = read_yaml(path) if path is not None else {}
-    given, place = (
-        (overrides, "overrides") if isinstance(overrides, dict) else (parse_words(overrides or []), COMMAND_LINE)
-    )
+    given = overrides if isinstance(overrides, dict) else parse_words(overrides or [])
+    place = "overrides" if isinstance(overrides, dict) else COMMAND_LINE
     return {**settings, **{key: (value, place) for key, value in given.items()}}
 
 
 def read_yaml(path: str | Path) -> Settings:
-    """The keys of a recipe, each with its value and `file:line`; `RecipeError` if it is no flat YAML, or sets a key twice.
-
-    Args:
-        path: a file, or the name of a recipe in the package.
-    """
+    """The keys of a recipe, each with its value and `file:line`; `RecipeError` if it is no flat YAML, or sets a key twice."""
     path = recipe_path(path)
     try:
         with path.open("rb") as file:
@@ -45,9 +41,7 @@ def read_yaml(path: str | Path) -> Settings:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes.")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and _count(root, {}) > MOST_VALUES:
-            raise ValueError(
-                f"its aliases (`*name`) repeat more than {MOST_VALUES:,} values: write out what you mean."
-            )
+            raise ValueError(f"its aliases (`*name`) repeat over {MOST_VALUES:,} values: write out what you mean.")
         values = yaml.safe_load(text)
     except IsADirectoryError:
         raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
@@ -127,9 +121,7 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
     """The recipe after `--config`, and all other words."""
-    for i, word in enumerate(words):
-        if word == "--config" and i + 1 < len(words):
-            return words[i + 1], [*words[:i], *words[i + 2 :]]
-        if word.startswith("--config="):
-            return word.partition("=")[2], [*words[:i], *words[i + 1 :]]
-    return None, list(words)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    found, others = parser.parse_known_args(words)
+    return found.config, others

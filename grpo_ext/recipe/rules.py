@@ -1,4 +1,4 @@
-"""What must hold between the values of a recipe: the machinery, and which rules each kind of recipe has.
+"""What must hold between the values of a recipe, or of arguments built in Python: the machinery, and which rules each has.
 
 A rule is a short function of the values that yields problems. Rules see only what can be known without a GPU; the number of
 processes is the launcher's, or what the accelerate config says.
@@ -10,15 +10,20 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from enum import Enum
+from typing import Any, cast
+
+from trl import GRPOConfig, ModelConfig
 
 from grpo_ext.recipe import contradictions, losses, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
+from grpo_ext.recipe.episode_options import environment_rules
+from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.group_options import harvest_rules, metric_rules, unread
-from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.sampling_options import environment_rules
-from grpo_ext.recipe.speed_options import speed_rules
+from grpo_ext.recipe.problems import Problem, RecipeError
+from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
+from grpo_ext.recipe.step_options import speed_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
 
 
@@ -105,3 +110,39 @@ GRPO_RULES: tuple[Rule, ...] = (
     environment_rules,
     speed_rules,
 )
+
+
+def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
+    """The same object; a plain `GRPOConfig`, or a user's own kind of one, gets each missing field with our default."""
+    for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
+        if not hasattr(args, name):
+            setattr(args, name, default)
+    return cast(GRPOExtConfig, args)
+
+
+def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
+    """Refuse arguments that are wrong by themselves or contradict each other, by the same rules as recipes.
+
+    What only a recipe says (the model, its adapter, the data) is not known here, and the rules end where they ask for it. A
+    value that differs from its default counts as set. `RecipeError` names all that is wrong, each with what to write instead.
+    """
+    problems = field_problems(args, GRPOExtConfig)
+    unsound = {problem.key for problem in problems if problem.key}
+    found = check_values(argument_values(args, unsound), GRPO_RULES, {}, num_processes)
+    problems += [problem for problem in found if not problem.idle]
+    if problems:
+        raise RecipeError(problems)
+
+
+def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
+    """The arguments as the rules read a recipe's values."""
+    defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
+    elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(defaults)
+    given = {}
+    for name in defaults.keys() - unsound:
+        value = getattr(args, name)
+        value = value.value if isinstance(value, Enum) else value
+        if value != defaults[name]:
+            given[name] = value
+    given.pop("steps_per_generation", None)  # TRL sets it and `generation_batch_size`, of which a recipe names one
+    return Values(given, defaults, unsound | elsewhere)

@@ -52,13 +52,9 @@ class Plan:
 
 
 def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None) -> Plan:
-    """The plan of a recipe's values; `ValueError` if the rows make no single generation.
+    """The plan of a recipe's sound values (`Recipe.flat`); `ValueError` if the training rows make no single generation.
 
-    Args:
-        v: the recipe's values over the defaults, sound ones (`Recipe.flat`).
-        num_processes: how many train.
-        rows: training rows; `None` for a stream, which needs `max_steps`.
-        eval_rows: held-out rows; `None` where they are not known.
+    `rows` is `None` for a stream, which needs `max_steps`, and `eval_rows` where they are not known.
     """
     batch = batch_of(v, num_processes)
     accumulation = batch.gradient_accumulation_steps
@@ -72,6 +68,8 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
     steps = v["max_steps"] if v["max_steps"] > 0 else math.ceil(v["num_train_epochs"] * steps_per_epoch)
     whole, rest = divmod(steps, steps_per_epoch) if rows is not None else (0, steps)
     saving = v["save_strategy"]
+    ours = v["eval_temperature"] is not None
+    samples = v["eval_num_samples"] if ours else v["num_generations_eval"] or batch.num_generations
     last = rest * accumulation if rows is None else min(micro, rest * accumulation)
     return Plan(
         batch=batch,
@@ -88,7 +86,7 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         checkpoints=None if saving == "best" else tuple(_moments(saving, v["save_steps"], steps, steps_per_epoch)),
         checkpoints_kept=v["save_total_limit"],
         evaluations=_evaluations(v, steps, steps_per_epoch, micro),
-        eval_completions=_eval_completions(v, batch, eval_rows),
+        eval_completions=None if eval_rows is None or v["eval_strategy"] == "no" else eval_rows * samples,
         max_completion_length=v["max_completion_length"],
         refill_rounds=v["group_filter_max_rounds"] if v["group_filter"] == "refill" else 0,
     )
@@ -96,11 +94,10 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
 
 def too_few_rows(rows: int, batch: Batch) -> str:
     """What to do where the rows make no single generation, and TRL would end without a step."""
-    return (
-        f"{rows} training rows make no generation of {batch.prompts} prompts ({batch.completions} completions, "
-        f"{batch.num_generations} a prompt). Bring at least {batch.prompts} rows, or make the generation smaller: lower "
-        "per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
-    )
+    each = f"({batch.completions} completions, {batch.num_generations} a prompt)"
+    how = "lower per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
+    words = f"Bring at least {batch.prompts} rows, or make the generation smaller: {how}"
+    return f"{rows} training rows make no generation of {batch.prompts} prompts {each}. {words}"
 
 
 def _every(interval: float, steps: int) -> int:
@@ -124,11 +121,3 @@ def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int 
         length, whole = steps_per_epoch or steps, micro or steps * accumulation
         reached = [i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)]
     return int(at_start) + sum(moment >= v["eval_delay"] for moment in reached)
-
-
-def _eval_completions(v: Values, batch: Batch, eval_rows: int | None) -> int | None:
-    if eval_rows is None or v["eval_strategy"] == "no":
-        return None
-    if v["eval_temperature"] is not None:
-        return eval_rows * (v["eval_num_samples"] or 1)
-    return eval_rows * (v["num_generations_eval"] or batch.num_generations)

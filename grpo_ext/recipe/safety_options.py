@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from grpo_ext.observe.health_rules import WINDOW, Action, chosen_rules
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero, PositiveShare
-
-if TYPE_CHECKING:
-    from grpo_ext.recipe.rules import Values
 
 
 @dataclass
@@ -44,7 +41,7 @@ def steps_back(logging_steps: float) -> int:
     return max(1, math.ceil(WINDOW * max(logging_steps, 1)))
 
 
-def health(v: Values, _: int) -> Iterator[Problem]:
+def health(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The monitor's rules, and checkpoints that a rollback can go back to."""
     try:
         rules = chosen_rules(v["health_rules"], v["health_action"])
@@ -62,8 +59,7 @@ def health(v: Values, _: int) -> Iterator[Problem]:
     if str(v["save_strategy"]) == "steps" and v["save_steps"] >= 1 and v["save_total_limit"]:
         least = 1 + math.ceil(back / v["save_steps"])
         if v["save_total_limit"] < least:
-            yield Problem(
-                f"health_action: rollback goes back to a checkpoint at least {back} steps old ({WINDOW} logs), and "
-                f"save_total_limit: {v['save_total_limit']} keeps none: write {least} or more, or a larger save_steps.",
-                "save_total_limit",
-            )
+            words = f"rollback goes back to a checkpoint at least {back} steps old ({WINDOW} logs)"
+            kept = f"save_total_limit: {v['save_total_limit']} keeps none"
+            how = f"write {least} or more, or a larger save_steps."
+            yield Problem(f"health_action: {words}, and {kept}: {how}", "save_total_limit")

@@ -14,30 +14,26 @@ from trl import GRPOConfig, ScriptArguments
 
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe import group_options, safety_options, sampling_options, speed_options, vllm_options
-from grpo_ext.recipe.documented import documented
-from grpo_ext.recipe.fields import field_problems
+from grpo_ext.recipe.episode_options import EpisodeOptions
+from grpo_ext.recipe.fields import documented, field_problems
+from grpo_ext.recipe.group_options import GroupOptions
 from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.safety_options import SafetyOptions
+from grpo_ext.recipe.step_options import SamplingOptions, SpeedOptions
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
+from grpo_ext.recipe.vllm_options import EngineOptions
 
 
 @documented
 @dataclass
 class GRPOExtConfig(
-    group_options.GroupOptions,
-    sampling_options.SamplingOptions,
-    speed_options.SpeedOptions,
-    vllm_options.EngineOptions,
-    safety_options.SafetyOptions,
-    GRPOConfig,
+    GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig
 ):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
     `fast_generate=False`, `disable_dropout=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other
-    added options at their defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do. The options about
-    groups are those of `GroupOptions`, those about sampling of `SamplingOptions`, about speed of `SpeedOptions`, about vLLM of
-    `EngineOptions`, about faults and alarms of `SafetyOptions`.
+    added options at their defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do.
 
     Args:
         loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer

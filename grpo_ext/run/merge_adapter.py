@@ -30,15 +30,10 @@ def merge_adapter(
         folder: of the adapter, as training leaves it: `output_dir`, or a checkpoint.
         out: the new folder; nothing is there before it is whole.
         dtype: of the weights: `"float32"`, `"bfloat16"` or `"float16"`; `"auto"` takes that of the base's files.
-        trust_remote_code: whether code that comes with the base may run.
-        replace: whether a folder that is there may be replaced.
+        trust_remote_code, replace: whether code that comes with the base may run, and a folder that is there be replaced.
 
-    Returns:
-        The largest difference between log-probs of what was saved, read again, and of base and adapter.
-
-    Raises:
-        ValueError: if there is no adapter or no base, `out` is not empty, or what was saved computes something else.
-        OSError: if it cannot be written.
+    Returns the largest difference between log-probs of what was saved, read again, and of base and adapter. `ValueError` if
+    there is no adapter or no base, `out` is not empty, or what was saved computes something else.
     """
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -61,10 +56,9 @@ def merge_adapter(
         model = AutoModelForCausalLM.from_pretrained(partial, dtype="auto", trust_remote_code=trust_remote_code)
         difference = (log_probs_of(model) - before).abs().max().item()
         if not difference <= (LIMIT if kind == "float32" else HALF_LIMIT):
-            raise ValueError(
-                f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. An "
-                "adapter on weights that the base uses twice, such as a tied output head, is of that kind."
-            )
+            words = f"cannot be merged: log-probs of the merged model differ by up to {difference:.3g}."
+            kind = "An adapter on weights that the base uses twice, such as a tied output head, is of that kind."
+            raise ValueError(f"the adapter of {folder} {words} {kind}")
         if replace and out.exists():
             shutil.rmtree(out)
         os.replace(partial, out)
@@ -108,9 +102,10 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
     except (OSError, ValueError, TypeError) as error:  # TypeError: no name at all
         at = f" at revision {revision}" if revision not in (None, "main") else ""
         first = (str(error).splitlines() or [type(error).__name__])[0]
+        named = f"base_model_name_or_path in {folder / CONFIG} names it"
+        where = "a folder is looked for from where the command runs."
         raise ValueError(
-            f"the base model {name}{at} cannot be loaded here ({first[:160]}). base_model_name_or_path in "
-            f"{folder / CONFIG} names it; a folder is looked for from where the command runs."
+            f"the base model {name}{at} cannot be loaded here ({first[:160]}). {named}; {where}"
         ) from None
     return name, revision
 

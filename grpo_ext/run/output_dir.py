@@ -41,10 +41,9 @@ def hold_folder(recipe: Any) -> None:
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
-    folder, held = Path(recipe.training.output_dir), None  # which sets up the ranks
+    folder = Path(recipe.training.output_dir)  # which sets up the ranks
     main = PartialState().is_main_process
-    if main:
-        held = hold(folder, PATIENCE)
+    held = hold(folder, PATIENCE) if main else None
     if broadcast_object_list([main and held is None])[0]:
         raise ValueError(f"another run is writing to {folder}: stop it, or name another --output_dir.")
     HELD.append(held)

@@ -57,8 +57,7 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
 def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list[Any], list[float]]:
     """`named_rewards_and_weights` behind guards, as training has them: with the recipe's time limit and worker processes.
 
-    Args:
-        columns: of the data set, which must have those that the rewards read; `ValueError` otherwise. None: unknown.
+    `ValueError` where the data set's `columns`, if they are known, lack one that a reward reads.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     told = COLUMNS if recipe.get("environment") else ()

@@ -68,10 +68,8 @@ def check_ranks() -> None:
     """
     asked = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_PORT" in os.environ
     if asked and "WORLD_SIZE" not in os.environ and os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
-        raise SystemExit(
-            "accelerate was asked for several processes on a CPU and started only one. Use `--config_file "
-            "recipes/accelerate/cpu_2.yaml`, or `grpo-ext train --num_processes N`, which start them all."
-        )
+        how = "`--config_file recipes/accelerate/cpu_2.yaml`, or `grpo-ext train --num_processes N`, which start them all."
+        raise SystemExit(f"accelerate was asked for several processes on a CPU and started only one. Use {how}")
 
 
 def check_sharding(fsdp: bool, deepspeed: bool) -> None:
@@ -81,10 +79,9 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
     """
     for name, variable, sharded in (("FSDP", "FSDP", fsdp), ("DeepSpeed", "DEEPSPEED", deepspeed)):
         if os.environ.get(f"ACCELERATE_USE_{variable}", "").lower() == "true" and not sharded:
-            raise SystemExit(
-                f"The accelerate config asks for {name}, and accelerate has set up none here: it shards on GPUs only, and on a "
-                "CPU gives each rank the whole model without a word. Use recipes/accelerate/cpu_2.yaml there."
-            )
+            why = "it shards on GPUs only, and on a CPU gives each rank the whole model without a word"
+            words = f"The accelerate config asks for {name}, and accelerate has set up none here"
+            raise SystemExit(f"{words}: {why}. Use recipes/accelerate/cpu_2.yaml there.")
 
 
 def lives(pid: int) -> bool:

@@ -20,16 +20,10 @@ from grpo_ext.vllm import EngineFailure
 
 
 def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> int:
-    """Train as a recipe says, and save.
+    """Train as the recipe that `words`, or the command line, name with `--config` and overrides says, and save.
 
-    Args:
-        words: `--config RECIPE` and overrides; `None`: the command line.
-        load: reads and checks the recipe at a path, or `None`, with overrides as words.
-        make_trainer: builds the trainer from it.
-
-    Returns:
-        The exit code: 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
-        where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
+    The exit code is 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
+    where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
     """
     wait_calmly()
     code, recipe = _train(words, load, make_trainer)
@@ -77,9 +71,8 @@ def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Call
         return stopped(trainer, trainer.stopped_by, 1), recipe
     if wrong := save_result(trainer):
         how = "Make room on that disk; the same command goes on from the last checkpoint, if there is one, and saves the model."
-        trainer.accelerator.print(
-            f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}"
-        )
+        where = f"in {trainer.args.output_dir} ({wrong})"
+        trainer.accelerator.print(f"The trained model could not be saved {where}. {how}")
         return 1, recipe
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves

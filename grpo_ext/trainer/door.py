@@ -15,9 +15,9 @@ import grpo_ext.trainer.settings as settings
 from grpo_ext.common.devices import how_threads_wait, settings_here
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.near import did_you_mean
-from grpo_ext.evaluation.card import add_to_card, draw_curves, gained
-from grpo_ext.recipe.arguments import argument_values
+from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
 from grpo_ext.recipe.difference import SAVED, as_yaml
+from grpo_ext.recipe.rules import argument_values
 from grpo_ext.samplers.hf import HFSampler, how_it_generates
 from grpo_ext.trainer.judging import describe_rewards
 

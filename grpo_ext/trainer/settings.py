@@ -16,7 +16,7 @@ from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.schedule import FIELDS as SCHEDULE_FIELDS
 from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
-from grpo_ext.recipe.arguments import check_arguments, with_our_defaults
+from grpo_ext.recipe.rules import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, refuse_packing, takes_mask, why_not_packed

@@ -28,7 +28,7 @@ def recorded(name):
 def alarms(logs, rules=None):
     """Step and rule of every alarm."""
     watch = Watch(chosen_rules(rules))
-    return [(step, alarm.rule.name) for step, log in enumerate(logs, 1) for alarm in watch.add(log)]
+    return [(step, alarm["alarm"]) for step, log in enumerate(logs, 1) for alarm in watch.add(log)]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("healthy-*.jsonl")))

@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
-from grpo_ext.preflight.forecast import make_forecast
-from grpo_ext.preflight.vllm_traffic import traffic
+from grpo_ext.preflight.forecast import make_forecast, traffic
 from grpo_ext.recipe.memory import checkpoint_bytes
 
 VALUES = {

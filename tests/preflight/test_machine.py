@@ -12,8 +12,8 @@ import pytest
 from bad_servers import reply, routes, says, serving
 
 from grpo_ext.preflight import machine
-from grpo_ext.preflight.findings import Findings
 from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import Findings
 
 
 def flat(**settings):

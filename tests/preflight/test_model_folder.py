@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import huggingface_hub.constants as hub
 import pytest
 
-from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.tasks.base import open_dataset
 
 

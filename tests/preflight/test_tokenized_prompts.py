@@ -8,10 +8,10 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from grpo_ext.preflight.findings import Findings
 from grpo_ext.preflight.tokenized_prompts import look_at_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
 
 CONTEXT = 2048  # of the tiny model

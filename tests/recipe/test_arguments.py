@@ -13,7 +13,7 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, RecipeError, load_recipe
 from grpo_ext.objective.policy import _LOSSES, register_loss
-from grpo_ext.recipe.arguments import check_arguments, with_our_defaults
+from grpo_ext.recipe.rules import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import LaunchConfig, RunConfig, SFTRunConfig
 
 OWN = {f.name: f for f in dataclasses.fields(GRPOExtConfig) if not hasattr(GRPOConfig, f.name)}

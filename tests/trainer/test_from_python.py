@@ -17,7 +17,7 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe, register
 from grpo_ext.common.devices import accelerator_is_there, gpu_is_there
-from grpo_ext.evaluation.card import gained
+from grpo_ext.evaluation.table import gained
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.rewards import build
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
 from grpo_ext.observe.read_run import RunData
@@ -80,9 +81,7 @@ def in_utf16(text: str, marks: list[Mark]) -> list[Mark]:
     """Marks counted as a browser counts characters, in which those beyond U+FFFF are two."""
     if text.isascii() or not marks or max(text) <= "\uffff":
         return marks
-    wide = [0]
-    for character in text:
-        wide.append(wide[-1] + (2 if character > "\uffff" else 1))
+    wide = [0, *accumulate(2 if character > "\uffff" else 1 for character in text)]
     return [(wide[start], wide[end], kind, words) for start, end, kind, words in marks]
 
 

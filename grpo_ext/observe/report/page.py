@@ -1,4 +1,4 @@
-"""The page: parts in `data/`, data compressed beside them, and a policy that lets nothing else run and nothing out.
+"""The report: parts in `data/`, data compressed beside them, and a policy that lets nothing else run and nothing out.
 
 What a model wrote is untrusted. It lies in the page as base64 of gzip, in which no tag can be spelt; the page's scripts show it
 as text nodes only; and the Content-Security-Policy names the scripts by their hashes, so that nothing else would run.
@@ -12,18 +12,49 @@ import hashlib
 import html
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from grpo_ext.observe.jsonl import finite
+from grpo_ext.common.files import write_atomically
+from grpo_ext.observe.jsonl import finite, parts
 from grpo_ext.observe.panels import more_panels, panels
-from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.plots import plot_runs
+from grpo_ext.observe.read_run import RunData, distinct, find_folder, read_run, short_name
 from grpo_ext.observe.report.columns import CHUNK, sample_columns, sample_texts
+from grpo_ext.observe.run_log import METRICS, SAMPLES
 
 SCRIPTS = ("store.js", "charts.js", "completions.js", "detail.js", "pairs.js", "main.js")
+
+
+def write_report(
+    paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000, renew: float | None = None
+) -> list[RunData]:
+    """Write the page of these runs, about `max_samples` completions in it, and a picture, whose ending says its format.
+
+    The open page loads itself again after `renew` seconds.
+    """
+    names = distinct([short_name(find_folder(path)) for path in paths])
+    runs = [read_run(path, name, max_samples // len(paths)) for path, name in zip(paths, names, strict=True)]
+    write_atomically(page, build_page(runs, renew))
+    if picture is not None:
+        plot_runs(runs, picture)
+    return runs
+
+
+def watch(paths: list[Path], seconds: float, write: Callable[[], None]) -> None:
+    """Call `write` now, and again whenever a log has grown, until it is interrupted."""
+    seen: list[tuple[str, int]] | None = None
+    while True:
+        logs = [find_folder(path) / name for path in paths for name in (METRICS, SAMPLES)]
+        now = [(str(part), part.stat().st_size) for log in logs for part in parts(log)]
+        if now != seen:
+            seen = now
+            write()
+        time.sleep(seconds)
 
 
 def build_page(runs: list[RunData], renew_seconds: float | None = None) -> str:
