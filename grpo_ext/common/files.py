@@ -1,7 +1,5 @@
 """Files that are whole or not there, and the folders of checkpoints."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

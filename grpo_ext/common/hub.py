@@ -1,7 +1,5 @@
 """Whether a model or a data set can be had, asked once and briefly, before libraries try again and again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from grpo_ext.common.near import did_you_mean

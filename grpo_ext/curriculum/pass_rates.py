@@ -1,7 +1,5 @@
 """How often each prompt is solved: counts by prompt."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

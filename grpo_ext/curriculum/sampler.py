@@ -9,8 +9,6 @@ The last two draw each generation anew by what is known at that time, without pa
 state of its own, made from seed, epoch and its number, so that there is no state to lose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What a demo did: figures before and after, completions side by side, curves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The demos by name: what each makes its tiny model and demonstrations of."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

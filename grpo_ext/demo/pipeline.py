@@ -3,8 +3,6 @@
 Training runs through the same `accelerate launch` commands that the GPU recipes use; only sizes differ.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Stages of a long job that can be stopped and started again: what is finished is not redone, unless what it was made from
 changed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

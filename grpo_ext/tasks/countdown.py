@@ -5,8 +5,6 @@ rows, and every one can be solved: a problem is born from a solution. Which spli
 numbers and its target, without the seed, so that no training set, whatever its seed, holds a problem of any test set.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import re

@@ -4,8 +4,6 @@ Rows come from a data set (the real GSM8K, by file or hub id), or from the task'
 The templates write the same format, calculator marks `<<2*3=6>>` included, with one or two steps and small numbers.
 """
 
-from __future__ import annotations
-
 import operator
 import random
 from collections.abc import Iterator
@@ -183,7 +181,7 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
     return {"question": story.question.format(**numbers, **words), "answer": answer}
 
 
-def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int:
+def prompt_length(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> int:
     """Tokens of a prompt as the model gets it."""
     if tokenizer.chat_template is None:
         return len(tokenizer("\n".join(message["content"] for message in messages)).input_ids)
@@ -192,7 +190,7 @@ def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int
 
 
 @lru_cache(maxsize=4)
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str) -> "PreTrainedTokenizerBase":
     """The tokenizer of that name, loaded once a process."""
     from transformers import AutoTokenizer
 

@@ -5,8 +5,6 @@ Rows hold `lines`, the whole poem (4 or 8 lines), or the given lines alone (3 or
 平水韵 and has at most one tonal fault by `rewards.poem` itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows of a data set as they are: for prompts and rewards of one's own, without a task class."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -13,8 +13,6 @@ The labels are always right, the choice of attempts is mostly chance, and after 
 attempt it has just refused. What is left for reinforcement learning: to go on looking, and to look in better places.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import lru_cache

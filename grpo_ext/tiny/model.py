@@ -1,7 +1,5 @@
 """Small causal language models, untrained, in the shapes of real families, so that every code path is the real one."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +17,8 @@ SHAPE: dict[str, Any] = {
 
 
 def build_model(
-    tokenizer: PreTrainedTokenizerBase, *, architecture: str = "llama", seed: int = 0, **shape: Any
-) -> PreTrainedModel:
+    tokenizer: "PreTrainedTokenizerBase", *, architecture: str = "llama", seed: int = 0, **shape: Any
+) -> "PreTrainedModel":
     """A float32 model for `tokenizer`, with tied embeddings.
 
     Args:

@@ -1,7 +1,5 @@
 """Muon for the matrices and AdamW for the rest, as one optimizer: a tiny model learns in half the steps that AdamW takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

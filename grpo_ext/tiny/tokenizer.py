@@ -4,8 +4,6 @@ The vocabulary covers every byte, so no text is out of reach. What varies from t
 vocabulary may grow, and the pattern that says which pieces of text may become one token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -34,7 +32,7 @@ CHATML = (
 
 def build_tokenizer(
     corpus: Iterable[str], vocab_size: int = 512, *, pattern: str = WORDS, tags: tuple[str, ...] = TAGS
-) -> PreTrainedTokenizerFast:
+) -> "PreTrainedTokenizerFast":
     """Train a tokenizer on `corpus`.
 
     Args:

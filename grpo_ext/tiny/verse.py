@@ -17,8 +17,6 @@ rhyme book: the name of a group, and some of its characters. What is left for re
 lines.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator

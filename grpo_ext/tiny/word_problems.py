@@ -16,8 +16,6 @@ numbers are learnt apart from stories. What is left for reinforcement learning: 
 operation by the story, and to keep to the form.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

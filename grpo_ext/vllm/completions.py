@@ -1,7 +1,5 @@
 """Whether a server gave the completions that it was asked for: anything else would train on a wrong signal."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError

@@ -4,8 +4,6 @@ A `Line` stands in place of the `requests.Session` of TRL's client, which bounds
 server that drips never takes that long.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json as jsons

@@ -1,7 +1,5 @@
 """The server that a recipe needs."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import os

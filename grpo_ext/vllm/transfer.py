@@ -4,8 +4,6 @@ The trainer is rank 0 and the workers are ranks 1 and up of a group that exists 
 tensor by tensor as they arrive, under the names of the checkpoint.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
