@@ -25,8 +25,6 @@ from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
 logger = logging.getLogger(__name__)
 
-OnError = Literal["none", "raise"]
-
 
 class RewardFailure(RuntimeError):
     """A reward failed too often, or at all where `on_error="raise"`. The message ends with the last traceback."""
@@ -34,31 +32,16 @@ class RewardFailure(RuntimeError):
 
 @dataclass(eq=False)
 class Guard:
-    """A reward that answers every row with a finite number or None.
+    """A reward that answers every row with a finite number or None."""
 
-    Args:
-        reward: what `build` returns, or any function with TRL's signature. For an async one make an `AsyncGuard`.
-        on_error: "none" leaves failed rows unscored; "raise" stops at the first.
-        max_failure_rate: share of failed rows, over the last `window`, above which `RewardFailure` is raised.
-        window: how many rows the share is taken over. With less than a quarter of them there is no judgement.
-        timeout: seconds that a row may take, a batch that many times as long. `None`: any time.
-        pool: a `RewardPool`, used, with its own timeout, where the reward declares `needs_cpu`.
-        deferred: keep the `RewardFailure` in `failure`, so that no rank leaves a collective call alone.
-
-    Attributes:
-        failed, scored (`int`): rows that failed, and rows seen, since the start.
-        lost (`set[int]`): the prompts, as numbers, whose rows have all failed since a row last did not.
-        last_error (`str`): what the last failure was, with its traceback where there is one.
-    """
-
-    reward: Callable
+    reward: Callable  # what `build` returns, or any function with TRL's signature; an async one's is an `AsyncGuard`
     _: KW_ONLY
-    on_error: OnError = "none"
-    max_failure_rate: float = 0.5
-    window: int = 256
-    timeout: float | None = None
-    pool: Any = None
-    deferred: bool = False
+    on_error: Literal["none", "raise"] = "none"  # leave failed rows unscored, or stop at the first
+    max_failure_rate: float = 0.5  # share of failed rows in the window above which `RewardFailure` is raised
+    window: int = 256  # the last rows, that the share is taken over; below a quarter of them there is no judgement
+    timeout: float | None = None  # seconds that a row may take, a batch that many times as long; `None`: any time
+    pool: Any = None  # a `RewardPool`, used, with its own timeout, where the reward declares `needs_cpu`
+    deferred: bool = False  # keep the `RewardFailure` in `failure`, so that no rank leaves a collective call alone
 
     def __post_init__(self) -> None:
         self.name = self.__name__ = reward_name(self.reward)
@@ -66,9 +49,9 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
-        self.failed = self.scored = 0
-        self.lost: set[int] = set()
-        self.last_error = ""
+        self.failed = self.scored = 0  # rows, since the start
+        self.lost: set[int] = set()  # the prompts, as numbers, whose rows have all failed since a row last did not
+        self.last_error = ""  # what the last failure was, with its traceback where there is one
         self._recent: deque[bool] = deque(maxlen=self.window)
         self._told: set[str] = set()
 

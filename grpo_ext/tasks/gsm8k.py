@@ -39,13 +39,11 @@ THINGS = (
 class Story:
     """A template of word problems.
 
-    Args:
-        question: with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses.
-        steps: pairs of an equation, `left operator right`, and the sentence that {equation} stands in. A side is a
-            number, one of a, b, c, or x, the result of the step before.
+    A step is an equation, `left operator right`, and the sentence that {equation} stands in. A side is a number, one of a, b,
+    c, or x, the result of the step before.
     """
 
-    question: str
+    question: str  # with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses
     steps: tuple[tuple[str, str], ...]
 
 

@@ -14,9 +14,9 @@ from typing import ClassVar
 
 from grpo_ext.common.share import in_share
 from grpo_ext.rewards.poem import judge
+from grpo_ext.rewards.poem.characters import EITHER, UNKNOWN, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
-from grpo_ext.rewards.poem.tones import EITHER, UNKNOWN, tones_of
 from grpo_ext.tasks.base import Messages, Row, Task, chat
 from grpo_ext.tasks.template import check_template
 

@@ -24,9 +24,8 @@ from itertools import accumulate
 
 from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
 from grpo_ext.rewards.poem import judge
+from grpo_ext.rewards.poem.characters import EITHER, LEVEL, OBLIQUE, level_groups, tones_of
 from grpo_ext.rewards.poem.forms import counted_places, forms, line_pattern
-from grpo_ext.rewards.poem.rhyme_book import level_groups
-from grpo_ext.rewards.poem.tones import EITHER, LEVEL, OBLIQUE, tones_of
 from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.demonstrations import Demonstration
 

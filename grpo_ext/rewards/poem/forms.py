@@ -16,15 +16,10 @@ COUNTS = {4: "绝句", 8: "律诗"}
 
 @dataclass(frozen=True)
 class Form:
-    """One pattern of one form.
+    """One pattern of one form."""
 
-    Args:
-        name: such as 七言绝句(仄起平收式).
-        lines: the tones of each line, such as 仄仄平平仄仄平.
-    """
-
-    name: str
-    lines: tuple[str, ...]
+    name: str  # such as 七言绝句(仄起平收式)
+    lines: tuple[str, ...]  # the tones of each, such as 仄仄平平仄仄平
 
     @property
     def first_rhymes(self) -> bool:
