@@ -81,35 +81,21 @@ OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": oper
 
 @dataclass
 class GSM8K(Task):
-    """GSM8K's rows, or stories of our own in their format.
-
-    Args:
-        num_problems, num_test_problems: stories to make for each split, where the recipe names no data set.
-        max_number: numbers of a story lie in 2 to `max_number`; results may be larger.
-        max_story_steps: 1 or 2.
-        task_seed: seeds the stories; which split one belongs to does not depend on it.
-        max_prompt_tokens: drop rows whose prompt, as the model gets it, has more tokens. `None`: keep all.
-        max_answer_tokens: drop rows whose reference answer has more tokens. `None`: keep all.
-        length_tokenizer: name or folder of the tokenizer that counts them; a run fills in its own model's.
-        system_prompt: the system message; an empty string leaves it out.
-
-    Raises:
-        ValueError: if a field is out of range.
-    """
+    """GSM8K's rows, or stories of our own in their format; `ValueError` if a field is out of range."""
 
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
     outcome_reward: ClassVar[str] = "accuracy"
 
-    num_problems: int = 2_000
+    num_problems: int = 2_000  # stories to make, where the recipe names no data set
     num_test_problems: int = 256
-    max_number: int = 20
-    max_story_steps: int = 2
-    task_seed: int = 0
-    max_prompt_tokens: int | None = None
-    max_answer_tokens: int | None = None
-    length_tokenizer: str | None = None
-    system_prompt: str = SYSTEM_PROMPT
+    max_number: int = 20  # numbers of a story lie in 2 to `max_number`; results may be larger
+    max_story_steps: int = 2  # 1 or 2
+    task_seed: int = 0  # of the stories; which split one belongs to does not depend on it
+    max_prompt_tokens: int | None = None  # rows whose prompt, as the model gets it, has more are dropped; `None`: none
+    max_answer_tokens: int | None = None  # rows whose reference answer has more are dropped; `None`: none
+    length_tokenizer: str | None = None  # name or folder of what counts them; a run fills in its own model's
+    system_prompt: str = SYSTEM_PROMPT  # an empty string leaves the message out
 
     def __post_init__(self) -> None:
         if self.max_number < 3:

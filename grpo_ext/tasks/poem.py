@@ -38,28 +38,21 @@ OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_grou
 class Poem(Task):
     """Last lines of regulated verse.
 
-    Args:
-        chain_of_thought: ask for the work in <think> </think> and the line in <answer> </answer>; if not, for the line alone.
-        test_fraction: share of the shipped poems that is held out, by a hash of their given lines.
-        system_prompt: the system message. `None`: one that asks for the form that `chain_of_thought` wants. An empty
-            string leaves it out.
-        user_prompt: the user message, with {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title},
-            {author}, {tones}, {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines,
-            and tell nothing of the hidden one: the tones of their characters, 平, 仄, or 中 for either; their tones in the
-            pattern that they fit best; and the group of 平水韵 that they rhyme in, such as 十五删 (无 where they do not).
-            All are as `judge` hears them by default.
+    `user_prompt` has {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {tones},
+    {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines, and tell nothing of the hidden
+    one: the tones of their characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and the group of
+    平水韵 that they rhyme in, such as 十五删 (无 where they do not). All are as `judge` hears them by default.
 
-    Raises:
-        ValueError: if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
+    `ValueError` if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
     """
 
     name: ClassVar[str] = "poem"
     default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
     outcome_reward: ClassVar[str] = "poem_format"
 
-    chain_of_thought: bool = True
-    test_fraction: float = 0.2
-    system_prompt: str | None = None
+    chain_of_thought: bool = True  # ask for work in <think> and the line in <answer>; if not, for the line alone
+    test_fraction: float = 0.2  # share of the shipped poems that is held out, by a hash of their given lines
+    system_prompt: str | None = None  # `None`: as `chain_of_thought` wants; an empty string leaves the message out
     user_prompt: str = USER_PROMPT
 
     def __post_init__(self) -> None:

@@ -37,21 +37,15 @@ def verse_demonstrations(
     task: Poem,
     count: int,
     *,
-    right_pattern: float = 0.3,
-    rhyme: float = 0.3,
-    five: float = 0.15,
-    entries: float = 0.4,
+    right_pattern: float = 0.3,  # share of lines in the pattern that the given lines ask for, whichever that is
+    rhyme: float = 0.3,  # share of lines that rhyme
+    five: float = 0.15,  # share of quatrains with five characters a line; the others have seven
+    entries: float = 0.4,  # share of demonstrations that are entries of the rhyme book, without a poem
     seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations on made-up quatrains in the prompt of `task`, as `prompt` and `completion` messages.
 
-    Args:
-        right_pattern: share of lines in the pattern that the given lines ask for, whichever that is; all others are in the
-            pattern that begins level, which is right for about half of the poems.
-        rhyme: share of lines that rhyme.
-        five: share of quatrains with five characters a line; the others have seven.
-        entries: share of demonstrations that are entries of the rhyme book, without a poem.
-        seed: of everything random here.
+    Lines that are not in the pattern asked for are in the one that begins level, which is right for about half of the poems.
     """
     rng = random.Random(seed)
     poet = Poet(task)

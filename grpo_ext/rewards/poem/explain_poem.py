@@ -24,13 +24,8 @@ def explain_format(
 ) -> Explanation:
     """What `poem_format` and `poem_yun` give, and why, with marks on the last line's characters whose tone is wrong.
 
-    Args:
-        completion: what the model wrote, or the bare last line; `None`: the last of `lines`.
-        lines: the given lines, all but the last.
-        tones, rhyme_book, strict: as in `judge`.
-
-    Raises:
-        ValueError: as `judge` does, if there are not 3 or 7 given lines.
+    `completion` is what the model wrote, or the bare last line; `None`: the last of `lines`, which else are all but the last.
+    The options are those of `judge`, and so is the `ValueError` if there are not 3 or 7 given lines.
     """
     poem, places = verse(completion, lines)
     verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
