@@ -141,14 +141,10 @@ class Countdown(Task):
             count = rng.randint(self.min_numbers, self.max_numbers)
             nums = [rng.randint(self.min_number, self.max_number) for _ in range(count)]
             target = random_value(nums, self.operators, rng)
-            if target is None or not 1 <= target <= self.max_target:
-                continue
-            key = (*sorted(nums), target)
-            if key in seen:
-                continue
-            seen.add(key)
-            misses = 0
-            yield {"nums": nums, "target": target}
+            if target is not None and 1 <= target <= self.max_target and (key := (*sorted(nums), target)) not in seen:
+                seen.add(key)
+                misses = 0
+                yield {"nums": nums, "target": target}
 
 
 def apply(operator: str, a: int, b: int) -> int | None:

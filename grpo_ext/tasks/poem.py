@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import ClassVar
 
+from grpo_ext.common.files import data_lines
 from grpo_ext.common.share import in_share
 from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.characters import EITHER, UNKNOWN, tones_of
@@ -39,9 +39,9 @@ class Poem(Task):
     """Last lines of regulated verse.
 
     `user_prompt` has {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {tones},
-    {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines, and tell nothing of the hidden
-    one: the tones of their characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and the group of
-    平水韵 that they rhyme in, such as 十五删 (无 where they do not). All are as `judge` hears them by default.
+    {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines, and tell nothing of the
+    hidden one: the tones of their characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and the
+    group of 平水韵 that they rhyme in, such as 十五删 (无 where they do not). All are as `judge` hears them by default.
 
     `ValueError` if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
     """
@@ -112,5 +112,4 @@ def line_tones(line: str) -> str:
 @lru_cache(maxsize=1)
 def quatrains() -> tuple[Row, ...]:
     """The shipped poems."""
-    text = resources.files("grpo_ext.tasks").joinpath("data", "quatrains.jsonl").read_text(encoding="utf-8")
-    return tuple(json.loads(line) for line in text.splitlines())
+    return tuple(map(json.loads, data_lines("grpo_ext.tasks", "quatrains.jsonl")))

@@ -5,8 +5,9 @@ and 中华新韵 (2005), fourteen rhymes of modern finals. Groups are named with
 """
 
 from functools import lru_cache
-from importlib import resources
 from typing import Literal, NamedTuple, get_args
+
+from grpo_ext.common.files import data_lines
 
 Tones = Literal["modern", "pingshui"]
 RhymeBook = Literal["pingshui", "xinyun"]
@@ -30,22 +31,16 @@ class Entry(NamedTuple):
     group: str
 
 
-def data_lines(name: str) -> list[str]:
-    """The lines of a file of the package data, without comments."""
-    text = resources.files(__package__).joinpath("data", name).read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if not line.startswith("#")]
-
-
 @lru_cache(maxsize=1)
 def variants() -> dict[str, str]:
     """Character -> the characters of 平水韵 whose readings it has, for those that are not just themselves."""
-    return {line[0]: line[1:] for line in data_lines("variants.txt")}
+    return {line[0]: line[1:] for line in data_lines(__package__, "variants.txt")}
 
 
 @lru_cache(maxsize=1)
 def simplified() -> dict[str, str]:
     """Traditional character -> the simplified one, where that stands for it alone, and that one -> itself."""
-    pairs = {line[0]: line[1] for line in data_lines("simplified.txt")}
+    pairs = {line[0]: line[1] for line in data_lines(__package__, "simplified.txt")}
     return pairs | {character: character for character in pairs.values()}
 
 
@@ -53,7 +48,7 @@ def simplified() -> dict[str, str]:
 def pingshui() -> dict[str, tuple[Entry, ...]]:
     """Character as the 廣韻 writes it -> its readings, in the order of the groups."""
     book: dict[str, tuple[Entry, ...]] = {}
-    for line in data_lines("pingshui.txt"):
+    for line in data_lines(__package__, "pingshui.txt"):
         if " " in line:  # the head of a group: 平 八齐
             entry = Entry(*line.split())
         else:
@@ -65,7 +60,7 @@ def pingshui() -> dict[str, tuple[Entry, ...]]:
 @lru_cache(maxsize=1)
 def xinyun() -> dict[str, str]:
     """Final of a syllable -> its rhyme."""
-    rhymes = (line.split() for line in data_lines("xinyun.txt"))
+    rhymes = (line.split() for line in data_lines(__package__, "xinyun.txt"))
     return {final: group for group, *finals in rhymes for final in finals}
 
 
