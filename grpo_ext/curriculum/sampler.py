@@ -38,8 +38,7 @@ class Curriculum:
         assert self.rates is not None
         if self.kind == "adaptive":
             chance = self.rates.chance_of_signal(self.num_generations)
-            even = np.full(len(chance), 1 / len(chance))
-            return (1 - self.floor) * chance / chance.sum() + self.floor * even
+            return (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
         easy = self.rates.always_solved()
         if easy.all() or not easy.any():
             return np.full(len(easy), 1 / len(easy))

@@ -63,8 +63,7 @@ class Guard:
     def __call__(self, /, **given: Any) -> list[Score]:
         """One score a completion; given are `completions` and what else TRL passes to a reward.
 
-        Raises:
-            RewardFailure: as `on_error` and `max_failure_rate` say.
+        `RewardFailure` as `on_error` and `max_failure_rate` say.
         """
         if self.pool is not None:
             scores, errors = self.pool.score(self.reward, given)
@@ -174,11 +173,9 @@ class AsyncGuard(Guard):
 def guard_rewards(
     rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any
 ) -> list[Any]:
-    """A guard around each function; reward models, their ids and guards stay as they are.
+    """A guard around each function, with these options; reward models, their ids and guards stay as they are.
 
-    Args:
-        workers: processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.
-        timeout, options: as in `Guard`.
+    `workers` are processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.
     """
     pool = EnginePool(workers, timeout=timeout or math.inf) if workers else None
     return [

@@ -8,7 +8,6 @@ Rows hold `lines`, the whole poem (4 or 8 lines), or the given lines alone (3 or
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 from grpo_ext.common.files import data_lines
@@ -31,6 +30,7 @@ USER_PROMPT = (
     "下面这首{form}缺了最后一句：\n{lines}\n"
     "请补写最后一句，共{length}个字：平仄要合乎格律，末字用平声，并与前面的韵脚同属一个韵部；不可照抄前面的诗句。"
 )
+QUATRAINS: list[Row] = list(map(json.loads, data_lines("grpo_ext.tasks", "quatrains.jsonl")))
 OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_group")
 
 
@@ -64,7 +64,7 @@ class Poem(Task):
         """The shipped quatrains of `split`: `title`, `author`, `form` (七绝 or 五绝) and all four `lines`."""
         if split not in ("train", "test"):
             raise ValueError(f"Task 'poem' has the splits 'train' and 'test', not {split!r}.")
-        return (dict(row) for row in quatrains() if self.is_held_out(row) == (split == "test"))
+        return (dict(row) for row in QUATRAINS if self.is_held_out(row) == (split == "test"))
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a poem belongs to the test split; works on rows from any source."""
@@ -107,9 +107,3 @@ class Poem(Task):
 def line_tones(line: str) -> str:
     """The Mandarin tones of a line, such as 平平中仄仄平平, where 中 can be either."""
     return "".join("中" if (tones := tones_of(character)) in (EITHER, UNKNOWN) else tones for character in line)
-
-
-@lru_cache(maxsize=1)
-def quatrains() -> tuple[Row, ...]:
-    """The shipped poems."""
-    return tuple(map(json.loads, data_lines("grpo_ext.tasks", "quatrains.jsonl")))

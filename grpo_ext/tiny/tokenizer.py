@@ -33,20 +33,14 @@ CHATML = (
 def build_tokenizer(
     corpus: Iterable[str], vocab_size: int = 512, *, pattern: str = WORDS, tags: tuple[str, ...] = TAGS
 ) -> "PreTrainedTokenizerFast":
-    """Train a tokenizer on `corpus`.
+    """A tokenizer that pads on the left, ends a turn with `<|im_end|>` (its eos token), and renders ChatML.
 
     Args:
         corpus: texts as they will be met: prompts and completions, without the template.
-        vocab_size: upper bound, tags not counted; small corpora stay under it. At least 259: every byte and three special
-            tokens.
+        vocab_size: upper bound, tags not counted; small corpora stay under it. `ValueError` below 259: every byte and three
+            special tokens.
         pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS`, `DIGITS` or `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
-
-    Returns:
-        A tokenizer that pads on the left, ends a turn with `<|im_end|>` (its eos token), and renders ChatML.
-
-    Raises:
-        ValueError: if `vocab_size` cannot hold the bytes and the special tokens.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

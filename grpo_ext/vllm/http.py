@@ -75,9 +75,7 @@ class Line:
     """
 
     seconds: float  # that an answer may take as a whole
-    key: str | None = field(
-        default_factory=lambda: os.environ.get(KEY), repr=False
-    )  # the server must prove to have it
+    key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)  # to be proved by the server
     most: int = MOST_BYTES  # that an answer may have
 
     def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:

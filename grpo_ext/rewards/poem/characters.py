@@ -14,6 +14,9 @@ RhymeBook = Literal["pingshui", "xinyun"]
 
 LEVEL, OBLIQUE = "平", "仄"
 EITHER, UNKNOWN = LEVEL + OBLIQUE, ""
+XINYUN = {  # final of a syllable -> its rhyme
+    final: group for group, *finals in map(str.split, data_lines(__package__, "xinyun.txt")) for final in finals
+}
 APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i stands for another vowel
 
 
@@ -57,13 +60,6 @@ def pingshui() -> dict[str, tuple[Entry, ...]]:
     return book
 
 
-@lru_cache(maxsize=1)
-def xinyun() -> dict[str, str]:
-    """Final of a syllable -> its rhyme."""
-    rhymes = (line.split() for line in data_lines(__package__, "xinyun.txt"))
-    return {final: group for group, *finals in rhymes for final in finals}
-
-
 def in_book(character: str) -> str:
     """The characters of 平水韵 that a character stands for: 發 and 髮 for 发; most stand for themselves."""
     return variants().get(character, character)
@@ -99,21 +95,16 @@ def parse(reading: str) -> Syllable:
     final = to_finals(plain, strict=True, v_to_u=False)
     if final == "i" and to_initials(plain, strict=True) in APICAL:
         final = "-i"
-    return Syllable(int(reading[len(plain) :] or 0), xinyun().get(final))
+    return Syllable(int(reading[len(plain) :] or 0), XINYUN.get(final))
 
 
 @lru_cache(maxsize=1 << 16)
 def tones_of(character: str, tones: Tones = "modern") -> str:
-    """The tones that a character can be read with: "平", "仄", "平仄", or "" where it has none.
+    """The tones that a character, simplified or traditional, can be read with: "平", "仄", "平仄", or "" where it has none.
 
-    Args:
-        character: one character, simplified or traditional. One that stands for several has the readings of all.
-        tones: "modern": Mandarin, where tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone neither.
-            "pingshui": the rhyme book, where the entering tone is oblique too; characters that it does not know have
-            their modern tones.
-
-    Raises:
-        ValueError: if `tones` is neither.
+    "modern" is Mandarin, where tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone neither. "pingshui" is the rhyme
+    book, where the entering tone is oblique too; characters that it does not know have their modern tones. One that stands for
+    several has the readings of all. `ValueError` if `tones` is neither.
     """
     if tones not in get_args(Tones):
         raise ValueError(
@@ -129,8 +120,7 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
 def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
     """The groups that a character rhymes in with a level tone; none for oblique and unknown characters.
 
-    Raises:
-        ValueError: if `rhyme_book` is neither "pingshui" nor "xinyun".
+    `ValueError` if `rhyme_book` is neither.
     """
     if rhyme_book == "pingshui":
         return tuple(entry.group for entry in entries(character) if entry.tone == "平")

@@ -22,13 +22,9 @@ class Form:
     lines: tuple[str, ...]  # the tones of each, such as 仄仄平平仄仄平
 
     @property
-    def first_rhymes(self) -> bool:
-        return self.lines[0].endswith("平")
-
-    @property
     def rhyming(self) -> tuple[int, ...]:
         """The lines that rhyme, counted from 0, in the order in which they settle the rhyme: the first comes last."""
-        return (*range(1, len(self.lines), 2), *([0] if self.first_rhymes else []))
+        return (*range(1, len(self.lines), 2), *([0] if self.lines[0].endswith("平") else []))
 
 
 def line_pattern(second: str, last: str, length: int) -> str:

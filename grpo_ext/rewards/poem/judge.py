@@ -111,7 +111,7 @@ def best_form(spoken: list[list[str]], candidates: Sequence[Form], strict: bool)
         pairs = zip(spoken, form.lines, strict=True)
         return sum(len(places_at_fault(read, pattern, strict)) for read, pattern in pairs)
 
-    ranks = [(misfits(form, strict), not form.first_rhymes) for form in candidates]
+    ranks = [(misfits(form, strict), 0 not in form.rhyming) for form in candidates]
     equals = [form for form, rank in zip(candidates, ranks, strict=True) if rank == min(ranks)]
     return equals[0] if len(equals) == 1 else min(equals, key=lambda form: misfits(form, True))
 
