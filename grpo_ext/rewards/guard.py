@@ -55,11 +55,6 @@ class Guard:
         self._recent: deque[bool] = deque(maxlen=self.window)
         self._told: set[str] = set()
 
-    @property
-    def failure_rate(self) -> float:
-        """Share of failed rows among the last `window`."""
-        return sum(self._recent) / len(self._recent) if self._recent else 0.0
-
     def __call__(self, /, **given: Any) -> list[Score]:
         """One score a completion; given are `completions` and what else TRL passes to a reward.
 
@@ -120,9 +115,10 @@ class Guard:
             self.lost.clear()
         elif self.max_failure_rate < 1:
             self.lost.update(map(number_of, given.get("prompts") or ()))
-        if len(self._recent) >= self.window / 4 and self.failure_rate > self.max_failure_rate:
+        recent, failed = len(self._recent), sum(self._recent)
+        if recent >= max(1, self.window / 4) and failed / recent > self.max_failure_rate:
             self.fail(
-                f"Reward {self.name!r} failed on {sum(self._recent)} of the last {len(self._recent)} rows, more than "
+                f"Reward {self.name!r} failed on {failed} of the last {recent} rows, more than "
                 f"the share of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
             )
         return scores

@@ -5,12 +5,11 @@ vocabulary may grow, and the pattern that says which pieces of text may become o
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from grpo_ext.rewards.answers import TAGS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 # A word with its leading space, one digit, one other sign, or one sign of white space.
 WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
@@ -32,7 +31,7 @@ CHATML = (
 
 def build_tokenizer(
     corpus: Iterable[str], vocab_size: int = 512, *, pattern: str = WORDS, tags: tuple[str, ...] = TAGS
-) -> "PreTrainedTokenizerFast":
+) -> PreTrainedTokenizerFast:
     """A tokenizer that pads on the left, ends a turn with `<|im_end|>` (its eos token), and renders ChatML.
 
     Args:
@@ -42,9 +41,6 @@ def build_tokenizer(
         pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS`, `DIGITS` or `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = [PAD, START, END]
     if vocab_size < len(alphabet) + len(special):

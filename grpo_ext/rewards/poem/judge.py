@@ -71,13 +71,10 @@ def judge(
     """Judge a poem of 4 or 8 lines; the last may be of any length, even empty, what is missing being a fault.
 
     Args:
-        lines: the poem; of each line only the Chinese characters count.
+        lines: the poem; of each line only the Chinese characters count. `ValueError` if there are not 4 or 8.
         tones: "modern" (Mandarin) or "pingshui" (the rhyme book). Every reading of a character is allowed.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups).
         strict: whether the places 1, 3 and 5 of a line have to fit too, which are free by default (一三五不论).
-
-    Raises:
-        ValueError: if there are not 4 or 8 lines, or `tones` or `rhyme_book` is unknown.
     """
     if isinstance(lines, str) or len(lines) not in COUNTS:
         given = "one string" if isinstance(lines, str) else f"{len(lines)} lines"
