@@ -31,9 +31,8 @@ def find_repo(name: str, kind: str) -> None:
         raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
     except Exception as error:  # of whatever library carries the question
         reason = str(error).partition("\n")[0]
-        raise ConnectionError(
-            f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}"
-        ) from None
+        words = f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}"
+        raise ConnectionError(words) from None
 
 
 def neighbours(name: str) -> list[str]:

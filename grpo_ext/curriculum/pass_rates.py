@@ -107,7 +107,6 @@ class PassRates:
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         """Go on from counts of the same data set; `ValueError` if they are of another one."""
         if len(state["right"]) != len(self.numbers):
-            raise ValueError(
-                f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
-            )
+            wrong = f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
+            raise ValueError(wrong)
         self.right, self.samples = np.array(state["right"]), np.array(state["samples"])

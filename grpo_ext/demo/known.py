@@ -28,10 +28,6 @@ class Demo:
     tokenizer: Callable[[Any], dict[str, Any]]  # options of `build_tokenizer` for a task
     shape: dict[str, Any]  # options of `build_model`
 
-    def made_from(self, task: Task) -> list[Any]:
-        """What `prepare` writes depends on, as JSON values, beside the task and the seed."""
-        return [self.count, self.tokenizer(task), self.shape]
-
     def prepare(self, task: Task, folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl`, and in `model` a tokenizer trained on the first 2,000 and an untrained model."""
         rows = list(self.demonstrations(task, self.count, seed=seed))
