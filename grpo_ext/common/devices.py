@@ -1,7 +1,5 @@
 """What this machine can compute on."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,9 +1,8 @@
-"""Files that are whole or not there, and the folders of checkpoints."""
-
-from __future__ import annotations
+"""Files that are whole or not there, the package's own data, and the folders of checkpoints."""
 
 import os
 import re
+from importlib import resources
 from pathlib import Path
 
 CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
@@ -21,6 +20,12 @@ def write_atomically(path: Path, text: str) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def data_lines(package: str, name: str) -> list[str]:
+    """The lines of the file `name` in the folder `data` of a package, without comments."""
+    text = resources.files(package).joinpath("data", name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -1,7 +1,5 @@
 """Whether a model or a data set can be had, asked once and briefly, before libraries try again and again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from grpo_ext.common.near import did_you_mean
@@ -13,9 +11,8 @@ KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}
 def find_repo(name: str, kind: str) -> None:
     """Return where the cache or the hub has the model or data set `name`, which is no folder here.
 
-    Raises:
-        FileNotFoundError: if there is no such thing, with what lies beside that path or in the cache under a name like it.
-        ConnectionError: if the hub cannot be asked.
+    `FileNotFoundError` if there is no such thing, with what lies beside that path or in the cache under a name like it;
+    `ConnectionError` if the hub cannot be asked.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE

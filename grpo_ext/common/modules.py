@@ -12,12 +12,7 @@ from types import ModuleType
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """The module of a Python file, run once a process.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        Exception: whatever the file raises.
-    """
+    """The module of a Python file, run once a process; `FileNotFoundError`, or whatever the file raises."""
     path = Path(path).expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(f"no file at {path}")

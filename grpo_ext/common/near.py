@@ -1,7 +1,5 @@
 """The known word that somebody meant."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """What became of the groups of each generation: the figures to log, and advice where most of them teach nothing."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

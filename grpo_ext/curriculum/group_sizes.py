@@ -12,8 +12,6 @@ follow a Beta distribution, fitted to the counts by maximum likelihood, and the 
 chance is 1 - p^G - (1-p)^G, which with partial credit is the least that it can be.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ One line a completion, as it comes: `step`, `prompt_id`, `prompt`, `completion` 
 TRL's `SFTTrainer` reads. The main process writes. See `grpo_ext.observe.jsonl` for how the file survives crashes.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How often each prompt is solved: counts by prompt."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -56,14 +54,10 @@ def read_pass_rates(path: Path) -> dict[str, PassCount]:
 
 
 class PassRates:
-    """What a run has seen of each prompt of its data set.
+    """What a run has seen of each prompt of its data set, whose rows have these ids; rows with one prompt share their counts.
 
-    A prompt's counts are multiplied by `decay` before new ones are added, since the policy that made them is gone.
-
-    Args:
-        prompt_ids: of the data set's rows; rows with one prompt share their counts.
-        decay: 0 remembers the last group alone, 1 everything.
-        start: counts from before, such as a probe's.
+    A prompt's counts are multiplied by `decay` before new ones are added, since the policy that made them is gone: 0 remembers
+    the last group alone, 1 everything. `start` has counts from before, such as a probe's.
     """
 
     def __init__(self, prompt_ids: Sequence[str], decay: float = 0.5, start: dict[str, PassCount] | None = None):

@@ -1,7 +1,5 @@
 """Prompts beyond those that the data loader brings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice

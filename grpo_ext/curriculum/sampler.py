@@ -9,8 +9,6 @@ The last two draw each generation anew by what is known at that time, without pa
 state of its own, made from seed, epoch and its number, so that there is no state to lose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,8 +38,7 @@ class Curriculum:
         assert self.rates is not None
         if self.kind == "adaptive":
             chance = self.rates.chance_of_signal(self.num_generations)
-            even = np.full(len(chance), 1 / len(chance))
-            return (1 - self.floor) * chance / chance.sum() + self.floor * even
+            return (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
         easy = self.rates.always_solved()
         if easy.all() or not easy.any():
             return np.full(len(easy), 1 / len(easy))

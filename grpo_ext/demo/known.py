@@ -1,7 +1,5 @@
 """The demos by name: what each makes its tiny model and demonstrations of."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,28 +19,15 @@ from grpo_ext.tiny.word_problems import word_problem_demonstrations
 
 @dataclass(frozen=True)
 class Demo:
-    """What a demo is made of.
+    """What a demo is made of."""
 
-    Args:
-        recipe, sft_recipe: names below `recipes/`, such as `countdown/tiny.yaml`.
-        folder: where it works when none is asked for.
-        demonstrations: yields them for a task, a count and a `seed`.
-        count: of the demonstrations.
-        tokenizer: options of `build_tokenizer` for a task.
-        shape: options of `build_model`.
-    """
-
-    recipe: str
+    recipe: str  # below `recipes/`
     sft_recipe: str
-    folder: str
-    demonstrations: Callable[..., Iterator[Demonstration]]
-    count: int
-    tokenizer: Callable[[Any], dict[str, Any]]
-    shape: dict[str, Any]
-
-    def made_from(self, task: Task) -> list[Any]:
-        """What `prepare` writes depends on, as JSON values, beside the task and the seed."""
-        return [self.count, self.tokenizer(task), self.shape]
+    folder: str  # where it works when none is asked for
+    demonstrations: Callable[..., Iterator[Demonstration]]  # of a task, a count and a `seed`
+    count: int  # of the demonstrations
+    tokenizer: Callable[[Any], dict[str, Any]]  # options of `build_tokenizer` for a task
+    shape: dict[str, Any]  # options of `build_model`
 
     def prepare(self, task: Task, folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl`, and in `model` a tokenizer trained on the first 2,000 and an untrained model."""

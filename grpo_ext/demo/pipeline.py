@@ -3,18 +3,23 @@
 Training runs through the same `accelerate launch` commands that the GPU recipes use; only sizes differ.
 """
 
-from __future__ import annotations
-
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.demo.before_and_after import print_report
+from rich import print
+from rich.markup import escape
+from rich.table import Table
+
 from grpo_ext.demo.known import Demo
 from grpo_ext.demo.stages import Stages
-from grpo_ext.evaluation.evaluate_recipe import evaluate_models, save_evaluation
+from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcome_of, save_evaluation
+from grpo_ext.evaluation.table import print_figures, question
+from grpo_ext.observe.plots import plot_runs
+from grpo_ext.observe.read_run import read_run
 from grpo_ext.recipe.folder import recipe_folder
-from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
 
 EVAL_BATCH_SIZE = 256
@@ -50,7 +55,8 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         found = evaluate_models(recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)
         save_evaluation(folder / f"{name}.json", found)
 
-    start = [demo.made_from(recipe.task), {key: repr(value) for key, value in vars(recipe.task).items()}, seed]
+    made_from = [demo.count, demo.tokenizer(recipe.task), demo.shape]
+    start = [made_from, {key: repr(value) for key, value in vars(recipe.task).items()}, seed]
     stages.run("data and model", start, lambda begun: demo.prepare(recipe.task, folder, seed))
     stages.run("warm start", [sft_path.read_text(encoding="utf-8"), sft_words], warm_start)
     recipe_text = recipe_path.read_text(encoding="utf-8")
@@ -58,6 +64,43 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     stages.run("GRPO", [recipe_text, train_words], train)
     stages.run("evaluation after", [NUM_SAMPLES], lambda begun: evaluate(trained, "eval_after"))
     print_report(folder, recipe, stages.seconds)
+
+
+def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
+    """Print the table, three completions and the seconds of each stage; write `curves.png`."""
+    summaries = {when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")}
+    print_figures(summaries, summaries["before"]["n"])
+    print(completions_table(folder, outcome_of(recipe)))
+    plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
+    spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
+    print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
+    print(
+        f"curves: {folder / 'curves.png'}; figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}\n"
+        f"every completion, in a browser: grpo-ext report {folder}"
+    )
+
+
+def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Table:
+    """The same problems before and after: first those that GRPO taught, then any other."""
+    texts = ((folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8") for when in ("before", "after"))
+    before, after = ([json.loads(line) for line in text.splitlines()] for text in texts)
+
+    def learnt(row: int) -> float:
+        return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)
+
+    chosen = sorted(range(len(before)), key=learnt, reverse=True)[:count]
+    table = Table(title="greedy completions of the same problems", show_lines=True)
+    for column in ("problem", "before", "after"):
+        table.add_column(column, ratio=1, overflow="fold")
+    for row in chosen:
+        table.add_row(escape(question(before[row])), said(before[row]), said(after[row]))
+    return table
+
+
+def said(sample: dict[str, Any]) -> str:
+    """A completion and, under it, what each reward gave it."""
+    rewards = ", ".join(f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items())
+    return f"{escape(sample['text'])}\n[dim]{escape(rewards)}[/dim]"
 
 
 def words(**settings: Any) -> list[str]:

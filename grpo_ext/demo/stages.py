@@ -1,8 +1,6 @@
 """Stages of a long job that can be stopped and started again: what is finished is not redone, unless what it was made from
 changed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -22,12 +20,10 @@ class Stages:
 
     A stage's fingerprint covers its own inputs and the fingerprints of all stages before it, so a changed recipe redoes
     what depends on it and nothing else.
-
-    `total` is the number of stages, for the headings.
     """
 
     folder: Path
-    total: int
+    total: int  # number of stages, for the headings
     seconds: dict[str, float] = field(default_factory=dict)
     _chain: str = ""
 

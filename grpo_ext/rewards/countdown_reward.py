@@ -14,24 +14,25 @@ _ROW = {"nums": [19, 36, 55, 7], "target": 65}
 _TOLERANCE = 1e-5
 
 
-def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> tuple[str, Any] | None:
-    """What is wrong with a completion, as a kind and its evidence (see `in_words`), or None if it is right."""
+def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> str | None:
+    """What is wrong with a completion, as a sentence without its full stop, or None if it is right."""
     goal = exact(target, "target")
     answer = first_answer(text)
     if answer is None:
-        return "no_answer", None
+        return "there is no closed <answer> block"
     try:
         postfix = parse(answer.partition("=")[0])
     except ExpressionError as error:
-        return "no_expression", error
-    used = sorted(literals(postfix))
-    if used != sorted(exact(number, "nums") for number in nums):
-        return "numbers", used
+        return f"the answer is not a plain expression: {error}"
+    used, wanted = sorted(literals(postfix)), sorted(exact(number, "nums") for number in nums)
+    if used != wanted:
+        return f"it uses the numbers {listing(used)}, but {listing(wanted)} are to be used, each once"
     try:
         result = value(postfix)
     except ZeroDivisionError:
-        return "zero_division", None
-    return None if result == goal or abs(result - goal) <= Fraction(tolerance) else ("value", result)
+        return "it divides by zero"
+    right = result == goal or abs(result - goal) <= Fraction(tolerance)
+    return None if right else f"its value is {readable(result)}, not {target}"
 
 
 def exact(number: Any, column: str) -> int | Fraction:
@@ -46,25 +47,11 @@ def exact(number: Any, column: str) -> int | Fraction:
         raise TypeError(f"The column `{column}` holds {number!r}, which is no number.") from None
 
 
-def in_words(fault: tuple[str, Any], nums: Sequence[float], target: float) -> str:
-    """A fault as a sentence without its full stop."""
-    kind, evidence = fault
-    if kind == "numbers":
-        return f"it uses the numbers {listing(evidence)}, but {listing(sorted(nums, key=float))} are to be used, each once"
-    if kind == "value":
-        return f"its value is {readable(evidence)}, not {target}"
-    return {
-        "no_answer": "there is no closed <answer> block",
-        "no_expression": f"the answer is not a plain expression: {evidence}",
-        "zero_division": "it divides by zero",
-    }[kind]
+def listing(numbers: Sequence[int | Fraction]) -> str:
+    return ", ".join(map(readable, numbers))
 
 
-def listing(numbers: Sequence[float]) -> str:
-    return ", ".join(readable(Fraction(exact(number, "nums"))) for number in numbers)
-
-
-def readable(number: Fraction) -> str:
+def readable(number: int | Fraction) -> str:
     """A number for people: as it is where that is short, else to five digits."""
     text = str(number)
     if len(text) <= 20:
@@ -90,8 +77,9 @@ def explain_countdown(
     if completion.count("<answer>") > 1:
         lines.append(f"Only the first of {completion.count('<answer>')} <answer> blocks counts.")
     if wrong is None:
-        lines.append(f"It uses {listing(sorted(nums, key=float))}, each once, and its value is {target}.")
-    why = "1: the answer is right" if wrong is None else f"0: {in_words(wrong, nums, target)}"
+        wanted = listing(sorted(exact(number, "nums") for number in nums))
+        lines.append(f"It uses {wanted}, each once, and its value is {target}.")
+    why = f"0: {wrong}" if wrong else "1: the answer is right"
     return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
 
 

@@ -6,15 +6,10 @@ Mark = tuple[int, int, str, str]  # first character, end, kind (`answer`, `fault
 
 
 class Explanation(NamedTuple):
-    """Why a completion got its reward.
+    """Why a completion got its reward."""
 
-    Args:
-        words: lines of text, as the report and `grpo-ext explain` show them.
-        marks: on the completion's characters, as the report colours them.
-    """
-
-    words: str
-    marks: tuple[Mark, ...] = ()
+    words: str  # lines of text, as the report and `grpo-ext explain` show them
+    marks: tuple[Mark, ...] = ()  # on the completion's characters, as the report colours them
 
 
 def clip(text: str) -> str:

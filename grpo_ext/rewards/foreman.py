@@ -57,12 +57,9 @@ class Worker:
 
 
 class Foreman(threading.Thread):
-    """Keeps `crew` workers at work. `take` and `stop` may be called from any thread.
+    """Keeps `crew` workers at work, for `timeout` seconds a row and with `memory_limit` bytes each.
 
-    Args:
-        crew: how many workers.
-        timeout: seconds a row may take.
-        memory_limit: bytes a worker may hold.
+    `take` and `stop` may be called from any thread.
     """
 
     def __init__(self, crew: int, timeout: float, memory_limit: int):

@@ -25,8 +25,6 @@ from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
 logger = logging.getLogger(__name__)
 
-OnError = Literal["none", "raise"]
-
 
 class RewardFailure(RuntimeError):
     """A reward failed too often, or at all where `on_error="raise"`. The message ends with the last traceback."""
@@ -34,31 +32,16 @@ class RewardFailure(RuntimeError):
 
 @dataclass(eq=False)
 class Guard:
-    """A reward that answers every row with a finite number or None.
+    """A reward that answers every row with a finite number or None."""
 
-    Args:
-        reward: what `build` returns, or any function with TRL's signature. For an async one make an `AsyncGuard`.
-        on_error: "none" leaves failed rows unscored; "raise" stops at the first.
-        max_failure_rate: share of failed rows, over the last `window`, above which `RewardFailure` is raised.
-        window: how many rows the share is taken over. With less than a quarter of them there is no judgement.
-        timeout: seconds that a row may take, a batch that many times as long. `None`: any time.
-        pool: a `RewardPool`, used, with its own timeout, where the reward declares `needs_cpu`.
-        deferred: keep the `RewardFailure` in `failure`, so that no rank leaves a collective call alone.
-
-    Attributes:
-        failed, scored (`int`): rows that failed, and rows seen, since the start.
-        lost (`set[int]`): the prompts, as numbers, whose rows have all failed since a row last did not.
-        last_error (`str`): what the last failure was, with its traceback where there is one.
-    """
-
-    reward: Callable
+    reward: Callable  # what `build` returns, or any function with TRL's signature; an async one's is an `AsyncGuard`
     _: KW_ONLY
-    on_error: OnError = "none"
-    max_failure_rate: float = 0.5
-    window: int = 256
-    timeout: float | None = None
-    pool: Any = None
-    deferred: bool = False
+    on_error: Literal["none", "raise"] = "none"  # leave failed rows unscored, or stop at the first
+    max_failure_rate: float = 0.5  # share of failed rows in the window above which `RewardFailure` is raised
+    window: int = 256  # the last rows, that the share is taken over; below a quarter of them there is no judgement
+    timeout: float | None = None  # seconds that a row may take, a batch that many times as long; `None`: any time
+    pool: Any = None  # a `RewardPool`, used, with its own timeout, where the reward declares `needs_cpu`
+    deferred: bool = False  # keep the `RewardFailure` in `failure`, so that no rank leaves a collective call alone
 
     def __post_init__(self) -> None:
         self.name = self.__name__ = reward_name(self.reward)
@@ -66,22 +49,16 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
-        self.failed = self.scored = 0
-        self.lost: set[int] = set()
-        self.last_error = ""
+        self.failed = self.scored = 0  # rows, since the start
+        self.lost: set[int] = set()  # the prompts, as numbers, whose rows have all failed since a row last did not
+        self.last_error = ""  # what the last failure was, with its traceback where there is one
         self._recent: deque[bool] = deque(maxlen=self.window)
         self._told: set[str] = set()
-
-    @property
-    def failure_rate(self) -> float:
-        """Share of failed rows among the last `window`."""
-        return sum(self._recent) / len(self._recent) if self._recent else 0.0
 
     def __call__(self, /, **given: Any) -> list[Score]:
         """One score a completion; given are `completions` and what else TRL passes to a reward.
 
-        Raises:
-            RewardFailure: as `on_error` and `max_failure_rate` say.
+        `RewardFailure` as `on_error` and `max_failure_rate` say.
         """
         if self.pool is not None:
             scores, errors = self.pool.score(self.reward, given)
@@ -138,9 +115,10 @@ class Guard:
             self.lost.clear()
         elif self.max_failure_rate < 1:
             self.lost.update(map(number_of, given.get("prompts") or ()))
-        if len(self._recent) >= self.window / 4 and self.failure_rate > self.max_failure_rate:
+        recent, failed = len(self._recent), sum(self._recent)
+        if recent >= max(1, self.window / 4) and failed / recent > self.max_failure_rate:
             self.fail(
-                f"Reward {self.name!r} failed on {sum(self._recent)} of the last {len(self._recent)} rows, more than "
+                f"Reward {self.name!r} failed on {failed} of the last {recent} rows, more than "
                 f"the share of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
             )
         return scores
@@ -191,11 +169,9 @@ class AsyncGuard(Guard):
 def guard_rewards(
     rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any
 ) -> list[Any]:
-    """A guard around each function; reward models, their ids and guards stay as they are.
+    """A guard around each function, with these options; reward models, their ids and guards stay as they are.
 
-    Args:
-        workers: processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.
-        timeout, options: as in `Guard`.
+    `workers` are processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.
     """
     pool = EnginePool(workers, timeout=timeout or math.inf) if workers else None
     return [

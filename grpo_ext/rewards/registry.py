@@ -30,16 +30,14 @@ def register(
 ) -> Callable[[Callable], Callable]:
     """Decorator that puts `function(completions, ...)` into the catalogue as `name`; the function stays as it is.
 
+    `TypeError` if the function cannot be called as rewards are.
+
     Args:
-        name: letters, digits, `_`, `-`, beginning with a letter.
+        name: letters, digits, `_`, `-`, beginning with a letter. `ValueError` if it has others, or is another function's.
         needs_cpu: heavy enough for worker processes (`reward_workers`), where it is called with one row at a time.
         examples: completions with their scores, run by `grpo-ext rewards check`.
         explain: `explain(completion, *, ...)` says why one completion got its score, for the report and `grpo-ext explain`. It
             takes the function's columns, of one row, and its options, each by name.
-
-    Raises:
-        ValueError: if the name is taken by another function or has other characters.
-        TypeError: if the function cannot be called as rewards are.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}.")

@@ -16,13 +16,9 @@ Score = float | None
 
 @dataclass(frozen=True)
 class Example:
-    """A completion, the score it must get, and the columns (of this one row) and options that it takes.
+    """A completion, and the score that the reward must give it; None where it must decline.
 
-    Args:
-        completion: the text.
-        score: what the reward must return for it; None where it must decline.
-        columns: the row's columns; `completion_ids` may be among them.
-        options: options to build the reward with, for rewards that need some.
+    `columns` are those of this one row, `completion_ids` maybe among them; with `options` the reward is built.
     """
 
     completion: str
@@ -75,12 +71,8 @@ class Registration:
 class Reward:
     """A callable with TRL's signature for rewards.
 
-    Attributes:
-        name, `__name__` (`str`): the name of its metric.
-        columns (`tuple[str, ...]`): data set columns that it needs.
-        options (`dict`): its options, defaults included.
-        needs_cpu (`bool`): whether it is heavy enough to run in worker processes.
-        examples (`tuple[Example, ...]`): completions with the score each must get.
+    Its `name`, also `__name__`, is that of its metric. It has the data set `columns` that it needs, its `options`, defaults
+    included, the `examples` of what it gives, and `needs_cpu`: whether it is heavy enough to run in worker processes.
     """
 
     def __init__(self, registration: Registration, options: dict[str, Any], name: str | None = None):
@@ -97,9 +89,7 @@ class Reward:
         Args:
             completions: texts, or lists of chat messages, of which the last one's content is taken.
             given: the data set's columns, a list each with one entry a completion, and TRL's extras, such as `prompts`.
-
-        Raises:
-            ValueError: if a column that the function needs is not there.
+                `ValueError` if a column that the function needs is not there.
         """
         texts = [plain_text(completion) for completion in completions]
         return self.registration.function(completions=texts, **self.arguments(given), **self.options)

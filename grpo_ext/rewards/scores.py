@@ -21,9 +21,7 @@ class Miscounted(ValueError):
 def scores_of(answers: Any, count: int) -> tuple[list[Score], dict[int, str]]:
     """The scores of `count` completions and, by row, what is wrong with those that are none.
 
-    Raises:
-        TypeError: if the answers are no list.
-        Miscounted: if they are not as many.
+    `TypeError` if the answers are no list, `Miscounted` if they are not as many.
     """
     if answers is None or isinstance(answers, str | bytes | dict):
         raise TypeError(f"it returned {clipped(answers)} and not a list of {count} scores")

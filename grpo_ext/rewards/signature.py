@@ -20,23 +20,14 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Signature:
-    """The contract of a reward function.
+    """The contract of a reward function."""
 
-    Args:
-        columns: data set columns that it cannot do without.
-        optional: what is an option where it is given, and else a column that it reads where it exists; with its default.
-        extras: which of `EXTRAS` it names, and whether it cannot do without.
-        options: keyword-only parameters with their defaults, `REQUIRED` where there is none.
-        types: the annotations of the options and the optional that have one.
-        rest: whether `**columns` takes everything else.
-    """
-
-    columns: tuple[str, ...]
-    optional: dict[str, Any]
-    extras: dict[str, bool]
-    options: dict[str, Any]
-    types: dict[str, Any]
-    rest: bool
+    columns: tuple[str, ...]  # of the data set, that it cannot do without
+    optional: dict[str, Any]  # options that, where not given, are columns read where they exist; with their defaults
+    extras: dict[str, bool]  # which of `EXTRAS` it names, and whether it cannot do without
+    options: dict[str, Any]  # keyword-only parameters with their defaults, `REQUIRED` where there is none
+    types: dict[str, Any]  # annotations of the options and the optional that have one
+    rest: bool  # whether `**columns` takes everything else
 
 
 def read_signature(function: Callable) -> Signature:

@@ -35,12 +35,10 @@ def resolve_rewards(
 
     Args:
         specs: names, mappings `{name, weight, label, option: value}` and callables; one of them or a list. `label` is the
-            name of the metric, for a reward that is used twice.
+            name of the metric, for a reward that is used twice. `ValueError` for an unknown name or option, a weight that is
+            no finite number, or a name that occurs twice.
         reward_weights: as TRL has them, one a spec, instead of `weight` in the mappings.
         plugins: Python files that register rewards.
-
-    Raises:
-        ValueError: for an unknown name or option, a weight that is no finite number, or a name that occurs twice.
     """
     for path in plugins:
         load_plugin(path)

@@ -5,8 +5,6 @@ rows, and every one can be solved: a problem is born from a solution. Which spli
 numbers and its target, without the seed, so that no training set, whatever its seed, holds a problem of any test set.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import re
@@ -40,38 +38,25 @@ PATIENCE = 50_000
 class Countdown(Task):
     """Countdown problems with a seed, and their prompts.
 
-    Args:
-        num_problems: training problems to make. A space that holds fewer yields all it has.
-        num_test_problems: held-out problems to make; likewise.
-        min_numbers, max_numbers: how many numbers a problem has (2 to 6).
-        min_number, max_number: the range of each number, both ends included.
-        operators: which of + - * / a solution may need. Steps of the hidden solution are whole and never negative.
-        max_target: targets lie in 1 to `max_target`.
-        test_fraction: share of all problems that is held out.
-        task_seed: seeds which problems are made and in which order; it does not move a problem from split to split.
-        system_prompt: the system message; an empty string leaves it out.
-        user_prompt: the user message, with {nums} and {target}, and if wanted {operators} and {example}.
-
-    Raises:
-        ValueError: if a field is out of range, or `user_prompt` has a field that does not exist or lacks one.
+    `ValueError` if a field is out of range, or `user_prompt` has a field that does not exist or lacks one.
     """
 
     name: ClassVar[str] = "countdown"
     default_rewards: ClassVar[dict[str, float]] = {"countdown": 1.0, "format": 1.0}
     outcome_reward: ClassVar[str] = "countdown"
 
-    num_problems: int = 50_000
-    num_test_problems: int = 512
-    min_numbers: int = 3
+    num_problems: int = 50_000  # training problems to make; a space that holds fewer yields all it has
+    num_test_problems: int = 512  # held-out problems to make; likewise
+    min_numbers: int = 3  # how many numbers a problem has, 2 to 6
     max_numbers: int = 4
-    min_number: int = 1
+    min_number: int = 1  # the range of each number, both ends included
     max_number: int = 99
-    operators: str = "+-*/"
-    max_target: int = 100
-    test_fraction: float = 0.15
-    task_seed: int = 0
-    system_prompt: str = SYSTEM_PROMPT
-    user_prompt: str = USER_PROMPT
+    operators: str = "+-*/"  # that a solution may need; steps of the hidden one are whole and never negative
+    max_target: int = 100  # targets lie in 1 to `max_target`
+    test_fraction: float = 0.15  # share of all problems that is held out
+    task_seed: int = 0  # of which problems are made, and their order; it moves none from split to split
+    system_prompt: str = SYSTEM_PROMPT  # an empty string leaves the message out
+    user_prompt: str = USER_PROMPT  # with {nums} and {target}, and if wanted {operators} and {example}
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_numbers <= self.max_numbers <= 6:
@@ -156,14 +141,10 @@ class Countdown(Task):
             count = rng.randint(self.min_numbers, self.max_numbers)
             nums = [rng.randint(self.min_number, self.max_number) for _ in range(count)]
             target = random_value(nums, self.operators, rng)
-            if target is None or not 1 <= target <= self.max_target:
-                continue
-            key = (*sorted(nums), target)
-            if key in seen:
-                continue
-            seen.add(key)
-            misses = 0
-            yield {"nums": nums, "target": target}
+            if target is not None and 1 <= target <= self.max_target and (key := (*sorted(nums), target)) not in seen:
+                seen.add(key)
+                misses = 0
+                yield {"nums": nums, "target": target}
 
 
 def apply(operator: str, a: int, b: int) -> int | None:

@@ -4,16 +4,16 @@ Rows come from a data set (the real GSM8K, by file or hub id), or from the task'
 The templates write the same format, calculator marks `<<2*3=6>>` included, with one or two steps and small numbers.
 """
 
-from __future__ import annotations
-
+import json
 import operator
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from grpo_ext.common.files import data_lines
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat
 
@@ -37,83 +37,38 @@ THINGS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Story:
+class Story(NamedTuple):
     """A template of word problems.
 
-    Args:
-        question: with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses.
-        steps: pairs of an equation, `left operator right`, and the sentence that {equation} stands in. A side is a
-            number, one of a, b, c, or x, the result of the step before.
+    A step is an equation, `left operator right`, and the sentence that {equation} stands in. A side is a number, one of a, b,
+    c, or x, the result of the step before.
     """
 
-    question: str
-    steps: tuple[tuple[str, str], ...]
+    question: str  # with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses
+    steps: list[tuple[str, str]]
 
 
-STORIES = (
-    Story("{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?",
-          (("a + b", "{name} has {equation} {things} now."),)),
-    Story("{name} had {a} {things} and gave {b} of them to {other}. How many {things} does {name} still have?",
-          (("a - b", "{name} still has {equation} {things}."),)),
-    Story("{name} fills {a} bags with {b} {things} each. How many {things} are in the bags?",
-          (("a * b", "There are {equation} {things} in the bags."),)),
-    Story("{name} shares {a} {things} equally among {b} friends. How many {things} does each friend get?",
-          (("a / b", "Each friend gets {equation} {things}."),)),
-    Story("{name} counted {a} {things} in the morning. In the evening there were only {b}. How many {things} are missing?",
-          (("a - b", "There are {equation} {things} missing."),)),
-    Story("{name} has {a} {things}, finds {b} more and then loses {c}. How many {things} does {name} have in the end?",
-          (("a + b", "With the new ones there are {equation} {things}."),
-           ("x - c", "In the end there are {equation} {things}."))),
-    Story("{name} buys {a} boxes of {b} {things}. At home there are {c} more. How many {things} does {name} have in all?",
-          (("a * b", "The boxes hold {equation} {things}."), ("x + c", "{name} has {equation} {things} in all."))),
-    Story("{name} collects {b} {things} a day for {a} days and gives {c} of them to {other}. How many {things} are left?",
-          (("a * b", "{name} collects {equation} {things}."), ("x - c", "There are {equation} {things} left."))),
-    Story("{name} buys {a} {things} for ${b} each and pays with ${c}. How many dollars does {name} get back?",
-          (("a * b", "The {things} cost ${equation}."), ("c - x", "{name} gets ${equation} back."))),
-    Story("{name} sold {a} {things} on Monday and {b} more than that on Tuesday. "
-          "How many {things} did {name} sell on both days?",
-          (("a + b", "On Tuesday {name} sold {equation} {things}."),
-           ("a + x", "On both days {name} sold {equation} {things}."))),
-    Story("{other} has {a} {things}. {name} has twice as many. How many {things} do they have together?",
-          (("2 * a", "{name} has {equation} {things}."), ("a + x", "Together they have {equation} {things}."))),
-    Story("{name} has {a} {things}, keeps {b} and shares the rest equally among {c} friends. How many does each friend get?",
-          (("a - b", "There are {equation} {things} to share."), ("x / c", "Each friend gets {equation} {things}."))),
-)  # fmt: skip
+STORIES = [Story(**json.loads(line)) for line in data_lines("grpo_ext.tasks", "stories.jsonl")]
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 @dataclass
 class GSM8K(Task):
-    """GSM8K's rows, or stories of our own in their format.
-
-    Args:
-        num_problems, num_test_problems: stories to make for each split, where the recipe names no data set.
-        max_number: numbers of a story lie in 2 to `max_number`; results may be larger.
-        max_story_steps: 1 or 2.
-        task_seed: seeds the stories; which split one belongs to does not depend on it.
-        max_prompt_tokens: drop rows whose prompt, as the model gets it, has more tokens. `None`: keep all.
-        max_answer_tokens: drop rows whose reference answer has more tokens. `None`: keep all.
-        length_tokenizer: name or folder of the tokenizer that counts them; a run fills in its own model's.
-        system_prompt: the system message; an empty string leaves it out.
-
-    Raises:
-        ValueError: if a field is out of range.
-    """
+    """GSM8K's rows, or stories of our own in their format; `ValueError` if a field is out of range."""
 
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
     outcome_reward: ClassVar[str] = "accuracy"
 
-    num_problems: int = 2_000
+    num_problems: int = 2_000  # stories to make, where the recipe names no data set
     num_test_problems: int = 256
-    max_number: int = 20
-    max_story_steps: int = 2
-    task_seed: int = 0
-    max_prompt_tokens: int | None = None
-    max_answer_tokens: int | None = None
-    length_tokenizer: str | None = None
-    system_prompt: str = SYSTEM_PROMPT
+    max_number: int = 20  # numbers of a story lie in 2 to `max_number`; results may be larger
+    max_story_steps: int = 2  # 1 or 2
+    task_seed: int = 0  # of the stories; which split one belongs to does not depend on it
+    max_prompt_tokens: int | None = None  # rows whose prompt, as the model gets it, has more are dropped; `None`: none
+    max_answer_tokens: int | None = None  # rows whose reference answer has more are dropped; `None`: none
+    length_tokenizer: str | None = None  # name or folder of what counts them; a run fills in its own model's
+    system_prompt: str = SYSTEM_PROMPT  # an empty string leaves the message out
 
     def __post_init__(self) -> None:
         if self.max_number < 3:
@@ -161,11 +116,10 @@ class GSM8K(Task):
                 continue
             name, other = rng.sample(NAMES, 2)
             row = tell(story, numbers, {"name": name, "other": other, "things": rng.choice(THINGS)})
-            if row is None or row["question"] in seen:
-                continue
-            seen.add(row["question"])
-            misses = 0
-            yield row
+            if row is not None and row["question"] not in seen:
+                seen.add(row["question"])
+                misses = 0
+                yield row
 
 
 def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | None:
@@ -183,7 +137,7 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
     return {"question": story.question.format(**numbers, **words), "answer": answer}
 
 
-def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int:
+def prompt_length(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> int:
     """Tokens of a prompt as the model gets it."""
     if tokenizer.chat_template is None:
         return len(tokenizer("\n".join(message["content"] for message in messages)).input_ids)
@@ -192,7 +146,7 @@ def prompt_length(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> int
 
 
 @lru_cache(maxsize=4)
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str) -> "PreTrainedTokenizerBase":
     """The tokenizer of that name, loaded once a process."""
     from transformers import AutoTokenizer
 

@@ -5,20 +5,17 @@ Rows hold `lines`, the whole poem (4 or 8 lines), or the given lines alone (3 or
 平水韵 and has at most one tonal fault by `rewards.poem` itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
 from typing import ClassVar
 
+from grpo_ext.common.files import data_lines
 from grpo_ext.common.share import in_share
 from grpo_ext.rewards.poem import judge
+from grpo_ext.rewards.poem.characters import EITHER, UNKNOWN, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
-from grpo_ext.rewards.poem.tones import EITHER, UNKNOWN, tones_of
 from grpo_ext.tasks.base import Messages, Row, Task, chat
 from grpo_ext.tasks.template import check_template
 
@@ -33,6 +30,7 @@ USER_PROMPT = (
     "下面这首{form}缺了最后一句：\n{lines}\n"
     "请补写最后一句，共{length}个字：平仄要合乎格律，末字用平声，并与前面的韵脚同属一个韵部；不可照抄前面的诗句。"
 )
+QUATRAINS: list[Row] = list(map(json.loads, data_lines("grpo_ext.tasks", "quatrains.jsonl")))
 OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_group")
 
 
@@ -40,28 +38,21 @@ OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_grou
 class Poem(Task):
     """Last lines of regulated verse.
 
-    Args:
-        chain_of_thought: ask for the work in <think> </think> and the line in <answer> </answer>; if not, for the line alone.
-        test_fraction: share of the shipped poems that is held out, by a hash of their given lines.
-        system_prompt: the system message. `None`: one that asks for the form that `chain_of_thought` wants. An empty
-            string leaves it out.
-        user_prompt: the user message, with {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title},
-            {author}, {tones}, {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines,
-            and tell nothing of the hidden one: the tones of their characters, 平, 仄, or 中 for either; their tones in the
-            pattern that they fit best; and the group of 平水韵 that they rhyme in, such as 十五删 (无 where they do not).
-            All are as `judge` hears them by default.
+    `user_prompt` has {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {tones},
+    {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines, and tell nothing of the
+    hidden one: the tones of their characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and the
+    group of 平水韵 that they rhyme in, such as 十五删 (无 where they do not). All are as `judge` hears them by default.
 
-    Raises:
-        ValueError: if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
+    `ValueError` if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
     """
 
     name: ClassVar[str] = "poem"
     default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
     outcome_reward: ClassVar[str] = "poem_format"
 
-    chain_of_thought: bool = True
-    test_fraction: float = 0.2
-    system_prompt: str | None = None
+    chain_of_thought: bool = True  # ask for work in <think> and the line in <answer>; if not, for the line alone
+    test_fraction: float = 0.2  # share of the shipped poems that is held out, by a hash of their given lines
+    system_prompt: str | None = None  # `None`: as `chain_of_thought` wants; an empty string leaves the message out
     user_prompt: str = USER_PROMPT
 
     def __post_init__(self) -> None:
@@ -73,7 +64,7 @@ class Poem(Task):
         """The shipped quatrains of `split`: `title`, `author`, `form` (七绝 or 五绝) and all four `lines`."""
         if split not in ("train", "test"):
             raise ValueError(f"Task 'poem' has the splits 'train' and 'test', not {split!r}.")
-        return (dict(row) for row in quatrains() if self.is_held_out(row) == (split == "test"))
+        return (dict(row) for row in QUATRAINS if self.is_held_out(row) == (split == "test"))
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a poem belongs to the test split; works on rows from any source."""
@@ -116,10 +107,3 @@ class Poem(Task):
 def line_tones(line: str) -> str:
     """The Mandarin tones of a line, such as 平平中仄仄平平, where 中 can be either."""
     return "".join("中" if (tones := tones_of(character)) in (EITHER, UNKNOWN) else tones for character in line)
-
-
-@lru_cache(maxsize=1)
-def quatrains() -> tuple[Row, ...]:
-    """The shipped poems."""
-    text = resources.files("grpo_ext.tasks").joinpath("data", "quatrains.jsonl").read_text(encoding="utf-8")
-    return tuple(json.loads(line) for line in text.splitlines())

@@ -1,7 +1,5 @@
 """Rows of a data set as they are: for prompts and rewards of one's own, without a task class."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,20 +14,14 @@ class Prompts(Task):
     With neither `system_prompt` nor `user_prompt` a row's prompt stays what it is: chat messages, which the tokenizer's chat
     template puts into text, or a text, which the model continues.
 
-    Args:
-        prompt_column: the column with the prompt, a text or a list of messages.
-        system_prompt: the system message; a prompt that is a text then becomes the user's.
-        user_prompt: the user message, with columns of the row in braces, as in "{question} Answer briefly."; then
-            `prompt_column` is not read.
-
-    Raises:
-        ValueError: if the braces of `user_prompt` do not match; when rows are read, if a column is missing.
+    `user_prompt` has columns of the row in braces, as in "{question} Answer briefly."; then `prompt_column` is not read.
+    `ValueError` if its braces do not match; when rows are read, if a column is missing.
     """
 
     name: ClassVar[str] = "prompts"
 
-    prompt_column: str = "prompt"
-    system_prompt: str | None = None
+    prompt_column: str = "prompt"  # a text or a list of messages
+    system_prompt: str | None = None  # a prompt that is a text then becomes the user's
     user_prompt: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,7 +1,5 @@
 """Templates of prompts, as recipes write them: text with fields in braces."""
 
-from __future__ import annotations
-
 import string
 
 

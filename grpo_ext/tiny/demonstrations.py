@@ -13,8 +13,6 @@ The labels are always right, the choice of attempts is mostly chance, and after 
 attempt it has just refused. What is left for reinforcement learning: to go on looking, and to look in better places.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import lru_cache
@@ -26,16 +24,15 @@ Demonstration = dict[str, list[dict[str, str]]]
 
 
 def countdown_demonstrations(
-    task: Countdown, count: int, *, chosen: float = 0.1, give_up: float = 0.6, max_attempts: int = 4, seed: int = 0
+    task: Countdown,
+    count: int,
+    *,
+    chosen: float = 0.1,  # share of attempts that are a solution on purpose; all others are drawn blindly
+    give_up: float = 0.6,  # chance to stop after a failed attempt
+    max_attempts: int = 4,  # no value is tried twice
+    seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages.
-
-    Args:
-        chosen: share of attempts that are a solution on purpose; all others are drawn blindly.
-        give_up: chance to stop after a failed attempt.
-        max_attempts: at most so many attempts; no value is tried twice.
-        seed: of everything random here.
-    """
+    """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages."""
     rng = random.Random(seed)
     problems = list(task.generate("train"))
     for _ in range(count):

@@ -1,11 +1,9 @@
 """Small causal language models, untrained, in the shapes of real families, so that every code path is the real one."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 SHAPE: dict[str, Any] = {
@@ -21,21 +19,12 @@ SHAPE: dict[str, Any] = {
 def build_model(
     tokenizer: PreTrainedTokenizerBase, *, architecture: str = "llama", seed: int = 0, **shape: Any
 ) -> PreTrainedModel:
-    """A float32 model for `tokenizer`, with tied embeddings.
+    """A float32 model with tied embeddings, and with the vocabulary's size and the pad and eos tokens of `tokenizer`.
 
-    Args:
-        tokenizer: gives the vocabulary's size and the pad and eos tokens.
-        architecture: "llama", "qwen2" or "qwen3".
-        seed: of the initial weights; torch's global generator is left as it was.
-        **shape: values in place of those of `SHAPE`, which make 0.5 million parameters.
-
-    Raises:
-        ValueError: if `architecture` is none of the three.
-        TypeError: for a key that `SHAPE` does not have.
+    `seed` is that of the initial weights; torch's global generator is left as it was. `shape` has values in place of those of
+    `SHAPE`, which make 0.5 million parameters. `ValueError` for an architecture that is none of `ARCHITECTURES`, `TypeError`
+    for a key that `SHAPE` does not have.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture={architecture!r}: write one of {', '.join(ARCHITECTURES)}.")
     if unknown := shape.keys() - SHAPE.keys():

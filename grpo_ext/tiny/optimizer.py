@@ -1,7 +1,5 @@
 """Muon for the matrices and AdamW for the rest, as one optimizer: a tiny model learns in half the steps that AdamW takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +10,8 @@ from torch import nn
 class MuonWithAdamW(torch.optim.Optimizer):
     """`torch.optim.Muon` on hidden weight matrices, `torch.optim.AdamW` on embeddings, norms and biases.
 
-    Both share the learning rate: Muon's updates are scaled to the size of AdamW's (`match_rms_adamw`). Group 0 is Muon's.
-
-    Args:
-        model: whose trainable parameters to optimize.
-        lr: learning rate of both.
-        weight_decay: decoupled weight decay of the matrices.
+    Both share the learning rate: Muon's updates are scaled to the size of AdamW's (`match_rms_adamw`). Group 0 is Muon's, and
+    `weight_decay`, decoupled, is that of its matrices.
     """
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:

@@ -4,15 +4,12 @@ The vocabulary covers every byte, so no text is out of reach. What varies from t
 vocabulary may grow, and the pattern that says which pieces of text may become one token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from grpo_ext.rewards.answers import TAGS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 # A word with its leading space, one digit, one other sign, or one sign of white space.
 WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
@@ -35,24 +32,15 @@ CHATML = (
 def build_tokenizer(
     corpus: Iterable[str], vocab_size: int = 512, *, pattern: str = WORDS, tags: tuple[str, ...] = TAGS
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on `corpus`.
+    """A tokenizer that pads on the left, ends a turn with `<|im_end|>` (its eos token), and renders ChatML.
 
     Args:
         corpus: texts as they will be met: prompts and completions, without the template.
-        vocab_size: upper bound, tags not counted; small corpora stay under it. At least 259: every byte and three special
-            tokens.
+        vocab_size: upper bound, tags not counted; small corpora stay under it. `ValueError` below 259: every byte and three
+            special tokens.
         pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS`, `DIGITS` or `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
-
-    Returns:
-        A tokenizer that pads on the left, ends a turn with `<|im_end|>` (its eos token), and renders ChatML.
-
-    Raises:
-        ValueError: if `vocab_size` cannot hold the bytes and the special tokens.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = [PAD, START, END]
     if vocab_size < len(alphabet) + len(special):

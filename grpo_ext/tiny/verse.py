@@ -17,8 +17,6 @@ rhyme book: the name of a group, and some of its characters. What is left for re
 lines.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,9 +24,8 @@ from itertools import accumulate
 
 from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
 from grpo_ext.rewards.poem import judge
+from grpo_ext.rewards.poem.characters import EITHER, LEVEL, OBLIQUE, level_groups, tones_of
 from grpo_ext.rewards.poem.forms import counted_places, forms, line_pattern
-from grpo_ext.rewards.poem.rhyme_book import level_groups
-from grpo_ext.rewards.poem.tones import EITHER, LEVEL, OBLIQUE, tones_of
 from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.demonstrations import Demonstration
 
@@ -40,21 +37,15 @@ def verse_demonstrations(
     task: Poem,
     count: int,
     *,
-    right_pattern: float = 0.3,
-    rhyme: float = 0.3,
-    five: float = 0.15,
-    entries: float = 0.4,
+    right_pattern: float = 0.3,  # share of lines in the pattern that the given lines ask for, whichever that is
+    rhyme: float = 0.3,  # share of lines that rhyme
+    five: float = 0.15,  # share of quatrains with five characters a line; the others have seven
+    entries: float = 0.4,  # share of demonstrations that are entries of the rhyme book, without a poem
     seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations on made-up quatrains in the prompt of `task`, as `prompt` and `completion` messages.
 
-    Args:
-        right_pattern: share of lines in the pattern that the given lines ask for, whichever that is; all others are in the
-            pattern that begins level, which is right for about half of the poems.
-        rhyme: share of lines that rhyme.
-        five: share of quatrains with five characters a line; the others have seven.
-        entries: share of demonstrations that are entries of the rhyme book, without a poem.
-        seed: of everything random here.
+    Lines that are not in the pattern asked for are in the one that begins level, which is right for about half of the poems.
     """
     rng = random.Random(seed)
     poet = Poet(task)

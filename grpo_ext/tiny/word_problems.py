@@ -16,8 +16,6 @@ numbers are learnt apart from stories. What is left for reinforcement learning: 
 operation by the story, and to keep to the form.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator
@@ -35,21 +33,13 @@ def word_problem_demonstrations(
     task: GSM8K,
     count: int,
     *,
-    stop_early: float = 0.6,
-    wrong_operation: float = 0.15,
-    untidy: float = 0.25,
-    bare: float = 0.25,
+    stop_early: float = 0.6,  # chance that all steps after the first are left out
+    wrong_operation: float = 0.15,  # chance, for each step, that it adds or subtracts where that is wrong
+    untidy: float = 0.25,  # chance of a fault in the tags
+    bare: float = 0.25,  # share of demonstrations that are bare equations, without a problem
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages.
-
-    Args:
-        stop_early: chance that all steps after the first are left out.
-        wrong_operation: chance, for each step, that it adds or subtracts where that is wrong.
-        untidy: chance of a fault in the tags.
-        bare: share of demonstrations that are bare equations, without a problem.
-        seed: of everything random here.
-    """
+    """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages."""
     rng = random.Random(seed)
     problems = list(task.generate("train"))
     for _ in range(count):

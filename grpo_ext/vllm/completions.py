@@ -1,7 +1,5 @@
 """Whether a server gave the completions that it was asked for: anything else would train on a wrong signal."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -20,13 +18,8 @@ class Found(TypedDict):
 def what_is_wrong(found: Any, prompts: list, n: int, longest: int, told: int | None, vocabulary: int) -> str | None:
     """What is wrong with completions; `None` if nothing is.
 
-    Args:
-        found: what the server gave, in the form of `Found`.
-        prompts: that it was given, P texts or lists of tokens.
-        n: completions of each.
-        longest: tokens that one may have.
-        told: log-probs that each token may have; `None`: none were asked for.
-        vocabulary: tokens that there are.
+    `found` is what the server gave, in the form of `Found`, for P `prompts`, texts or lists of tokens: `n` completions of each,
+    with at most `longest` tokens of a `vocabulary` of so many, and at most `told` log-probs a token (`None`: none asked for).
     """
     try:
         rows = TypeAdapter(Found).validate_python(found, strict=True)["completion_ids"]

@@ -3,8 +3,6 @@
 vLLM's own key guards `/v1` and leaves open what takes weights, tells settings and calls functions of the workers.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 from typing import Any

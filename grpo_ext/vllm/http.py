@@ -4,8 +4,6 @@ A `Line` stands in place of the `requests.Session` of TRL's client, which bounds
 server that drips never takes that long.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json as jsons
@@ -77,9 +75,7 @@ class Line:
     """
 
     seconds: float  # that an answer may take as a whole
-    key: str | None = field(
-        default_factory=lambda: os.environ.get(KEY), repr=False
-    )  # the server must prove to have it
+    key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)  # to be proved by the server
     most: int = MOST_BYTES  # that an answer may have
 
     def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:

@@ -1,7 +1,5 @@
 """The server that a recipe needs."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import os
@@ -21,11 +19,8 @@ logger = logging.getLogger(__name__)
 def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
     """The server of a recipe, not started, for trainers of so many processes.
 
-    `here`: look for the model's config on this machine alone.
-
-    Raises:
-        ValueError: if the recipe uses none, its model cannot be served on this CPU, or others could reach it without a key.
-        OSError: if the config of a model that is to be served on a CPU cannot be read.
+    `ValueError` if the recipe uses none, its model cannot be served on this CPU, or others could reach it without a key;
+    `OSError` if the config of a model to be served on a CPU cannot be read, which `here` looks for on this machine alone.
     """
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":

@@ -1,7 +1,5 @@
 """vLLM's plugin entry point: loaded in the API server, the engine and every worker, and where a trainer makes an engine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

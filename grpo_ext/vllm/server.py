@@ -1,7 +1,5 @@
 """A vLLM server of our own: started, watched, started again where it dies, and stopped with all its processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,13 +1,11 @@
 """What an engine is started with, from a recipe: number type, room for keys and values, the flags of a server."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from grpo_ext.recipe.memory import BYTES
@@ -43,7 +41,7 @@ class TextModel:
     dtype: str  # of its weights, as its config states it
 
     @classmethod
-    def of(cls, config: Any) -> TextModel:
+    def of(cls, config: Any) -> Self:
         """From a transformers config."""
         text = config.get_text_config()
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads

@@ -4,8 +4,6 @@ The trainer is rank 0 and the workers are ranks 1 and up of a group that exists 
 tensor by tensor as they arrive, under the names of the checkpoint.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,10 +30,8 @@ def own_address(peer: str) -> str:
 class WeightGroup:
     """The trainer and the workers of a server; rank 0 listens at `address` and `port`, as the others see them.
 
-    `seconds` are what the others may take to join, and any one tensor to travel.
-
-    gloo would listen on the address that the machine's name resolves to, often 127.0.0.1; here each side takes the one that
-    leads to the other.
+    `seconds` are what the others may take to join, and any one tensor to travel. gloo would listen on the address that the
+    machine's name resolves to, often 127.0.0.1; here each side takes the one that leads to the other.
     """
 
     def __init__(self, address: str, port: int, rank: int, world_size: int, seconds: float):

@@ -15,9 +15,8 @@ from grpo_ext.evaluation.completions import encode_prompts
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.rewards import build
 from grpo_ext.rewards.poem import judge
-from grpo_ext.rewards.poem.rhyme_book import level_groups
+from grpo_ext.rewards.poem.characters import level_groups, tones_of
 from grpo_ext.rewards.poem.text import han
-from grpo_ext.rewards.poem.tones import tones_of
 from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.verse import ENDS, FAVOURITES, verse_demonstrations
 

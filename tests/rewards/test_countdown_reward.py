@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.rewards import build
-from grpo_ext.rewards.countdown_reward import fault, in_words
+from grpo_ext.rewards.countdown_reward import fault
 
 
 def score(answer: str, nums, target, **options) -> float:
@@ -61,7 +61,7 @@ def test_floats_are_the_numbers_that_they_are_written_as():
     assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.2], 0.3, tolerance=0.0) == 1.0
     assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.2], 0.4) == 0.0
     assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.3], 0.3) == 0.0
-    assert in_words(fault("<answer>0.1 + 0.1</answer>", [0.1, 0.2], 1), [0.2, 0.1], 1) == (
+    assert fault("<answer>0.1 + 0.1</answer>", [0.2, 0.1], 1) == (
         "it uses the numbers 1/10, 1/10, but 1/10, 1/5 are to be used, each once"
     )
 
@@ -131,10 +131,10 @@ def test_every_order_of_the_numbers_is_the_same_problem():
 )
 def test_faults_are_worded(text, words):
     nums, target = [2, 3, 0], 7
-    assert in_words(fault(text, nums, target), nums, target) == words
+    assert fault(text, nums, target) == words
 
 
 def test_a_huge_value_is_worded_briefly():
     text = "<answer>" + "*".join(["9" * 90] * 10) + "</answer>"
     nums = [int("9" * 90)] * 10
-    assert in_words(fault(text, nums, 1), nums, 1) == "its value is a number of 900 digits, not 1"
+    assert fault(text, nums, 1) == "its value is a number of 900 digits, not 1"

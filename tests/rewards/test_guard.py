@@ -124,7 +124,10 @@ def test_old_failures_are_forgotten():
     guard(completions=["1"] * 8)
     for _ in range(10):
         guard(completions=["0", "1", "1", "1"])
-    assert guard.failed == 10 and guard.failure_rate == 0.25
+    assert guard.failed == 10
+    guard(completions=["0"] * 3)  # with the last of the ten, half of the window
+    with pytest.raises(RewardFailure, match="5 of the last 8"):
+        guard(completions=["0"])
 
 
 def test_on_error_raise_stops_at_the_first():

@@ -6,7 +6,7 @@ import pytest
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.poem import judge
-from grpo_ext.tasks.poem import LINE_ALONE, THINK_FIRST, Poem, quatrains
+from grpo_ext.tasks.poem import LINE_ALONE, QUATRAINS, THINK_FIRST, Poem
 
 POEM = ["白日依山尽", "黄河入海流", "欲穷千里目", "更上一层楼"]
 EIGHT = "国破山河在，城春草木深。感时花溅泪，恨别鸟惊心。烽火连三月，家书抵万金。白头搔更短，浑欲不胜簪。"
@@ -14,16 +14,16 @@ EIGHT = "国破山河在，城春草木深。感时花溅泪，恨别鸟惊心�
 
 def test_the_shipped_quatrains_keep_the_rules():
     """Each rhymes by 平水韵 and has at most one tonal fault by the rhyme book's tones; six in seven have none."""
-    verdicts = {row["title"]: judge(row["lines"], tones="pingshui") for row in quatrains()}
-    assert len(quatrains()) >= 200
+    verdicts = {row["title"]: judge(row["lines"], tones="pingshui") for row in QUATRAINS}
+    assert len(QUATRAINS) >= 200
     assert not {title: str(verdict) for title, verdict in verdicts.items() if len(verdict.faults) > 1}
-    assert all(judge(row["lines"], tones="pingshui").rhyme_score == 1 for row in quatrains())
-    clean = sum(not judge(row["lines"], tones="pingshui").faults for row in quatrains())
-    assert clean >= 6 / 7 * len(quatrains())
+    assert all(judge(row["lines"], tones="pingshui").rhyme_score == 1 for row in QUATRAINS)
+    clean = sum(not judge(row["lines"], tones="pingshui").faults for row in QUATRAINS)
+    assert clean >= 6 / 7 * len(QUATRAINS)
 
 
 def test_the_shipped_quatrains_are_whole_and_different():
-    rows = quatrains()
+    rows = QUATRAINS
     assert len({"".join(row["lines"]) for row in rows}) == len({row["lines"][3] for row in rows}) == len(rows)
     for row in rows:
         assert row["title"] and row["author"] and set(row) == {"title", "author", "form", "lines"}
@@ -36,7 +36,7 @@ def test_the_shipped_quatrains_are_those_of_the_collection(shared_data):
     """Where the collection of real verse has a poem of the same title and author, the texts agree but for variants."""
     rows = map(json.loads, (shared_data / "tang_quatrains.jsonl").read_text(encoding="utf-8").splitlines())
     known = {(row["title"], row["author"]): row["lines"] for row in rows}
-    both = [(row["lines"], known[key]) for row in quatrains() if (key := (row["title"], row["author"])) in known]
+    both = [(row["lines"], known[key]) for row in QUATRAINS if (key := (row["title"], row["author"])) in known]
     assert len(both) > 30
     differing = [sum(a != b for a, b in zip("".join(ours), "".join(theirs), strict=True)) for ours, theirs in both]
     assert sorted(differing)[-2] <= 4  # one, 叹花, has come down in two versions
@@ -45,8 +45,8 @@ def test_the_shipped_quatrains_are_those_of_the_collection(shared_data):
 def test_splits_are_disjoint_and_complete():
     task = Poem()
     train, test = list(task.generate("train")), list(task.generate("test"))
-    assert len(train) + len(test) == len(quatrains())
-    assert 0.12 < len(test) / len(quatrains()) < 0.28
+    assert len(train) + len(test) == len(QUATRAINS)
+    assert 0.12 < len(test) / len(QUATRAINS) < 0.28
     assert not {row["lines"][0] for row in train} & {row["lines"][0] for row in test}
     with pytest.raises(ValueError, match="not 'validation'"):
         Poem().generate("validation")
@@ -54,7 +54,7 @@ def test_splits_are_disjoint_and_complete():
 
 def test_the_split_does_not_depend_on_how_a_row_is_written():
     task = Poem()
-    for row in quatrains():
+    for row in QUATRAINS:
         given = {"lines": [f"{line}，" for line in row["lines"][:3]]}
         assert task.is_held_out(row) == task.is_held_out(given) == task.is_held_out({"lines": "，".join(row["lines"])})
 

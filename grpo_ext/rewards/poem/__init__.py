@@ -2,7 +2,7 @@
 
     judge(["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"])
 
-The way of a poem: `text` finds its lines, `tones` and `rhyme_book` know the characters, `forms` the patterns, and
+The way of a poem: `text` finds its lines, `characters` knows tones and rhymes, `forms` the patterns, and
 `judge` compares.
 """
 

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from grpo_ext.rewards.answers import first_span
 from grpo_ext.rewards.explanation import Explanation, Mark
+from grpo_ext.rewards.poem.characters import EITHER, RhymeBook, Tones, tones_of
 from grpo_ext.rewards.poem.forms import counted_places
 from grpo_ext.rewards.poem.judge import NOTHING, RHYME, Fault, Verdict, judge, rhymes_of
-from grpo_ext.rewards.poem.rhyme_book import RhymeBook
 from grpo_ext.rewards.poem.text import OTHER, han, last_line, verse_lines
-from grpo_ext.rewards.poem.tones import EITHER, Tones, tones_of
 
 WANTED = {"平": "a level tone (平)", "仄": "an oblique tone (仄)", RHYME: "a level tone, since the line rhymes (平韵)"}
 SPOKEN = {"平": "level (平)", "仄": "oblique (仄)", EITHER: "level or oblique", "": "of unknown tone"}
@@ -25,13 +24,8 @@ def explain_format(
 ) -> Explanation:
     """What `poem_format` and `poem_yun` give, and why, with marks on the last line's characters whose tone is wrong.
 
-    Args:
-        completion: what the model wrote, or the bare last line; `None`: the last of `lines`.
-        lines: the given lines, all but the last.
-        tones, rhyme_book, strict: as in `judge`.
-
-    Raises:
-        ValueError: as `judge` does, if there are not 3 or 7 given lines.
+    `completion` is what the model wrote, or the bare last line; `None`: the last of `lines`, which else are all but the last.
+    The options are those of `judge`, and so is the `ValueError` if there are not 3 or 7 given lines.
     """
     poem, places = verse(completion, lines)
     verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)

@@ -16,24 +16,15 @@ COUNTS = {4: "绝句", 8: "律诗"}
 
 @dataclass(frozen=True)
 class Form:
-    """One pattern of one form.
+    """One pattern of one form."""
 
-    Args:
-        name: such as 七言绝句(仄起平收式).
-        lines: the tones of each line, such as 仄仄平平仄仄平.
-    """
-
-    name: str
-    lines: tuple[str, ...]
-
-    @property
-    def first_rhymes(self) -> bool:
-        return self.lines[0].endswith("平")
+    name: str  # such as 七言绝句(仄起平收式)
+    lines: tuple[str, ...]  # the tones of each, such as 仄仄平平仄仄平
 
     @property
     def rhyming(self) -> tuple[int, ...]:
         """The lines that rhyme, counted from 0, in the order in which they settle the rhyme: the first comes last."""
-        return (*range(1, len(self.lines), 2), *([0] if self.first_rhymes else []))
+        return (*range(1, len(self.lines), 2), *([0] if self.lines[0].endswith("平") else []))
 
 
 def line_pattern(second: str, last: str, length: int) -> str:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from grpo_ext.rewards.poem.characters import LEVEL, OBLIQUE, RhymeBook, Tones, level_groups, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, Form, counted_places, forms
-from grpo_ext.rewards.poem.rhyme_book import RhymeBook, level_groups
 from grpo_ext.rewards.poem.text import han
-from grpo_ext.rewards.poem.tones import LEVEL, OBLIQUE, Tones, tones_of
 
 RHYME = "平韵"  # wanted at the end of a rhyming line
 NOTHING = "无字"  # wanted behind the end of a line
@@ -17,16 +16,13 @@ NOTHING = "无字"  # wanted behind the end of a line
 class Fault(NamedTuple):
     """A place that the pattern does not allow.
 
-    Args:
-        position: counted from 0 over the whole poem, so that the last line of a seven-character quatrain is 21 to 27.
-            Characters beyond the end of a line count on from it.
-        character: what stands there, None if nothing does.
-        wanted: 平, 仄, 平韵 (a level tone at the end of a rhyming line), or 无字 (no character at all).
+    Positions count from 0 over the whole poem, so that the last line of a seven-character quatrain is 21 to 27; characters
+    beyond the end of a line count on from it.
     """
 
     position: int
-    character: str | None
-    wanted: str
+    character: str | None  # what stands there, None if nothing does
+    wanted: str  # 平, 仄, 平韵 (a level tone at the end of a rhyming line), or 无字 (no character at all)
 
     def __str__(self) -> str:
         return f"第{self.position}字 [{self.character}] 不符合{self.wanted}"
@@ -44,27 +40,16 @@ class Flaw(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the judge found.
+    """What the judge found."""
 
-    Args:
-        form: the pattern that fits best, such as 七言绝句(仄起平收式).
-        rhyme_group: the group that most rhyming lines share, such as 八齐; None where none ends on a level tone.
-        line_scores: for each line, the share of its places without fault, 0 to 1.
-        rhyme_score: 1 if the last character is a level-tone character of the rhyme group, else 0.
-        line_faults: for each line, its places with a fault.
-        flaws: 孤平 and 三平尾.
-        pattern: the tones of each line that `form` stands for.
-        rhyming: the lines that rhyme in it, counted from 0, in the order in which they settle the rhyme.
-    """
-
-    form: str
-    rhyme_group: str | None
-    line_scores: tuple[float, ...]
-    rhyme_score: float
-    line_faults: tuple[tuple[Fault, ...], ...]
+    form: str  # the pattern that fits best, such as 七言绝句(仄起平收式)
+    rhyme_group: str | None  # that most rhyming lines share, such as 八齐; None where none ends on a level tone
+    line_scores: tuple[float, ...]  # for each line, the share of its places without fault, 0 to 1
+    rhyme_score: float  # 1 if the last character is a level-tone character of the rhyme group, else 0
+    line_faults: tuple[tuple[Fault, ...], ...]  # for each line, its places with a fault
     flaws: tuple[Flaw, ...]
-    pattern: tuple[str, ...]
-    rhyming: tuple[int, ...]
+    pattern: tuple[str, ...]  # the tones of each line that `form` stands for
+    rhyming: tuple[int, ...]  # the lines that rhyme in it, from 0, in the order in which they settle the rhyme
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -86,13 +71,10 @@ def judge(
     """Judge a poem of 4 or 8 lines; the last may be of any length, even empty, what is missing being a fault.
 
     Args:
-        lines: the poem; of each line only the Chinese characters count.
+        lines: the poem; of each line only the Chinese characters count. `ValueError` if there are not 4 or 8.
         tones: "modern" (Mandarin) or "pingshui" (the rhyme book). Every reading of a character is allowed.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups).
         strict: whether the places 1, 3 and 5 of a line have to fit too, which are free by default (一三五不论).
-
-    Raises:
-        ValueError: if there are not 4 or 8 lines, or `tones` or `rhyme_book` is unknown.
     """
     if isinstance(lines, str) or len(lines) not in COUNTS:
         given = "one string" if isinstance(lines, str) else f"{len(lines)} lines"
@@ -126,7 +108,7 @@ def best_form(spoken: list[list[str]], candidates: Sequence[Form], strict: bool)
         pairs = zip(spoken, form.lines, strict=True)
         return sum(len(places_at_fault(read, pattern, strict)) for read, pattern in pairs)
 
-    ranks = [(misfits(form, strict), not form.first_rhymes) for form in candidates]
+    ranks = [(misfits(form, strict), 0 not in form.rhyming) for form in candidates]
     equals = [form for form, rank in zip(candidates, ranks, strict=True) if rank == min(ranks)]
     return equals[0] if len(equals) == 1 else min(equals, key=lambda form: misfits(form, True))
 

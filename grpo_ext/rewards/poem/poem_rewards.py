@@ -3,12 +3,11 @@
 import logging
 from functools import lru_cache
 
+from grpo_ext.rewards.poem.characters import RhymeBook, Tones
 from grpo_ext.rewards.poem.explain_poem import explain_format, explain_yun
 from grpo_ext.rewards.poem.forms import COUNTS
 from grpo_ext.rewards.poem.judge import Verdict, judge_lines
-from grpo_ext.rewards.poem.rhyme_book import RhymeBook
 from grpo_ext.rewards.poem.text import han, last_line, verse_lines
-from grpo_ext.rewards.poem.tones import Tones
 from grpo_ext.rewards.registry import Example, register
 
 logger = logging.getLogger(__name__)

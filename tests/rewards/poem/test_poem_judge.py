@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.rewards.poem import judge
+from grpo_ext.rewards.poem.characters import level_groups, pingshui, tones_of
 from grpo_ext.rewards.poem.forms import forms
-from grpo_ext.rewards.poem.rhyme_book import level_groups, pingshui
-from grpo_ext.rewards.poem.tones import tones_of
 
 COMMON = "山水风云雨雪月日星花草木春夏秋冬白红青一不天地人来去归飞流落深浅高低长短中里发看听教为重应思堤石夹节笛"
 LINES = {n: st.text(alphabet=COMMON, min_size=n, max_size=n) for n in (5, 7)}

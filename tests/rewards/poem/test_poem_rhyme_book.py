@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_ext.rewards.poem.rhyme_book import entries, level_groups, pingshui
+from grpo_ext.rewards.poem.characters import entries, level_groups, pingshui
 
 # Characters that poets rhyme on, by group: from memory of the tables, not from the data.
 LEVEL = {

@@ -2,9 +2,7 @@
 
 import pytest
 
-from grpo_ext.rewards.poem.mandarin import Syllable, syllables
-from grpo_ext.rewards.poem.rhyme_book import entries
-from grpo_ext.rewards.poem.tones import tones_of
+from grpo_ext.rewards.poem.characters import Syllable, entries, syllables, tones_of
 
 
 @pytest.mark.parametrize(

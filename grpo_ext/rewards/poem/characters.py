@@ -1,0 +1,130 @@
+"""What is known of a character: other writings of it, its readings in Mandarin and in 平水韵, its tones and its rhymes.
+
+Mandarin is read by pypinyin. The package data has 平水韵 with its 106 groups, made by `tests/rewards/poem/build_rhyme_book.py`,
+and 中华新韵 (2005), fourteen rhymes of modern finals. Groups are named with their number within the tone, such as 八齐.
+"""
+
+from functools import lru_cache
+from typing import Literal, NamedTuple, get_args
+
+from grpo_ext.common.files import data_lines
+
+Tones = Literal["modern", "pingshui"]
+RhymeBook = Literal["pingshui", "xinyun"]
+
+LEVEL, OBLIQUE = "平", "仄"
+EITHER, UNKNOWN = LEVEL + OBLIQUE, ""
+XINYUN = {  # final of a syllable -> its rhyme
+    final: group for group, *finals in map(str.split, data_lines(__package__, "xinyun.txt")) for final in finals
+}
+APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i stands for another vowel
+
+
+class Syllable(NamedTuple):
+    """One reading in Mandarin."""
+
+    tone: int  # 1 to 4, or 0 for the neutral one
+    group: str | None  # the rhyme in 中华新韵, None for the likes of 嗯
+
+
+class Entry(NamedTuple):
+    """A reading in 平水韵."""
+
+    tone: str  # 平, 上, 去 or 入
+    group: str
+
+
+@lru_cache(maxsize=1)
+def variants() -> dict[str, str]:
+    """Character -> the characters of 平水韵 whose readings it has, for those that are not just themselves."""
+    return {line[0]: line[1:] for line in data_lines(__package__, "variants.txt")}
+
+
+@lru_cache(maxsize=1)
+def simplified() -> dict[str, str]:
+    """Traditional character -> the simplified one, where that stands for it alone, and that one -> itself."""
+    pairs = {line[0]: line[1] for line in data_lines(__package__, "simplified.txt")}
+    return pairs | {character: character for character in pairs.values()}
+
+
+@lru_cache(maxsize=1)
+def pingshui() -> dict[str, tuple[Entry, ...]]:
+    """Character as the 廣韻 writes it -> its readings, in the order of the groups."""
+    book: dict[str, tuple[Entry, ...]] = {}
+    for line in data_lines(__package__, "pingshui.txt"):
+        if " " in line:  # the head of a group: 平 八齐
+            entry = Entry(*line.split())
+        else:
+            for character in line:
+                book[character] = (*book.get(character, ()), entry)
+    return book
+
+
+def in_book(character: str) -> str:
+    """The characters of 平水韵 that a character stands for: 發 and 髮 for 发; most stand for themselves."""
+    return variants().get(character, character)
+
+
+def entries(character: str) -> tuple[Entry, ...]:
+    """Every reading of a character in 平水韵, simplified or traditional; none if the book does not know it."""
+    return tuple(dict.fromkeys(entry for form in in_book(character) for entry in pingshui().get(form, ())))
+
+
+@lru_cache(maxsize=1 << 16)
+def syllables(character: str) -> tuple[Syllable, ...]:
+    """Every Mandarin reading of a character, the commonest first; none if pypinyin knows it not.
+
+    It has those of itself and, if it stands for several characters of 平水韵, theirs. Dictionaries give a traditional
+    character more of the old readings than its simplified form. Where the two stand for each other alone, both are read as
+    the simplified one, so that a poem gets the same verdict in either writing.
+    """
+    from pypinyin import Style, pinyin  # a third of a second: only when a poem is judged
+
+    found: dict[Syllable, None] = {}
+    for form in simplified().get(character) or character + in_book(character):
+        for readings in pinyin(form, style=Style.TONE3, heteronym=True, errors="ignore"):
+            found.update(dict.fromkeys(map(parse, readings)))
+    return tuple(found)
+
+
+def parse(reading: str) -> Syllable:
+    """A syllable with its tone as a digit, such as shi2 or le."""
+    from pypinyin.contrib.tone_convert import to_finals, to_initials
+
+    plain = reading.rstrip("1234")
+    final = to_finals(plain, strict=True, v_to_u=False)
+    if final == "i" and to_initials(plain, strict=True) in APICAL:
+        final = "-i"
+    return Syllable(int(reading[len(plain) :] or 0), XINYUN.get(final))
+
+
+@lru_cache(maxsize=1 << 16)
+def tones_of(character: str, tones: Tones = "modern") -> str:
+    """The tones that a character, simplified or traditional, can be read with: "平", "仄", "平仄", or "" where it has none.
+
+    "modern" is Mandarin, where tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone neither. "pingshui" is the rhyme
+    book, where the entering tone is oblique too; characters that it does not know have their modern tones. One that stands for
+    several has the readings of all. `ValueError` if `tones` is neither.
+    """
+    if tones not in get_args(Tones):
+        raise ValueError(
+            f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵)."
+        )
+    known = entries(character) if tones == "pingshui" else ()
+    found = {LEVEL if entry.tone == "平" else OBLIQUE for entry in known}
+    found = found or {LEVEL if tone <= 2 else OBLIQUE for tone, _ in syllables(character) if tone}
+    return "".join(tone for tone in EITHER if tone in found)
+
+
+@lru_cache(maxsize=1 << 16)
+def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
+    """The groups that a character rhymes in with a level tone; none for oblique and unknown characters.
+
+    `ValueError` if `rhyme_book` is neither.
+    """
+    if rhyme_book == "pingshui":
+        return tuple(entry.group for entry in entries(character) if entry.tone == "平")
+    if rhyme_book == "xinyun":
+        groups = [syllable.group for syllable in syllables(character) if syllable.tone in (1, 2)]
+        return tuple(group for group in dict.fromkeys(groups) if group is not None)
+    raise ValueError(f"rhyme_book = {rhyme_book!r}, but there are 'pingshui' (平水韵) and 'xinyun' (中华新韵).")
