@@ -8,7 +8,7 @@ tells a worker when the thread that started it ends, and a worker takes along wh
 left behind when the trainer dies, however it dies.
 
 A few hanging rows must not hold up a batch. So a worker that has been on its row for far longer than rows take (`patience`)
-goes on, at low priority, but no longer counts as one of the crew, and another takes its place until the queue is empty.
+goes on, at low priority, but no longer counts as one of the crew, and another takes its place.
 """
 
 import itertools
