@@ -9,6 +9,8 @@
 2. poem_format on one core: at least 10,000 poems a second.
 3. accuracy through two workers against the same rows in this process: at least 1.6 times as fast (on two free cores).
 4. A batch of 256 with 5 hanging answers and one that eats memory: done within the deadline + 2 s, with 250 right scores.
+5. accuracy, TRL's accuracy_reward and math-verify on tests/rewards/answers.tsv, 10 s a row: of ours no wrong answer counts as
+   right, and at most three right ones as wrong.
 """
 
 import argparse
@@ -45,6 +47,25 @@ HANGING = """
 
         return [act(text) for text in completions]
 """
+
+JUDGES = r"""
+    from grpo_ext.rewards import Example, register
+
+    EXAMPLES = [Example(r"\boxed{\sqrt{8}}", 1.0, {"solution": r"$2\sqrt{2}$"})]  # pays for the imports
+
+    @register("benchmark_trl", needs_cpu=True, examples=EXAMPLES)
+    def by_trl(completions, solution):
+        from trl.rewards import accuracy_reward
+
+        return accuracy_reward([[{"content": text}] for text in completions], solution)
+
+    @register("benchmark_math_verify", needs_cpu=True, examples=EXAMPLES)
+    def by_math_verify(completions, solution):
+        from math_verify import parse, verify
+
+        return [float(verify(parse(gold), parse(text))) for text, gold in zip(completions, solution)]
+"""
+ANSWERS = Path(__file__).parents[1] / "tests/rewards/answers.tsv"
 
 
 def countdown_by_eval(completions, nums, target):
@@ -157,11 +178,15 @@ def measure_accuracy(count: int, rounds: int) -> dict[str, float]:
     }
 
 
+def load_plugin(folder: str, name: str, text: str) -> None:
+    path = Path(folder) / f"{name}.py"
+    path.write_text(textwrap.dedent(text))
+    load_file(path)
+
+
 def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "benchmark_odd.py"
-        path.write_text(textwrap.dedent(HANGING))
-        load_file(path)
+        load_plugin(folder, "benchmark_odd", HANGING)
         reward = build("benchmark_odd")
         texts = [str(n) for n in range(256)]
         places = random.Random(0).sample(range(256), 6)
@@ -179,6 +204,29 @@ def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
     }
 
 
+def measure_verdicts(every: int) -> dict[str, float]:
+    """By judge. TRL and math-verify get the gold answer in a box, as they read it best."""
+    lines = ANSWERS.read_text(encoding="utf-8").splitlines()[1::every]
+    _, golds, texts, verdicts = zip(*(line.replace("⏎", "\n").split("\t") for line in lines), strict=True)
+    boxed = [gold if r"\boxed" in gold else rf"\boxed{{{gold.rpartition('####')[2].strip(' $')}}}" for gold in golds]
+    figures: dict[str, float] = {"verdicts_rows": len(lines)}
+    with tempfile.TemporaryDirectory() as folder:
+        load_plugin(folder, "benchmark_judges", JUDGES)
+        for name in ("accuracy", "benchmark_trl", "benchmark_math_verify"):
+            given = {"completions": list(texts), "solution": list(golds if name == "accuracy" else boxed)}
+            with RewardPool(1, timeout=10.0, memory_limit=2**32) as pool:
+                scores, errors = pool.score(build(name), given)
+            late = sum("TimeoutError: the row took" in error for error in errors.values())
+            pairs = list(zip(scores, verdicts, strict=True))
+            figures |= {
+                f"{name}_false_right": pairs.count((1.0, "0")),
+                f"{name}_false_wrong": pairs.count((0.0, "1")),
+                f"{name}_late": late,
+                f"{name}_raised": len(errors) - late,
+            }
+    return figures
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
@@ -191,6 +239,7 @@ def main() -> int:
         **measure_poem(5_000 if quick else 50_000, 3),
         **measure_accuracy(150 if quick else 600, 1 if quick else 3),
         **measure_hanging(2.0 if quick else 5.0, 2),
+        **measure_verdicts(8 if quick else 1),
         "cpu_count": os.cpu_count() or 1,
     }
     bounds = {
@@ -199,10 +248,12 @@ def main() -> int:
         "accuracy_two_workers": figures["accuracy_two_workers"] >= 1.6,
         "hanging_s": figures["hanging_s"] <= figures["hanging_timeout_s"] + 2,
         "hanging_right_scores": figures["hanging_right_scores"] == 250,
+        "accuracy_false_right": figures["accuracy_false_right"] == 0,
+        "accuracy_false_wrong": figures["accuracy_false_wrong"] <= 3,
     }
     for name, figure in figures.items():
         verdict = {True: "  ok", False: "  MISSED", None: ""}[bounds.get(name)]
-        print(f"{name:28} {figure:>12,.2f}{verdict}")
+        print(f"{name:33} {figure:>12,.2f}{verdict}")
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(figures, indent=2) + "\n")

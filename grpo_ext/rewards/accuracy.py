@@ -31,6 +31,7 @@ _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNOR
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\b(?:because|since)\b|\n")
 _DISPLAY = ((r"\[", r"\]"), (r"\(", r"\)"), ("$$", "$$"), ("$", "$"))
 _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatrix}
+_LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!and\b)[A-Za-z]{3,}")
 _SYMBOL = re.compile(r"(?<![\\A-Za-z])[A-Za-df-hj-z]")
 _OPEN = re.compile(rf"{_SYMBOL.pattern}|[,<>=]|\\(?:cup|pm|mp|begin|emptyset|in|le|ge)(?![a-z])|\\\{{")  # no constant
@@ -105,7 +106,7 @@ def find_answer(completion: str) -> str | None:
     answer = last_answer(text)
     if answer is not None:
         return None if len(answer) > MAX_TAIL else boxed(answer) or piece_of(answer)
-    return boxed(text) or stated(text[-MAX_TAIL:])
+    return boxed(text) or stated(text[-MAX_TAIL:]) or ((word := _LONE_WORD.fullmatch(text)) and word[1])
 
 
 def boxed(text: str) -> str | None:

@@ -7,7 +7,7 @@ asks in a worker process: inside `without_engine` the question raises `NeedsEngi
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
@@ -140,4 +140,6 @@ def solutions(found: Any, other: Any) -> Any:
     symbols = found.free_symbols
     if not found.has(Relational) or found.has(Eq) or len(symbols) != 1 or other.free_symbols - symbols:
         return found
-    return found.as_set()
+    with suppress(NotImplementedError):  # of periodic functions
+        return found.as_set()
+    return found

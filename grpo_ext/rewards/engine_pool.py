@@ -3,9 +3,9 @@
 So no worker starts before the first formula comes, and none where all answers are plain numbers or texts.
 """
 
+import pickle
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from grpo_ext.rewards.engine import without_engine
 from grpo_ext.rewards.pool import RewardPool, Row
@@ -23,9 +23,9 @@ def asks_engine(function: Callable) -> Callable:
 class EnginePool(RewardPool):
     """`RewardPool`, but of rewards that `asks_engine` marks only the rows that need the engine go to workers."""
 
-    def _row(self, reward: Reward, key: int, own: dict[str, list[Any]]) -> Row:
-        if reward.registration.function in _asking:
+    def _judged(self, reward: Reward, row: Row) -> Row:
+        if isinstance(row, bytes) and reward.registration.function in _asking:
             with suppress(Exception), without_engine():  # where anything is wrong with it, a worker tells what
-                [score] = reward(**own)
+                [score] = reward(**pickle.loads(row)[2])
                 return score, None
-        return super()._row(reward, key, own)
+        return row

@@ -128,14 +128,13 @@ class Foreman(threading.Thread):
             future.set_result((None, error))
 
     def hire(self) -> None:
-        """Start workers in place of those that are gone and, while rows wait, of those that are overdue.
+        """Start workers in place of those that are gone or overdue.
 
-        So at no time do more than the crew run, or load what a reward needs, at full priority.
+        So no more than the crew run at full priority, and no row waits for the start of a worker after another was given up.
         """
         if self.failed_starts >= MAX_FAILED_STARTS:
             return
-        counted = [worker for worker in self.workers if not (self.queue and worker.overdue)]
-        missing = self.crew - len(counted)
+        missing = self.crew - sum(not worker.overdue for worker in self.workers)
         for _ in range(min(missing, self.crew + MAX_EXTRA - len(self.workers))):
             self.workers.append(Worker(self.memory_limit))
 

@@ -12,6 +12,15 @@ _SIGNS = str.maketrans(
     | {"°": r"^\circ ", "≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "∈": r"\in ", "±": r"\pm ", "²": "^2", "³": "^3"}
     | {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "⅓": " 1/3", "⅔": " 2/3"}
 )
+
+
+def as_fraction(repeating: re.Match[str]) -> str:
+    """0.1666.., written with a sign over what repeats, as 15/90."""
+    whole, once, period = repeating.groups()
+    over, under = int(whole + once + period) - int(whole + once), (10 ** len(period) - 1) * 10 ** len(once)
+    return rf"\frac{{{over}}}{{{under}}}"
+
+
 _WORDING = [
     (re.compile(pattern), new)
     for pattern, new in (
@@ -19,10 +28,13 @@ _WORDING = [
         (r"(?<![\\A-Za-z])sqrt\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(?<![\\A-Za-z])(pi|sqrt|sin|cos|tan|log|ln)(?![A-Za-z])", r"\\\1"),
         (r"\\(?:left|right|displaystyle|limits|!)(?![A-Za-z])", ""),
-        (r"\\(?:[,;: ]|q?quad(?![A-Za-z]))|~|\s", " "),
+        (r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~|\s", " "),  # `\\ ` ends a row
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 "),
         (r"\{,\}", ","),
+        (r"(?<![0-9,])([0-9]{1,20})\.([0-9]{0,20})\\(?:overline|bar|dot)\{([0-9]{1,20})\}", as_fraction),
+        (r"^ *\\begin\{([pb])matrix\}((?:(?!\\begin|(?:\\\\ *)?\\end)[^&])+)(?:\\\\)? *\\end\{\1matrix\} *$", r"(\2)"),
+        (r"\\\\(?:\[[0-9.]+(?:pt|em|ex|mm)\])?(?!.*\\end)", ","),  # between the rows of a column, which is a tuple
         (r"\\([%$])", r"\1"),
         (r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)(?![A-Za-z]))", r"^\\circ"),
         (r"^(-?[0-9.]+) ?\^\\circ ?$", r"\1 degree"),

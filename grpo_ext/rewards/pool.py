@@ -8,7 +8,7 @@ tells a worker when the thread that started it ends, and a worker takes along wh
 left behind when the trainer dies, however it dies.
 
 A few hanging rows must not hold up a batch. So a worker that has been on its row for far longer than rows take (`patience`)
-goes on, at low priority, but no longer counts as one of the crew, and another takes its place until the queue is empty.
+goes on, at low priority, but no longer counts as one of the crew, and another takes its place.
 """
 
 import itertools
@@ -24,9 +24,8 @@ from grpo_ext.rewards.foreman import Foreman
 from grpo_ext.rewards.reward import Reward, Score, plain_text
 from grpo_ext.rewards.scores import in_full
 
-Row = (
-    bytes | tuple[Score, str | None]
-)  # the message that asks for its score; or score and error where no worker is needed
+# The message that asks for a row's score; or score and error where no worker is needed.
+Row = bytes | tuple[Score, str | None]
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
@@ -51,9 +50,8 @@ class RewardPool:
         self._lock = threading.Lock()
         self._foreman: Foreman | None = None
         self._keys: dict[Any, int] = {}
-        self._begun: dict[
-            int, tuple[list[Row], list[Future], Foreman | None]
-        ] = {}  # by reward, what `begin` handed out
+        # By reward, what `begin` handed out.
+        self._begun: dict[int, tuple[list[Row], list[Future], Foreman | None]] = {}
         self._key = itertools.count()
 
     def begin(self, reward: Reward, given: dict[str, Any]) -> None:
@@ -66,7 +64,7 @@ class RewardPool:
             key, packed, rows = self._prepare(reward, given)
             for future in self._begun.pop(key, ((), ()))[1]:
                 future.cancel()
-            self._begun[key] = rows, *self._hand_out(key, packed, rows)
+            self._begun[key] = rows, *self._hand_out(reward, key, packed, rows)
 
     def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
         """Scores in the order of the completions and, by row, the errors of those that have none.
@@ -84,7 +82,7 @@ class RewardPool:
         if before != rows or (foreman and not foreman.is_alive()):
             for future in futures:
                 future.cancel()
-            futures, foreman = self._hand_out(key, packed, rows)
+            futures, foreman = self._hand_out(reward, key, packed, rows)
         try:
             while wait(futures, timeout=1.0).not_done:
                 if foreman and not foreman.is_alive():  # closed by another thread just as the rows were handed over
@@ -105,19 +103,18 @@ class RewardPool:
         for row, completion in enumerate(given["completions"]):
             try:
                 own = {name: [value[row]] for name, value in columns.items() if value is not None}
-                rows.append(self._row(reward, key, {**own, "completions": [plain_text(completion)]}))
+                rows.append(pickle.dumps((key, None, {**own, "completions": [plain_text(completion)]})))
             except Exception as error:
                 rows.append((None, in_full(error)))
         return key, packed, rows
 
-    def _row(self, reward: Reward, key: int, own: dict[str, list[Any]]) -> Row:
-        return pickle.dumps((key, None, own))
-
-    def _hand_out(self, key: int, packed: bytes, rows: list[Row]) -> tuple[list[Future], Foreman | None]:
+    def _hand_out(
+        self, reward: Reward, key: int, packed: bytes, rows: list[Row]
+    ) -> tuple[list[Future], Foreman | None]:
         """What will hold each row's score and error, and the foreman, if there is anything to do for one."""
         futures: list[Future] = [Future() for _ in rows]
         tasks = []
-        for future, row in zip(futures, rows, strict=True):
+        for future, row in zip(futures, (self._judged(reward, row) for row in rows), strict=True):
             if isinstance(row, bytes):
                 tasks.append((future, row))
             else:
@@ -126,6 +123,10 @@ class RewardPool:
         if foreman:
             foreman.take(key, packed, tasks)
         return futures, foreman
+
+    def _judged(self, reward: Reward, row: Row) -> Row:
+        """The row, or its score where that takes no worker."""
+        return row
 
     def close(self) -> None:
         """End all workers. The pool starts new ones when it is used again."""

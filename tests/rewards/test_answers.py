@@ -8,11 +8,8 @@ from grpo_ext.rewards import build
 TABLE = Path(__file__).with_name("answers.tsv")
 VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
 MISJUDGED = {  # right by the table, 0 by the reward, and why
-    r"\boxed{(-2,-14,-7)}": "a tuple for a column vector: brackets count",
     "Answer: 8 apples were left (of 12).": "the last number of the sentence counts",
-    "**C**": "a letter without tag, box or `answer is` is read nowhere",
     "<answer>(B) 12</answer>": "a choice with its text is no letter alone",
-    r"\boxed{0.\overline{3}}": "repeating decimals are not read",
     "<answer>square root of 2</answer>": "formulas in words are not read",
 }
 

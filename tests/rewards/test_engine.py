@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from grpo_ext.rewards import build
+from grpo_ext.rewards import accuracy, build
+from grpo_ext.rewards.accuracy import score
 from grpo_ext.rewards.deadline import TooLate, deadline, paused
 from grpo_ext.rewards.engine import NeedsEngine, same_formula, without_engine
 from grpo_ext.rewards.engine_pool import EnginePool
@@ -67,6 +68,16 @@ def test_what_was_begun_is_not_taken_for_other_rows():
         assert pool.score(reward, {"completions": ["71"], "solution": ["72"]}) == ([0.0], {})
         pool.begin(reward, {"completions": ["72"], "solution": ["72"]})
         assert pool.score(reward, {"completions": ["72"], "solution": ["71"]}) == ([0.0], {})
+
+
+def test_rows_begun_early_are_judged_once(monkeypatch):
+    judged = []
+    monkeypatch.setattr(accuracy, "score", lambda *row: judged.append(row) or score(*row))
+    given = {"completions": ["72", "<answer>71</answer>", "71"], "solution": ["72"] * 3}
+    with EnginePool(1) as pool:
+        pool.begin(build("accuracy"), given)
+        assert pool.score(build("accuracy"), dict(given)) == ([1.0, 0.0, 0.0], {})
+    assert len(judged) == 3
 
 
 def test_a_bad_row_in_the_trainer_costs_only_itself():

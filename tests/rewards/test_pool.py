@@ -134,6 +134,21 @@ def test_a_slow_reward_keeps_to_its_workers(odd):
         assert most <= 4  # the crew, and at most as many while the first rows were new
 
 
+def test_while_a_row_hangs_the_next_worker_gets_ready(odd):
+    """Else the next batch would wait for the deadline and for a worker's start."""
+    with RewardPool(1, timeout=30.0) as pool:
+        ask(pool, odd(), "1")
+        foreman = pool._ready_foreman()
+        thread = threading.Thread(target=ask, args=(pool, odd(), "sleep"))
+        thread.start()
+        while not any(worker.known and worker.stage == "idle" for worker in [*foreman.workers] * (not foreman.queue)):
+            assert thread.is_alive()
+            time.sleep(0.02)
+        ready = {worker.process.pid for worker in foreman.workers}
+        assert ask(pool, odd(), "2") == ([2.0], {})
+        assert {worker.process.pid for worker in foreman.workers} == ready and len(ready) == 2
+
+
 def test_overdue_workers_get_one_replacement_each(odd):
     """More would take the processor from those that are at work while they load what the reward needs."""
     with RewardPool(2, timeout=2.0) as pool:
