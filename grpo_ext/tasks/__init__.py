@@ -14,6 +14,7 @@ MODULES = {
     "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
     "poem": "grpo_ext.tasks.poem:Poem",
     "prompts": "grpo_ext.tasks.prompts:Prompts",
+    "reasoning_gym": "grpo_ext.tasks.reasoning_gym:ReasoningGym",
 }
 
 
