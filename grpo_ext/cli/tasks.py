@@ -1,4 +1,8 @@
-"""`grpo-ext tasks`: the tasks that come with the package, to name in a recipe after `task:`."""
+"""`grpo-ext tasks`: the tasks that come with the package, to name in a recipe after `task:`.
+
+examples:
+  grpo-ext tasks
+"""
 
 import argparse
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import os
 import re
@@ -15,19 +14,19 @@ from pathlib import Path
 import pytest
 from hostile import hostile_completions
 
+pytest.importorskip("reasoning_gym")
+
 from grpo_ext import RecipeError, load_recipe
-from grpo_ext.cli.main import main
 from grpo_ext.rewards import build
 from grpo_ext.rewards.gym_reward import EVALUATED, score
 from grpo_ext.rewards.own_examples import check_reward
 from grpo_ext.rewards.pool import RewardPool
-from grpo_ext.tasks.reasoning_gym import ReasoningGym, difficulty, problems
+from grpo_ext.tasks.reasoning_gym import ReasoningGym, problems
 
-needed = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs the extra reasoning-gym")
 GENERATORS = (
     "arc_1d", "base_conversion", "basic_arithmetic", "binary_matrix", "caesar_cipher", "chain_sum", "codeio", "countdown",
-    "gcd", "gsm_symbolic", "isomorphic_strings", "knights_knaves", "n_queens", "polynomial_multiplication", "ransom_note", "rearc",
-    "simple_integration", "spiral_matrix", "string_insertion", "syllogism", "tower_of_hanoi", "word_sorting",
+    "gcd", "gsm_symbolic", "isomorphic_strings", "knights_knaves", "n_queens", "polynomial_multiplication", "ransom_note",
+    "rearc", "simple_integration", "spiral_matrix", "string_insertion", "syllogism", "tower_of_hanoi", "word_sorting",
 )  # fmt: skip
 # The order of these depends on the order of sets: other problems in each process.
 BY_HASH = ["isomorphic_strings", "polynomial_multiplication", "ransom_note"]
@@ -42,34 +41,6 @@ def made(name: str, count: int = 1, **options) -> list[dict]:
     return list(islice(problems(name, options, 0, held_out=False), count))
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("reasoning_gym") is not None, reason="of an environment without the extra"
-)
-def test_without_the_package_its_extra_is_named():
-    with pytest.raises(RecipeError, match=r"pip install 'grpo_ext\[reasoning-gym\]'"):
-        load_recipe(None, GIVEN)
-
-
-def test_a_package_that_cannot_be_imported_is_told_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
-    with pytest.raises(RecipeError, match=r"needs `pip install 'grpo_ext\[reasoning-gym\]'`"):
-        load_recipe(None, GIVEN)
-
-
-def test_tasks_are_listed_a_line_each(capsys):
-    assert main(["tasks"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["countdown", "gsm8k", "poem", "prompts", "reasoning_gym"]
-    assert all(line.endswith(".") and len(line) < 128 for line in lines)
-
-
-def test_difficulty_is_the_place_in_the_ranges():
-    ranges = {"terms": (2, 6), "digits": [1, 3], "fixed": (4, 4), "share": 0.5, "untold": (0, 1), "names": ("a", "b")}
-    assert difficulty({"terms": 3, "digits": 3, "fixed": 4, "share": 0.5, "names": "a", "difficulty": ranges}) == 0.625
-    assert difficulty({"terms": 3}) == difficulty({"difficulty": {"terms": 3}, "terms": 3}) == 0.5
-
-
-@needed
 @pytest.mark.parametrize(
     ("generators", "words"),
     [
@@ -87,14 +58,12 @@ def test_what_nobody_knows_is_told_before_a_model_is_loaded(generators, words):
         load_recipe(None, {**GIVEN, "generators": generators})
 
 
-@needed
 def test_a_recipe_names_generators_in_three_forms():
     for generators in ("gcd", ["gcd"], {"gcd": {"weight": 3}}):
         [(name, (_, options))] = load_recipe(None, {**GIVEN, "generators": generators}).task._mix.items()
         assert (name, options) == ("gcd", {})
 
 
-@needed
 @pytest.mark.parametrize("name", GENERATORS)
 def test_the_own_answer_scores_one_and_another_less(name):
     rows = made(name, 12)
@@ -105,7 +74,6 @@ def test_the_own_answer_scores_one_and_another_less(name):
     assert reward(completions=[row["answer"] for row in rows], entry=entries) == [0.0] * len(rows)
 
 
-@needed
 def test_an_entry_scores_as_the_one_that_was_made():
     """Also where JSON would not do: arc_agi compares tuples."""
     import reasoning_gym
@@ -125,7 +93,6 @@ def test_an_entry_scores_as_the_one_that_was_made():
                 assert score(completion(answer), shipped) == pytest.approx(dataset.score_answer(answer.strip(), entry))
 
 
-@needed
 @pytest.mark.slow
 def test_the_same_seed_makes_the_same_rows_in_every_process():
     code = (
@@ -143,7 +110,6 @@ def test_the_same_seed_makes_the_same_rows_in_every_process():
     assert first.startswith("30 ") and first == digest(0, 2) != digest(1, 1)
 
 
-@needed
 def test_no_question_of_training_is_held_out_whatever_the_seed():
     mix = {"chain_sum": {"max_terms": 2, "max_digits": 1}, "gcd": {"weight": 3, "max_value": 60}}
     train = [list(ReasoningGym(mix, num_problems=300, task_seed=seed).generate("train")) for seed in (0, 1)]
@@ -153,7 +119,6 @@ def test_no_question_of_training_is_held_out_whatever_the_seed():
     assert asked[0] & asked[1] and not (asked[0] | asked[1]) & asked[2]
 
 
-@needed
 def test_weights_are_shares_and_a_generator_without_more_leaves_its_own_to_others():
     rows = list(ReasoningGym({"gcd": {"weight": 3}, "word_sorting": None}, num_problems=400).generate("train"))
     assert 250 < sum(row["generator"] == "gcd" for row in rows) < 350
@@ -162,7 +127,6 @@ def test_weights_are_shares_and_a_generator_without_more_leaves_its_own_to_other
     assert len(rows) == 100 and 0 < sum(row["generator"] == "gcd" for row in rows) <= 16
 
 
-@needed
 def test_rows_become_prompts_and_a_generator_that_fails_is_told():
     task = ReasoningGym(["chain_sum"], num_problems=3)
     row = task.dataset("train")[0]
@@ -175,7 +139,6 @@ def test_rows_become_prompts_and_a_generator_that_fails_is_told():
         list(task.generate("validation"))
 
 
-@needed
 def test_a_reader_that_wants_no_more_leaves_no_process():
     rows = ReasoningGym(["futoshiki"], num_problems=10_000).generate("train")
     assert next(rows)["generator"] == "futoshiki"
@@ -184,7 +147,6 @@ def test_a_reader_that_wants_no_more_leaves_no_process():
     assert child.returncode is not None
 
 
-@needed
 def test_every_scorer_that_evaluates_an_answer_is_known():
     """Read from the scorers' source; two more evaluate parts of the row alone."""
     from reasoning_gym.factory import DATASETS
@@ -210,7 +172,6 @@ ATTACKS = (
 )
 
 
-@needed
 @pytest.mark.parametrize("name", EVALUATED)
 def test_an_answer_runs_no_code(name, tmp_path):
     """Each attack touches a file where it is evaluated: by the scorer itself at least one does."""
@@ -234,7 +195,6 @@ def test_an_answer_runs_no_code(name, tmp_path):
     assert Path(path).exists()
 
 
-@needed
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["countdown", "n_queens", "prime_factorization", "simple_integration", "tower_of_hanoi"]
@@ -261,6 +221,5 @@ def test_hostile_completions_are_scored_within_the_deadline(name):
     assert len(errors) <= 4, errors
 
 
-@needed
 def test_the_reward_holds_to_its_examples():
     assert check_reward("reasoning_gym") == ([], 3)
