@@ -69,9 +69,7 @@ def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
             trainer._save_checkpoint(trainer.model, None)
             whole = time.perf_counter() - began
         rest = whole - sum(spent.values())
-        rounds.append(
-            {"trl": spent["_save_checkpoint"], "flush": spent["flush"], "hash": spent["_hashes"], "state": rest}
-        )
+        rounds.append({"trl": spent["_save_checkpoint"], "flush": spent["flush"], "hash": spent["_hashes"], "state": rest})
     folder = manifest.checkpoints(out)[-1]
     sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     ours = sum(size for name, size in sizes.items() if name.startswith("grpo_state") or name == manifest.MANIFEST)

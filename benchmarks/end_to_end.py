@@ -61,9 +61,7 @@ def main() -> None:
             for side in ("TRL", "ours") if turn % 2 == 0 else ("ours", "TRL"):
                 seconds, reward = timed(side, model, steps, seed=turn)
                 found[side] += seconds
-                print(
-                    f"{side:5} turn {turn}: {statistics.median(seconds):.2f} s a step, reward {reward:.3f}", flush=True
-                )
+                print(f"{side:5} turn {turn}: {statistics.median(seconds):.2f} s a step, reward {reward:.3f}", flush=True)
     median = {side: statistics.median(seconds) for side, seconds in found.items()}
     ratio = median["TRL"] / median["ours"]
     print(f"TRL {median['TRL']:.2f} s a step, ours {median['ours']:.2f} s: {ratio:.2f} times (asked {ASKED})")

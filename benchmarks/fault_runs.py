@@ -189,9 +189,7 @@ class Bench:
     model: Path
     wanted: dict[int, dict[str, Any]]
 
-    def run(
-        self, name: str, ranks: int = 1, callbacks: tuple[Any, ...] = (), **settings: Any
-    ) -> tuple[Path, list[int]]:
+    def run(self, name: str, ranks: int = 1, callbacks: tuple[Any, ...] = (), **settings: Any) -> tuple[Path, list[int]]:
         """Go on with the trial `name`, or begin it."""
         out = self.folder / name
 

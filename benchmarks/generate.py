@@ -79,9 +79,7 @@ class Shape:
         torch.manual_seed(seed)
         start = time.perf_counter()
         with fast_generation(self.model) if fast else nullcontext():
-            ids = self.model.generate(**self.batch, generation_config=self.config, logits_processor=scripted)[
-                :, prompt:
-            ]
+            ids = self.model.generate(**self.batch, generation_config=self.config, logits_processor=scripted)[:, prompt:]
         seconds = time.perf_counter() - start
         hook.remove()
         ended = torch.isin(ids, torch.tensor(self.eos)).int()
@@ -198,9 +196,7 @@ def peak_memory(quick: bool) -> dict[str, float]:
     peaks = {}
     for side in ("neither", "transformers", "ours"):
         command = [sys.executable, "-m", "benchmarks.generate", "--peak", side, *(["--quick"] if quick else [])]
-        peaks[side] = (
-            int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) / 1024
-        )
+        peaks[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) / 1024
     above = {side: peaks[side] - peaks["neither"] for side in ("transformers", "ours")}
     print(f"peak memory, long, above a loaded model: {', '.join(f'{k} {v:.0f} MiB' for k, v in above.items())}")
     return above
@@ -208,9 +204,7 @@ def peak_memory(quick: bool) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="three rounds, shorter long completions, a shorter warm start"
-    )
+    parser.add_argument("--quick", action="store_true", help="three rounds, shorter long completions, a shorter warm start")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
     parser.add_argument("--model", help="a warm-started Countdown model, such as runs/countdown-tiny/warm_start")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")

@@ -111,9 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="0.5B, uneven completions, one round")
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=["0.5B", "1.5B"])
-    parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the program, with --shape tiny"
-    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the program, with --shape tiny")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():

@@ -66,13 +66,9 @@ def main() -> None:
         print(f"seed {run['seed']}: {spent['alone']:,} tokens alone, {spent['first'] + spent['second']:,} in the loop; "
               f"{run['harvested']:,} completions harvested")  # fmt: skip
         for stage, found in run["accuracy"].items():
-            print(
-                f"  {stage:10} greedy {found['greedy']:.3f}  sampled {found['sampled']:.3f}  length {found['length']:.1f}"
-            )
+            print(f"  {stage:10} greedy {found['greedy']:.3f}  sampled {found['sampled']:.3f}  length {found['length']:.1f}")
     gains = [run["accuracy"]["second"]["sampled"] - run["accuracy"]["alone"]["sampled"] for run in runs]
-    print(
-        f"the loop less GRPO alone, sampled: {statistics.mean(gains):+.3f} ({', '.join(f'{g:+.3f}' for g in gains)})"
-    )
+    print(f"the loop less GRPO alone, sampled: {statistics.mean(gains):+.3f} ({', '.join(f'{g:+.3f}' for g in gains)})")
     if args.out:
         args.out.write_text(json.dumps(runs, indent=1) + "\n")
     if args.check and statistics.mean(gains) <= 0:

@@ -42,9 +42,7 @@ def collapse(rewards: list[float]) -> int:
 
 def alarms(folder: Path) -> list[dict[str, Any]]:
     lines = jsonl.read(folder / "metrics.jsonl")
-    return [
-        {"alarm": line["alarm"], "step": line["step"], "action": line["action"]} for line in lines if "alarm" in line
-    ]
+    return [{"alarm": line["alarm"], "step": line["step"], "action": line["action"]} for line in lines if "alarm" in line]
 
 
 def one_unstable(model: Path, folder: Path, steps: int) -> dict[str, Any]:

@@ -65,9 +65,7 @@ class FixedCompletions(GRPOTrainer):
         seen, out = {}, []
         for prompt in map(tuple, prompt_ids):
             seen[prompt] = seen.get(prompt, -1) + 1
-            out.append(
-                fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id)
-            )
+            out.append(fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id))
         return out, None
 
 
@@ -233,9 +231,7 @@ def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float
         return torch.load(Path(out) / "gradients.pt")
 
 
-def measure(
-    folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool
-) -> list[dict[str, Any]]:
+def measure(folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool) -> list[dict[str, Any]]:
     """One row a loss: the largest difference over the cuts, ours and TRL's, on one and on two ranks."""
     table = []
     for loss_type in losses:

@@ -54,9 +54,7 @@ def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, object]
 def plot(found: dict[str, list[dict]], path: Path) -> None:
     """Reward and length over the steps: the mean of the seeds, and each of them behind it."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for axis, key, label in zip(
-        axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True
-    ):
+    for axis, key, label in zip(axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True):
         for number, (name, runs) in enumerate(found.items()):
             curves = torch.tensor([r[key] for r in runs])  # (seeds, steps)
             smooth = torch.nn.functional.avg_pool1d(curves.unsqueeze(1), 5, 1, 2, count_include_pad=False).squeeze(1)
@@ -89,9 +87,7 @@ def main() -> None:
             for name in LOSSES:
                 result = run(name, model, seed, steps)
                 found[name].append(result)
-                print(
-                    f"seed {seed} {name:8} " + " ".join(f"{k} {v:.3f}" for k, v in result["end"].items()), flush=True
-                )
+                print(f"seed {seed} {name:8} " + " ".join(f"{k} {v:.3f}" for k, v in result["end"].items()), flush=True)
     for name, runs in found.items():
         means = {key: statistics.mean(r["end"][key] for r in runs) for key in ("greedy", "sampled", "length")}
         print(f"{name:8} " + " ".join(f"{key} {value:.3f}" for key, value in means.items()))
@@ -101,9 +97,7 @@ def main() -> None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps({"steps": steps, "token_weights": weights, "runs": found}, indent=1) + "\n")
     wanted = {"grpo": [40 / n for n in LENGTHS], "bnpo": [1.0] * 5, "dr_grpo": [1.0] * 5}
-    wrong = [
-        name for name in LOSSES if max(abs(a - b) for a, b in zip(weights[name], wanted[name], strict=True)) > 1e-5
-    ]
+    wrong = [name for name in LOSSES if max(abs(a - b) for a, b in zip(weights[name], wanted[name], strict=True)) > 1e-5]
     if args.check and wrong:
         sys.exit(f"weights are not the formula's: {', '.join(wrong)}")
 

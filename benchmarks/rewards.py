@@ -135,9 +135,7 @@ def measure_poem(count: int, rounds: int) -> dict[str, float]:
     """Last lines of shuffled characters, so that no poem comes twice."""
     rng = random.Random(0)
     quatrain = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]
-    characters = list(
-        "".join(quatrain) + "床前明月光疑是地上霜举头望明月低头思故乡白日依山尽黄河入海流欲穷千里目更上一层楼"
-    )
+    characters = list("".join(quatrain) + "床前明月光疑是地上霜举头望明月低头思故乡白日依山尽黄河入海流欲穷千里目更上一层楼")
     poems = [["".join(rng.choices(characters, k=7)) for _ in range(4)] for _ in range(count)]
     reward = build("poem_format")
     reward(completions=[quatrain[3]], lines=[quatrain[:3]])  # the tables are read once

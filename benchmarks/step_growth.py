@@ -14,8 +14,7 @@ SMALL = Case(16, 8, 8, (150, 150), (100, 0.6, 256), 0.0, 2000, hidden=64)
 LENGTHS = {n: replace(SMALL, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)}
 GROUPS = {g: replace(SMALL, rows=64, micro_batch=64, group=g) for g in (4, 8, 16, 32, 64)}
 PROMPTS = {
-    n: replace(SMALL, rows=32, micro_batch=32, prompt=(n, n), completion=(128, 0.0, 128))
-    for n in (2, 8, 32, 128, 512, 1024)
+    n: replace(SMALL, rows=32, micro_batch=32, prompt=(n, n), completion=(128, 0.0, 128)) for n in (2, 8, 32, 128, 512, 1024)
 }
 SHARED = ("not shared", "shared")
 

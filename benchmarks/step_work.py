@@ -122,9 +122,7 @@ def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     words = {"<pad>": 0, "<eos>": 1} | {f"w{n}": n for n in range(2, vocab)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left")
 
 
 def make_model(case: Case) -> LlamaForCausalLM:
@@ -145,9 +143,7 @@ def make_model(case: Case) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def make_trainer(
-    side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None
-) -> FixedCompletions:
+def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None) -> FixedCompletions:
     """TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
     tokenizer, work = make_tokenizer(case.vocab), make_work(case)
     model = model or make_model(case)

@@ -74,9 +74,7 @@ def curve(variant: str, model: Path, seconds: float, seed: int) -> dict[str, Any
     """One run: seconds and accuracy, and the share of groups generated that had signal."""
     side, settings = VARIANTS[variant]
     with tempfile.TemporaryDirectory() as out:
-        recipe = recipe_for(
-            model, out, seed=seed, max_steps=100_000, lr_scheduler_type="constant_with_warmup", **settings
-        )
+        recipe = recipe_for(model, out, seed=seed, max_steps=100_000, lr_scheduler_type="constant_with_warmup", **settings)
         watch = Watch(recipe, seconds)
         logged = train(side, recipe, [watch])
     mixed = [row["groups/mixed"] for row in logged if "groups/mixed" in row]

@@ -72,9 +72,7 @@ def test_a_task_and_an_async_reward_are_found_as_the_page_says(tmp_path, monkeyp
     rows = [{"riddle": "What is 1 + 1?", "answer": "2"}, {"riddle": "long " * 30, "answer": "3"}]
     (tmp_path / "riddles.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "riddles.py").write_text(block("how-to/more.md", "python", "class Riddles"))
-    (tmp_path / "recipe.yaml").write_text(
-        "model_name_or_path: m\n" + block("how-to/more.md", "yaml", "riddles.py:Riddles")
-    )
+    (tmp_path / "recipe.yaml").write_text("model_name_or_path: m\n" + block("how-to/more.md", "yaml", "riddles.py:Riddles"))
     asking = "\n\nasync def ask_a_server(text):\n    return float(len(text))\n"
     (tmp_path / "my_rewards.py").write_text(block("how-to/more.md", "python", "async def judged") + asking)
     for name in ("riddles.py:Riddles", "riddles:Riddles"):

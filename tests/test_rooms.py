@@ -133,9 +133,7 @@ def test_circles_are_found():
 
 def test_common_imports_no_other_room():
     for path in (PACKAGE / "common").glob("*.py"):
-        assert all(name.startswith("grpo_ext.common") for name in imports(path) if name.startswith("grpo_ext")), (
-            path.name
-        )
+        assert all(name.startswith("grpo_ext.common") for name in imports(path) if name.startswith("grpo_ext")), path.name
 
 
 def test_the_top_shows_only_rooms_and_programs():

@@ -34,8 +34,8 @@ from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
-    "recipes", "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards", "explain",
-    "completion",
+    "recipes", "tasks", "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards",
+    "explain", "completion",
 )  # fmt: skip
 
 

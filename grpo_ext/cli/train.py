@@ -33,9 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--serve", action="store_true", help="start the recipe's vLLM server, too; stop it at the end")
 
 
-def add_training_parser(
-    subparsers: argparse._SubParsersAction, doc: str | None, module: str
-) -> argparse.ArgumentParser:
+def add_training_parser(subparsers: argparse._SubParsersAction, doc: str | None, module: str) -> argparse.ArgumentParser:
     """A subcommand that launches `module`."""
     parser = add_recipe_command(subparsers, doc, run)
     parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")

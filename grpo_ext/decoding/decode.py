@@ -36,9 +36,7 @@ class DecodeBatch:
         mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
         self.length, self.pad, self.cache = width, pad, inputs["past_key_values"]
         self._ids = functional.pad(input_ids, (0, max_length - width), value=pad)  # (b, max_length)
-        self._mask = (
-            None if mask is None else functional.pad(mask, (0, max_length - width), value=1)
-        )  # (b, max_length)
+        self._mask = None if mask is None else functional.pad(mask, (0, max_length - width), value=1)  # (b, max_length)
         self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)  # (b, 1)
         self._rows = torch.arange(batch, device=input_ids.device)  # (b,), which row of the whole batch each is
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []

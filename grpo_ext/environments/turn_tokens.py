@@ -82,6 +82,4 @@ def turn_tokens(
             f"environment: the chat template ends a turn with {before.split()[0] if before.split() else before!r}, which is "
             "none of the model's end tokens: set eos_token in the recipe's tokenizer to it."
         )
-    return TurnTokens(
-        tokenizer, frozenset(ends), first, others, tokenizer(after, add_special_tokens=False)["input_ids"]
-    )
+    return TurnTokens(tokenizer, frozenset(ends), first, others, tokenizer(after, add_special_tokens=False)["input_ids"])

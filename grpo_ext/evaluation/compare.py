@@ -24,9 +24,7 @@ def bootstrap_interval(values: list[float], resamples: int = 2000) -> tuple[floa
     return float(low), float(high)
 
 
-def paired_difference(
-    before: list[Sample], after: list[Sample], value: Value, resamples: int = 2000
-) -> dict[str, Any] | None:
+def paired_difference(before: list[Sample], after: list[Sample], value: Value, resamples: int = 2000) -> dict[str, Any] | None:
     """How much higher `value` is after than before, row by row, so that how hard a row is cancels out.
 
     `mean` of the rows' differences, `low` and `high` of its bootstrap interval, and `rows`, how many have a value from both;
@@ -50,9 +48,7 @@ def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sam
     }
 
 
-def compare(
-    before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str
-) -> dict[str, Any]:
+def compare(before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str) -> dict[str, Any]:
     """All differences of the rewards `names` between two evaluations, "greedy" and perhaps "sampled", of the same rows.
 
     `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}}, "sampled": {...},

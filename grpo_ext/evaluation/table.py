@@ -138,9 +138,7 @@ def draw_curves(folder: Path) -> None:
         plot_runs([RunData(folder.name, folder, metrics)], folder / CURVES, most=3)
 
 
-def add_to_card(
-    folder: Path, rewards: list[dict[str, Any]], gains: list[list[str]], recipe: Mapping[str, Any]
-) -> None:
+def add_to_card(folder: Path, rewards: list[dict[str, Any]], gains: list[list[str]], recipe: Mapping[str, Any]) -> None:
     """Put rewards, what `gained` says, curves and the values of `recipe.yaml` into the card that TRL has written."""
     options = [json.dumps(reward.get("options", {}), default=str).strip("{}") for reward in rewards]
     asked = [[r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)]

@@ -37,9 +37,7 @@ class VllmCompletions:
     most `tokens` (`None`: what the model takes). `options` are further arguments of `vllm.LLM`.
     """
 
-    def __init__(
-        self, model_name: str, tokenizer: PreTrainedTokenizerBase, dtype: Any, tokens: int | None, **options: Any
-    ):
+    def __init__(self, model_name: str, tokenizer: PreTrainedTokenizerBase, dtype: Any, tokens: int | None, **options: Any):
         from vllm import LLM
 
         from grpo_ext.vllm.settings import TextModel, cpu_settings

@@ -183,9 +183,7 @@ def _mask(holder: list[KeptSet], rows: slice, device: torch.device) -> torch.Ten
     return holder[0].select(torch.arange(rows.start, rows.stop)).mask(device) if holder else None
 
 
-def _gone(
-    target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams
-) -> torch.Tensor | None:
+def _gone(target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
     """(n, V), the tokens that could not be drawn; `None`: all could. A target (n, 1) always could."""
     if kept is not None:
         return (~kept).scatter_(-1, target, False)
@@ -200,9 +198,7 @@ def _without(p: torch.Tensor, gone: torch.Tensor | None) -> torch.Tensor:
     return p if gone is None else p.masked_fill_(gone, 0.0)
 
 
-def _project(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor:
+def _project(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
     """Logits of a tile (n, V): rounded to the model's type, as the sampler's were, then float32."""
     bias = None if bias is None else bias.to(dtype)
     return torch.nn.functional.linear(hidden.to(dtype), weight.to(dtype), bias).float()

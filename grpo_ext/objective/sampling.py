@@ -14,9 +14,7 @@ NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
 # Options that change scores by more than a mask, or sample otherwise than token by token, and why they cannot be scored.
 NOT_SCORABLE = {
-    **dict.fromkeys(
-        ("repetition_penalty", "encoder_repetition_penalty"), "it rescales the scores of tokens that were seen"
-    ),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), "it rescales the scores of tokens that were seen"),
     **dict.fromkeys(("presence_penalty", "frequency_penalty"), "it shifts the scores of tokens that were seen"),
     "sequence_bias": "it shifts scores by what came before",
     "logit_bias": "it shifts scores",

@@ -55,9 +55,7 @@ def resolve_schedule(
         raise ValueError(f"temperature_schedule is {name!r}: write one of {', '.join(SCHEDULES)}.")
     if name == "constant":
         if end is not None:
-            raise ValueError(
-                "temperature_end does nothing with a constant temperature: write temperature_schedule: linear."
-            )
+            raise ValueError("temperature_end does nothing with a constant temperature: write temperature_schedule: linear.")
         return TemperatureSchedule(name, start, start)
     if end is None or not end > 0:
         raise ValueError(f"temperature_schedule: {name} needs a temperature to end at: write temperature_end: 0.6.")

@@ -138,9 +138,7 @@ def end_of(part: Path, step: int) -> int:
     return position
 
 
-def read(
-    path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None
-) -> Iterator[dict[str, Any]]:
+def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """The rows of a log, oldest first, also while it is being written: a last line that is not whole yet is left out.
 
     A log is untrusted: a line that is no row is skipped, and a sentence says how many were and where the first one is. A number

@@ -26,9 +26,7 @@ from grpo_ext.recipe.vllm_options import EngineOptions
 
 @documented
 @dataclass
-class GRPOExtConfig(
-    GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig
-):
+class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,

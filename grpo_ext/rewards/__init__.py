@@ -3,18 +3,15 @@
 `@register("name")` adds one, `build("name", **options)` makes it callable, `list_rewards()` is the catalogue.
 """
 
-from grpo_ext.rewards import (  # noqa: F401 - they register
-    accuracy,
-    countdown_reward,
-    environment,
-    format,
-    language,
-    length,
-    trl_builtin,
-)
+from importlib.util import find_spec
+
+from grpo_ext.rewards import accuracy, countdown_reward, format, language, length, trl_builtin  # noqa: F401 - they register
 from grpo_ext.rewards.registry import build, list_rewards, register, register_lazily
 from grpo_ext.rewards.reward import Example, Reward, RewardInfo
 
+register_lazily("grpo_ext.rewards.environment", "environment")
 register_lazily("grpo_ext.rewards.poem.poem_rewards", "poem_format", "poem_yun")
+if find_spec("reasoning_gym"):  # of the extra `reasoning-gym`
+    register_lazily("grpo_ext.rewards.gym_reward", "reasoning_gym")
 
 __all__ = ["Example", "Reward", "RewardInfo", "build", "list_rewards", "register"]

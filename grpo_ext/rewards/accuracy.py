@@ -147,9 +147,7 @@ def last_expression(text: str) -> str | None:
         if content and len(content) <= MAX_ANSWER and not has_words(content) and stop > end:
             end, found = stop, content
     last_digit = next((at for at in range(len(text) - 1, end, -1) if text[at] in "0123456789"), 0)
-    values = [
-        match for match in _VALUES.finditer(text, max(end, last_digit - WINDOW, 0)) if len(match[1]) <= MAX_ANSWER
-    ]
+    values = [match for match in _VALUES.finditer(text, max(end, last_digit - WINDOW, 0)) if len(match[1]) <= MAX_ANSWER]
     stand = (m[1] for m in reversed(values) if not _DENIED.search(text, max(0, m.start() - 20), m.start()))
     return next(stand, found)
 

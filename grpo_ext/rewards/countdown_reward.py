@@ -62,9 +62,7 @@ def readable(number: int | Fraction) -> str:
         return f"a number of {len(str(abs(number.numerator // number.denominator)))} digits"
 
 
-def explain_countdown(
-    completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
-) -> Explanation:
+def explain_countdown(completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> Explanation:
     """What `countdown` gives for `completion`, and why, in a few lines of text."""
     wrong = fault(completion, nums, target, tolerance)
     lines = []

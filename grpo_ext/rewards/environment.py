@@ -14,9 +14,7 @@ from grpo_ext.rewards.reward import Example
         Example("16", 0.25, {"environment": {"score": 1.0, "tidy": 0.25}}, {"key": "tidy"}),
     ],
 )
-def environment(
-    completions: list[str], environment: list[dict[str, Any]], *, key: str = "score"
-) -> list[float | None]:
+def environment(completions: list[str], environment: list[dict[str, Any]], *, key: str = "score") -> list[float | None]:
     """What the state of the environment says at the end of the episode.
 
     Args:

@@ -166,9 +166,7 @@ class AsyncGuard(Guard):
         return self.settle(scores, errors, given)
 
 
-def guard_rewards(
-    rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any
-) -> list[Any]:
+def guard_rewards(rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any) -> list[Any]:
     """A guard around each function, with these options; reward models, their ids and guards stay as they are.
 
     `workers` are processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.

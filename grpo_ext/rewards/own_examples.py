@@ -16,9 +16,7 @@ def check_reward(name: str) -> tuple[list[str], int]:
         return [f"not available: {error}"], 0
     faults = [fault for example in examples if (fault := check_example(name, example))]
     if not promises_more_than_one(examples):
-        faults.append(
-            "there must be an example that earns more and one that earns less: register(..., examples=[...])"
-        )
+        faults.append("there must be an example that earns more and one that earns less: register(..., examples=[...])")
     return faults, len(examples)
 
 

@@ -108,9 +108,7 @@ class RewardPool:
                 rows.append((None, in_full(error)))
         return key, packed, rows
 
-    def _hand_out(
-        self, reward: Reward, key: int, packed: bytes, rows: list[Row]
-    ) -> tuple[list[Future], Foreman | None]:
+    def _hand_out(self, reward: Reward, key: int, packed: bytes, rows: list[Row]) -> tuple[list[Future], Foreman | None]:
         """What will hold each row's score and error, and the foreman, if there is anything to do for one."""
         futures: list[Future] = [Future() for _ in rows]
         tasks = []

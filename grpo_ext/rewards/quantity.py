@@ -113,9 +113,7 @@ def same_number(gold: Number, answer: Number) -> bool:
     if gold.unit and answer.unit:
         if gold.unit[0] != answer.unit[0]:
             return False
-        gold, answer = (
-            Number(n.value * u, n.place * u, n.percent) for n, (_, u) in ((gold, gold.unit), (answer, answer.unit))
-        )
+        gold, answer = (Number(n.value * u, n.place * u, n.percent) for n, (_, u) in ((gold, gold.unit), (answer, answer.unit)))
     if gold.percent != answer.percent:  # with the sign or without
         x, y = (Number(n.value / 100, n.place / 100) if n.percent else n for n in (gold, answer))
         if same_value(x, y):

@@ -138,9 +138,7 @@ def registered_by(module: str) -> list[str]:
     return [name for name, entry in _registered.items() if entry.function.__module__ == module]
 
 
-def rebuild(
-    registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str
-) -> Reward:
+def rebuild(registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str) -> Reward:
     """The reward that was pickled, from what `reduced` gave."""
     if code is not None and registered not in _registered:
         import dill

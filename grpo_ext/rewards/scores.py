@@ -9,9 +9,7 @@ from grpo_ext.rewards.reward import Score
 
 SHOWN = 500  # characters of a value that a message shows
 LARGEST = 1e12  # a score; its square times a weight's stays finite in float32, in which training computes
-MACHINERY = {
-    str(Path(__file__).with_name(f"{name}.py")) for name in ("guard", "scores", "reward", "worker", "deadline")
-}
+MACHINERY = {str(Path(__file__).with_name(f"{name}.py")) for name in ("guard", "scores", "reward", "worker", "deadline")}
 
 
 class Miscounted(ValueError):

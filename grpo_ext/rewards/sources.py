@@ -93,9 +93,7 @@ def find(name: str, options: dict[str, Any]) -> Any:
             raise ValueError(f"The reward model {name!r} takes no options, but has {', '.join(options)}.")
         return name
     if "/" in name:
-        raise ValueError(
-            f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME."
-        )
+        raise ValueError(f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME.")
     return build(name, **options)  # which says that there is none, and what is near
 
 
@@ -183,9 +181,7 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     there = list(dataset_columns)
     for name in there:
         if name in RESERVED:
-            words = (
-                f"The data set has a column {name!r}, a name under which the trainer passes something else to rewards."
-            )
+            words = f"The data set has a column {name!r}, a name under which the trainer passes something else to rewards."
             raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
         name = metric_name(reward)

@@ -104,9 +104,7 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
         first = (str(error).splitlines() or [type(error).__name__])[0]
         named = f"base_model_name_or_path in {folder / CONFIG} names it"
         where = "a folder is looked for from where the command runs."
-        raise ValueError(
-            f"the base model {name}{at} cannot be loaded here ({first[:160]}). {named}; {where}"
-        ) from None
+        raise ValueError(f"the base model {name}{at} cannot be loaded here ({first[:160]}). {named}; {where}") from None
     return name, revision
 
 

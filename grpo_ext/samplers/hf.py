@@ -27,9 +27,7 @@ class HFSampler(Sampler):
     turn: Callable[[list[list[int]], int], list[list[int]]]  # completes lists of tokens, so many copies of each
     model: Callable[[], Any]  # gives the model without its wrappers
     params: Callable[[], SamplingParams]  # gives how it samples, as that is scored
-    set_temperature: (
-        Callable[[float], None] | None
-    )  # lets `turn` sample at it; `None` where the temperature does not move
+    set_temperature: Callable[[float], None] | None  # lets `turn` sample at it; `None` where the temperature does not move
     strict: bool  # refuse generation options that are not scored exactly
     every: int  # the sampler's log-probs are noted of the first of so many rows
     watched: bool  # whether kept tokens and log-probs are noted at all

@@ -41,9 +41,7 @@ class AdapterVLLM(OurVLLM):
     def _init_vllm(self) -> None:
         check_adapter(self.model)
         if self._dist.is_fsdp or self._dist.is_zero3:
-            raise ValueError(
-                f"an adapter that is sharded is not gathered for vLLM: train without FSDP or ZeRO-3{OR_MERGED}"
-            )
+            raise ValueError(f"an adapter that is sharded is not gathered for vLLM: train without FSDP or ZeRO-3{OR_MERGED}")
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
         if self.mode == "colocate":
@@ -155,9 +153,7 @@ def check_adapter(model: Any) -> None:
     if changed:
         raise ValueError(f"vLLM reads nothing of {', '.join(changed)} in a LoraConfig: leave that out{OR_MERGED}")
     if getattr(model.config, "quantization_config", None):
-        raise ValueError(
-            f"whether vLLM's quantised base is the trainer's has not been tried: load it as it is{OR_MERGED}"
-        )
+        raise ValueError(f"whether vLLM's quantised base is the trainer's has not been tried: load it as it is{OR_MERGED}")
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     if any(isinstance(end, BaseTunerLayer) for end in ends):
         raise ValueError(f"vLLM is given no adapter of embeddings or of the output head: take them out{OR_MERGED}")

@@ -136,9 +136,7 @@ class Scorer:
         elif self.layout.packed and not inputs:
             output = run_packed(self.run, model, head, ids, mask, labels_of(ids, mask, part.width))
         else:
-            output = self.run(
-                model, head, labels_of(ids, mask, part.width), input_ids=ids, attention_mask=mask, **inputs
-            )
+            output = self.run(model, head, labels_of(ids, mask, part.width), input_ids=ids, attention_mask=mask, **inputs)
         scored = _columns(output.log_probs, part.width), _columns(output.entropy, part.width), output.aux_loss
         return scored, _by_row(head, lengths)
 

@@ -36,15 +36,11 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
     def generate(*args: Any, **kwargs: Any) -> Any:
         try:
             if args or set(kwargs) - ARGUMENTS:
-                raise NotSupported(
-                    f"generate gets {', '.join(sorted(set(kwargs) - ARGUMENTS)) or 'unnamed arguments'}"
-                )
+                raise NotSupported(f"generate gets {', '.join(sorted(set(kwargs) - ARGUMENTS)) or 'unnamed arguments'}")
             check_model(inner)
             return plain(**kwargs, custom_generate=decode)
         except NotSupported as reason:
-            logger.warning_once(
-                f"Generation is transformers' own, not the faster one of fast_generate, since {reason}."
-            )
+            logger.warning_once(f"Generation is transformers' own, not the faster one of fast_generate, since {reason}.")
         return plain(*args, **kwargs)
 
     with replaced(inner, generate=generate):

@@ -39,9 +39,7 @@ class _StandIn:
     ) -> Any:
         params = self.head.params
         if not params.restricted and (hidden.device.type != "cpu" or not self.head.compact) and self.original:
-            return self.original.apply(
-                hidden, weight, bias, targets, params.temperature, chunk_size, softcap, scale, outputs
-            )
+            return self.original.apply(hidden, weight, bias, targets, params.temperature, chunk_size, softcap, scale, outputs)
         logps, entropy = self.head(hidden, weight, bias, targets, Projection(scale, softcap))
         return logps, entropy if "entropy" in outputs else None, None, None, None
 

@@ -115,9 +115,7 @@ def drop_reward_logs(trainer: Any) -> None:
     trainer._pending_metrics.clear()
 
 
-def keep_completions(
-    trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor
-) -> None:
+def keep_completions(trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor) -> None:
     """Put a generation into the table that TRL prints and saves, and the figures that rewards logged into its metrics."""
     logs = trainer._logs
     logs["prompt"].extend(gather_object(prompts))

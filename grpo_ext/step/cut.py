@@ -55,9 +55,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     counts, useful, whole = step_counts(slices, ranks)
     if whole and rule.max_tokens:
         names = {name for part in slices for name in part.model_inputs}
-        raise ValueError(
-            f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out."
-        )
+        raise ValueError(f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out.")
     stands_in = [False] * len(slices)
     if rule.deals and not whole:
         slices, stands_in = dealt(slices, rule, ranks)

@@ -18,9 +18,7 @@ from torch import Tensor
 
 from grpo_ext.step.groups import Groups, count, groups_to_draw, join_groups, silenced
 
-GenerateGroups = Callable[
-    [list[Any]], tuple[Groups, Tensor]
-]  # prompts to their groups, and which have signal, (N,) bool
+GenerateGroups = Callable[[list[Any]], tuple[Groups, Tensor]]  # prompts to their groups, and which have signal, (N,) bool
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,7 @@ class RefillRule:
     unit: int = 1
 
     @classmethod
-    def of(
-        cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int
-    ) -> RefillRule:
+    def of(cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int) -> RefillRule:
         """The rule where a generation gives `passes` micro-batches and a step takes `accumulation` of them."""
         between = -(-passes // accumulation)  # optimizer steps from one generation to the next, rounded up
         return cls(max_rounds, max_staleness, max_staleness >= between, ranks // math.gcd(group, ranks))

@@ -15,6 +15,7 @@ MODULES = {
     "guess": "grpo_ext.tasks.guess:GuessTask",
     "poem": "grpo_ext.tasks.poem:Poem",
     "prompts": "grpo_ext.tasks.prompts:Prompts",
+    "reasoning_gym": "grpo_ext.tasks.reasoning_gym:ReasoningGym",
 }
 
 

@@ -87,9 +87,7 @@ class Task:
         if dataset_name is not None:
             rows = open_dataset(dataset_name, split, dataset_config, streaming)
         elif (own := self.generate(split)) is None:
-            words = (
-                "makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet file, or to a hub id."
-            )
+            words = "makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet file, or to a hub id."
             raise ValueError(f"Task {self.name!r} {words}")
         elif streaming:
             rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})

@@ -21,8 +21,7 @@ from grpo_ext.tasks.template import check_template
 
 POET = "你是一位精通格律诗的诗人。"
 THINK_FIRST = (
-    POET
-    + "先思考：判断平仄，找出韵脚，推敲字句；然后只写出所求的那一句诗。请严格按照下面的格式回答，每个标签独占一行：\n"
+    POET + "先思考：判断平仄，找出韵脚，推敲字句；然后只写出所求的那一句诗。请严格按照下面的格式回答，每个标签独占一行：\n"
     "<think>\n思考过程\n</think>\n<answer>\n所求的诗句\n</answer>"
 )
 LINE_ALONE = POET + "只写出所求的那一句诗，不要写其他内容。"

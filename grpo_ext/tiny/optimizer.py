@@ -19,9 +19,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         trained = [p for p in model.parameters() if p.requires_grad]
         matrices = [p for p in trained if p.ndim == 2 and id(p) not in embeddings]
         others = [p for p in trained if p.ndim != 2 or id(p) in embeddings]
-        self.muon = torch.optim.Muon(
-            matrices, lr=lr, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-        )
+        self.muon = torch.optim.Muon(matrices, lr=lr, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw")
         self.adamw = torch.optim.AdamW(others, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
 

@@ -38,9 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 # accelerate puts ranks on `cpu:0`, where transformers 5.17 reads the optimizer's state to; torch by itself knows `cpu` alone
-torch.serialization.register_package(
-    1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None
-)
+torch.serialization.register_package(1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None)
 
 
 class Part(Protocol):
@@ -94,9 +92,7 @@ class Checkpoints:
         if resume_from_checkpoint is not True:
             wrong = self.by_main(lambda: None if made_elsewhere(folder) else what_is_wrong(folder))
             if wrong:
-                raise CheckpointMismatch(
-                    f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest that is whole."
-                )
+                raise CheckpointMismatch(f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest that is whole.")
         self._restore(folder)
         self.trainer.args.eval_on_start = False
         return str(found)
@@ -153,18 +149,12 @@ class Checkpoints:
         path, ranks = checkpoint / STATE.format(accelerator.process_index), accelerator.num_processes
         if not path.exists():
             if any(checkpoint.glob(STATE.format("*"))):
-                raise CheckpointMismatch(
-                    f"{checkpoint} was saved by fewer ranks than the {ranks} of now: start as many."
-                )
-            logger.warning(
-                f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew."
-            )
+                raise CheckpointMismatch(f"{checkpoint} was saved by fewer ranks than the {ranks} of now: start as many.")
+            logger.warning(f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew.")
             return
         state = load_plain(path)
         if state.get("version") != VERSION:
-            raise CheckpointMismatch(
-                f"{checkpoint} was saved by another version of this package: go on with that one."
-            )
+            raise CheckpointMismatch(f"{checkpoint} was saved by another version of this package: go on with that one.")
         if state["ranks"] != ranks:
             then = f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {ranks}"
             raise CheckpointMismatch(f"{then}: start as many as then.")

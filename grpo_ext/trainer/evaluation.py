@@ -132,8 +132,6 @@ def outcome_of(trainer: Any) -> str | None:
     rewards = [key for key, reward in kinds if not isinstance(reward, nn.Module)]
     name = trainer.args.eval_outcome_reward
     if name is not None and name not in rewards:
-        raise ValueError(
-            f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}."
-        )
+        raise ValueError(f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}.")
     weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
     return name or max(rewards, key=lambda reward: weights[reward], default=None)

@@ -49,9 +49,7 @@ def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
 
 def ranks_of(accelerator: Accelerator) -> Ranks:
     """The processes of a run."""
-    return Ranks(
-        accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator.gather, gather_object
-    )
+    return Ranks(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator.gather, gather_object)
 
 
 def loss_settings(trainer: Any) -> LossSettings:
@@ -259,9 +257,7 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool, shares: bool) -> 
     """One line on what is done for speed; none of it changes the gradient. `shares`: prompts are to be shared."""
     if not (layout.chunks or layout.packed):
         return "one rectangle a micro-batch"
-    done = [
-        f"micro-batches by tokens, {'without padding' if layout.packed else 'completions of like length together'}"
-    ]
+    done = [f"micro-batches by tokens, {'without padding' if layout.packed else 'completions of like length together'}"]
     if layout.shared_prefix:
         done.append("a group's prompt once" + (" (not in the backward pass)" if layout.recomputes else ""))
     elif layout.chunks and shares:

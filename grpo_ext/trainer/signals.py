@@ -63,9 +63,7 @@ class StopSignals:
             os.kill(os.getpid(), signal.SIGINT)
         self.seen = number
         again = " Once more ends it at once." if number == signal.SIGINT else ""
-        logger.warning(
-            "%s: the run leaves with a checkpoint at the end of this step.%s", signal.Signals(number).name, again
-        )
+        logger.warning("%s: the run leaves with a checkpoint at the end of this step.%s", signal.Signals(number).name, again)
 
     def agreed(self, accelerator: Accelerator) -> int:
         """The signal that any rank has seen, 0 for none; the same on every rank."""

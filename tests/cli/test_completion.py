@@ -18,9 +18,7 @@ def script():
 
 def completed(script, folder, *words):
     quoted = " ".join(f"'{word}'" for word in words)
-    asked = (
-        f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_grpo_ext; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    )
+    asked = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_grpo_ext; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     out = subprocess.run(["bash"], input=f"{script}\n{asked}", capture_output=True, text=True, cwd=folder)
     assert out.returncode == 0 and out.stderr == ""
     return out.stdout.split()

@@ -12,9 +12,7 @@ from grpo_ext.cli.main import SUBCOMMANDS, main, split_debug
 
 
 def grpo_ext(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "grpo_ext", *words], capture_output=True, text=True, cwd=REPO, timeout=120
-    )
+    return subprocess.run([sys.executable, "-m", "grpo_ext", *words], capture_output=True, text=True, cwd=REPO, timeout=120)
 
 
 @pytest.mark.parametrize("command", [None, *SUBCOMMANDS])

@@ -39,9 +39,7 @@ def test_the_chance_of_signal_is_unbiased(n, size, p):
         with pytest.raises(ValueError, match="nothing unbiased"):
             chance_rewards_differ((0, n), size)
         return
-    mean = sum(
-        math.comb(n, k) * p**k * (1 - p) ** (n - k) * chance_rewards_differ((k, n - k), size) for k in range(n + 1)
-    )
+    mean = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) * chance_rewards_differ((k, n - k), size) for k in range(n + 1))
     assert mean == pytest.approx(1 - p**size - (1 - p) ** size, abs=1e-9)
 
 

@@ -52,6 +52,4 @@ def test_advice_comes_once_and_names_an_option():
     text = heard[WINDOW // 2 - 1]
     assert "75% of the last 40 groups had no signal (25% all right, 50% all wrong)" in text
     assert "group_filter: refill" in text and "curriculum: adaptive" in text
-    assert (
-        figures["groups/kept"] == 1 and figures["groups/useful_per_second"] == 0.5
-    )  # two ticks of the clock a generation
+    assert figures["groups/kept"] == 1 and figures["groups/useful_per_second"] == 0.5  # two ticks of the clock a generation

@@ -58,9 +58,7 @@ def make_batch(lengths=(5, 3, 9, 1), group: int = 4, seed: int = 0) -> dict[str,
 
 
 def decoding(length: int = 24, **more) -> GenerationConfig:
-    return GenerationConfig(
-        **{"max_new_tokens": length, "do_sample": False, "pad_token_id": 0, "eos_token_id": ENDS, **more}
-    )
+    return GenerationConfig(**{"max_new_tokens": length, "do_sample": False, "pad_token_id": 0, "eos_token_id": ENDS, **more})
 
 
 @contextmanager

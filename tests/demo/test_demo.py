@@ -38,9 +38,7 @@ def small_demo(folder: Path):
     from grpo_ext.demo.known import DEMOS
 
     folder.mkdir(exist_ok=True)
-    names = {
-        field: str(small_recipe(getattr(DEMOS["countdown"], field), folder)) for field in ("recipe", "sft_recipe")
-    }
+    names = {field: str(small_recipe(getattr(DEMOS["countdown"], field), folder)) for field in ("recipe", "sft_recipe")}
     return replace(DEMOS["countdown"], **names)
 
 

@@ -39,13 +39,9 @@ VALUES = {
 @pytest.mark.slow
 def test_two_ranks_take_the_steps_of_the_plan(tiny_folder, tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text(
-        yaml.safe_dump({**VALUES, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run")})
-    )
+    path.write_text(yaml.safe_dump({**VALUES, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run")}))
     words = ["train", "--config", str(path), "--num_processes", "2"]
-    out = subprocess.run(
-        [sys.executable, "-m", "grpo_ext", *words], capture_output=True, text=True, cwd=REPO, timeout=600
-    )
+    out = subprocess.run([sys.executable, "-m", "grpo_ext", *words], capture_output=True, text=True, cwd=REPO, timeout=600)
     assert out.returncode == 0, out.stderr[-8000:]
     plan = make_forecast(load_recipe(path, num_processes=2), num_processes=2).plan
     assert (plan.batch.prompts, plan.batch.completions, plan.rows_dropped) == (3, 18, 2)

@@ -92,9 +92,7 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
         history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())["log_history"]
         found = [entry for entry in history if "eval_length" in entry]
         assert len(found) == 2  # at the start and after the step
-        figures.append(
-            [{key: entry[key] for key in ("eval_countdown", "eval_format", "eval_length")} for entry in found]
-        )
+        figures.append([{key: entry[key] for key in ("eval_countdown", "eval_format", "eval_length")} for entry in found])
     assert figures[0] == figures[1]
 
 

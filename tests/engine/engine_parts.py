@@ -75,9 +75,7 @@ def differences(trainer) -> list[float]:
     """After training, the largest difference of the sampler's and the trainer's log-probs, a number a step."""
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
     trainer.train()
-    moved = max(
-        (p - before[name]).abs().max().item() for name, p in trainer.model.named_parameters() if name in before
-    )
+    moved = max((p - before[name]).abs().max().item() for name, p in trainer.model.named_parameters() if name in before)
     assert moved > 5e-3  # it trained
     found = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert len(found) == STEPS and found[0]["grad_norm"] > 0

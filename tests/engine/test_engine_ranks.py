@@ -102,9 +102,7 @@ def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, serv
     assert run.returncode == 0, log.read_text()[-3000:]
     close_steps(path)
     assert {own[0] for own, _, status in samplers if own[1] == port and status == "LISTEN"} == {THERE}
-    between = {
-        (own, other) for own, other, status in samplers if status == "ESTABLISHED" and (other, own, status) in trainers
-    }
+    between = {(own, other) for own, other, status in samplers if status == "ESTABLISHED" and (other, own, status) in trainers}
     requests = {(own, other) for own, other in between if own == (THERE, port)}
     weights = between - requests
     assert requests and (HERE, group) in {other for _, other in weights}  # the worker came to the trainers' store

@@ -78,9 +78,7 @@ def test_a_generation_is_bounded_in_size(monkeypatch):
     monkeypatch.setattr(vllm_client, "TOKEN_BYTES", 1)
     endless = says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536, for_ever=True)
     found, failure = generate(after(WELL, endless))
-    assert (
-        found == NOTHING and "more than 65,546 bytes" in failure
-    )  # two of two tokens of prompt and three of completion
+    assert found == NOTHING and "more than 65,546 bytes" in failure  # two of two tokens of prompt and three of completion
 
 
 def test_a_generation_is_bounded_in_time():

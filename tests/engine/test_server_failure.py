@@ -59,9 +59,7 @@ def wait_for_generation(process, url, run, step):
     while process.poll() is None:
         done = (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").exists() else 0
         try:
-            lines = (
-                requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=5).text.splitlines() if done >= step else []
-            )
+            lines = requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=5).text.splitlines() if done >= step else []
         except requests.RequestException:
             lines = []
         if any(line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0 for line in lines):
@@ -81,9 +79,7 @@ def test_run_that_serves_itself_goes_on(recipe, tmp_path):
     run = start(path, "--serve")
     try:
         wait_for_generation(run, url, tmp_path / "run", step=2)
-        servers = [
-            p for p in psutil.Process(run.pid).children(recursive=True) if "api_server" in " ".join(p.cmdline())
-        ]
+        servers = [p for p in psutil.Process(run.pid).children(recursive=True) if "api_server" in " ".join(p.cmdline())]
         os.killpg(servers[0].pid, signal.SIGKILL)
         assert run.wait(400) == 0, path.with_suffix(".log").read_text()[-3000:]
     finally:

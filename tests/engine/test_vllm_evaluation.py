@@ -42,9 +42,7 @@ def test_completions_of_both_engines(engine_folder, tmp_path):
     theirs = generate_completions(model, tokenizer, prompts, sampled, batch_size=1024)
     for mine, other in zip(ours, theirs, strict=True):
         assert len(mine) == len(other) == 64
-        counts = [
-            [[c.ids[0] for c in some].count(token) for some in (mine, other)] for token in {c.ids[0] for c in other}
-        ]
+        counts = [[[c.ids[0] for c in some].count(token) for some in (mine, other)] for token in {c.ids[0] for c in other}]
         assert len(counts) <= 3  # top_k
         for a, b in counts:  # two binomials of 64: five standard deviations at most
             assert abs(a - b) <= 5 * (2 * 64 * 0.25) ** 0.5

@@ -44,9 +44,7 @@ def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules
         else:
             model.generate(**batch, generation_config=config)
     handle.remove()
-    prompts = [
-        ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
-    ]
+    prompts = [ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
     return episodes, prompts, sum(read)
 
 

@@ -40,9 +40,7 @@ def test_intervals_cover_the_truth_of_a_scripted_policy():
     gain, count, trials = 0.12, 4, 300
     in_difference = in_accuracy = 0
     for _ in range(trials):
-        rows = [
-            {"prompt": "?", "nums": [a, b], "target": a + b} for a, b in itertools.product(range(1, 11), range(1, 9))
-        ]
+        rows = [{"prompt": "?", "nums": [a, b], "target": a + b} for a, b in itertools.product(range(1, 11), range(1, 9))]
         hard = [rng.random() * 0.8 for _ in rows]  # mean 0.4
         before = scripted(hard, rng, count, rows, countdown)
         after = scripted([rate + gain for rate in hard], rng, count, rows, countdown)

@@ -13,9 +13,7 @@ PROMPTS = [[{"role": "user", "content": text}] for text in ("Use 1, 2, 3 to make
 
 @pytest.fixture(scope="module")
 def policy(tiny_folder):
-    return AutoModelForCausalLM.from_pretrained(tiny_folder), AutoTokenizer.from_pretrained(
-        tiny_folder, padding_side="left"
-    )
+    return AutoModelForCausalLM.from_pretrained(tiny_folder), AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
 
 
 @torch.no_grad()
@@ -65,9 +63,7 @@ def test_random_state_and_training_mode_are_left_alone(policy):
 def test_samples_follow_the_model_s_distribution(policy):
     """First tokens of 4,000 samples against the softmax at temperature 0.7, by a chi-squared statistic."""
     model, tokenizer = policy
-    found = generate_completions(
-        model, tokenizer, PROMPTS[:1], Decoding(1, temperature=0.7, num_samples=4000), batch_size=4000
-    )
+    found = generate_completions(model, tokenizer, PROMPTS[:1], Decoding(1, temperature=0.7, num_samples=4000), batch_size=4000)
     ids = encode_prompts(PROMPTS[:1], tokenizer)
     with torch.no_grad():
         probs = torch.softmax(model.eval()(input_ids=torch.tensor(ids)).logits[0, -1].double() / 0.7, dim=0)

@@ -25,9 +25,7 @@ RECIPE = {
 def recipe(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": [{"role": "user", "content": "?"}], "solution": "1"}) + "\n")
-    return lambda **more: load_recipe(
-        None, RECIPE | {"dataset_name": str(rows), "eval_dataset_name": str(rows)} | more
-    )
+    return lambda **more: load_recipe(None, RECIPE | {"dataset_name": str(rows), "eval_dataset_name": str(rows)} | more)
 
 
 @pytest.fixture(autouse=True)

@@ -19,13 +19,9 @@ def samples(scores):
     return [Sample(row, "", {"r": score}, 1) for row, row_scores in enumerate(scores) for score in row_scores]
 
 
-@given(
-    st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4), min_size=1, max_size=4), st.integers(1, 4)
-)
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4), min_size=1, max_size=4), st.integers(1, 4))
 def test_pass_at_k_is_the_share_of_subsets_with_a_pass(scores, k):
-    expected = statistics.mean(
-        statistics.mean(any(subset) for subset in itertools.combinations(row, k)) for row in scores
-    )
+    expected = statistics.mean(statistics.mean(any(subset) for subset in itertools.combinations(row, k)) for row in scores)
     assert pass_at_k(samples(scores), "r", k)[0] == pytest.approx(expected)
 
 
@@ -61,9 +57,7 @@ def test_rewards_get_what_trl_would_give_them():
 
     chat = [{"role": "user", "content": "?"}]
     rows = [{"prompt": chat, "target": 3, "completion": "gold"}, {"prompt": chat, "target": 4, "completion": "gold"}]
-    scored = score_completions(
-        rows, [[Completion("a", [1]), Completion("b", [2, 3])], [Completion("c", [4])]], {"r": reward}
-    )
+    scored = score_completions(rows, [[Completion("a", [1]), Completion("b", [2, 3])], [Completion("c", [4])]], {"r": reward})
     assert seen["completions"] == [[{"role": "assistant", "content": text}] for text in "abc"]
     assert seen["target"] == [3, 3, 4]
     assert seen["ids"] == [[1], [2, 3], [4]]

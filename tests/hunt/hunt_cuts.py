@@ -35,9 +35,7 @@ def is_dead(prompt: Sequence[int]) -> bool:
 def advantages(used: list[Any], tokenizer: Any, scale: str, population: bool) -> torch.Tensor:
     """Those of one generation's completions, from the rewards."""
     prompts = [
-        tuple(ids[mask.bool()].tolist())
-        for part in used
-        for ids, mask in zip(part.prompt_ids, part.prompt_mask, strict=True)
+        tuple(ids[mask.bool()].tolist()) for part in used for ids, mask in zip(part.prompt_ids, part.prompt_mask, strict=True)
     ]
     scores = []
     for i, prompt in enumerate(prompts):

@@ -74,8 +74,6 @@ def test_rewards():
         imported,
         name=st.sampled_from(sorted(CATALOGUE)),
         example=st.integers(0, 9),
-        texts=st.lists(
-            st.tuples(st.integers(0, 3), st.lists(st.tuples(PIECE, TIMES), max_size=6)), min_size=1, max_size=9
-        ),
+        texts=st.lists(st.tuples(st.integers(0, 3), st.lists(st.tuples(PIECE, TIMES), max_size=6)), min_size=1, max_size=9),
         ids=st.lists(st.integers(0, 151_000), max_size=30),
     )

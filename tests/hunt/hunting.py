@@ -30,9 +30,7 @@ HUNTS = 5
 SECONDS = float(os.environ.get("HUNT_SECONDS", "600")) / HUNTS
 SEED = int(os.environ.get("HUNT_SEED", "0"))
 FOLDER = Path(os.environ.get("HUNT_FOLDER", "hunted"))  # of the tests that are written
-FEW = settings(
-    max_examples=25, database=None, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
-)
+FEW = settings(max_examples=25, database=None, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
 TEST = '''"""Found by `make hunt HUNT_SEED={seed}`.
 
 {fault}

@@ -11,10 +11,7 @@ from transformers import AutoModelForCausalLM
 def token_logps(model, prompt: list[int], completion: list[int]) -> list[torch.Tensor]:
     """One sequence by itself, without padding."""
     logits = model(input_ids=torch.tensor([prompt + completion])).logits[0]
-    return [
-        logits[len(prompt) + t - 1].log_softmax(-1)[token] if completion else None
-        for t, token in enumerate(completion)
-    ]
+    return [logits[len(prompt) + t - 1].log_softmax(-1)[token] if completion else None for t, token in enumerate(completion)]
 
 
 def rows_of(used, model, old_model, ref_model):

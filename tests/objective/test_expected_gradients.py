@@ -18,8 +18,7 @@ V = 8
 G = torch.Generator().manual_seed(0)
 # logits of the first token (V,) and, for each first token, of the second (V, V)
 POLICY, REFERENCE, OLDER = (
-    [torch.randn(V, dtype=torch.float64, generator=G), torch.randn(V, V, dtype=torch.float64, generator=G)]
-    for _ in range(3)
+    [torch.randn(V, dtype=torch.float64, generator=G), torch.randn(V, V, dtype=torch.float64, generator=G)] for _ in range(3)
 )
 ACCEPTED = [pair for pair in itertools.product(KL_ESTIMATORS, (False, True)) if pair not in REFUSED]
 
@@ -84,9 +83,7 @@ def kl_gradient(kind, sampler=POLICY):
 @pytest.mark.parametrize(("estimator", "corrected"), ACCEPTED)
 def test_what_is_accepted_has_the_gradient_of_a_kl(estimator, corrected, level):
     kind = "forward" if (estimator, corrected) == ("k3", False) else "reverse"
-    torch.testing.assert_close(
-        expected_kl_gradient(estimator, corrected, level), kl_gradient(kind), rtol=0, atol=1e-10
-    )
+    torch.testing.assert_close(expected_kl_gradient(estimator, corrected, level), kl_gradient(kind), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])

@@ -74,9 +74,7 @@ def test_autocast_rounds_the_logits_and_nothing_else(params):
     z = linear(hidden.bfloat16(), weight.bfloat16()).double() / params.temperature
     p = z.softmax(-1) if kept is None else z.masked_fill(~kept.mask(), -torch.inf).softmax(-1)
     torch.testing.assert_close(entropy.double(), -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-5)
-    torch.testing.assert_close(
-        logps.double(), p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log(), rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(logps.double(), p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log(), rtol=0, atol=1e-5)
 
 
 def test_a_suppressed_target_keeps_its_score():

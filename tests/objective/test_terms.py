@@ -133,9 +133,7 @@ def test_advantages_are_the_formula(rewards, scale, estimator):
 
 
 def test_equal_rewards_give_exactly_zero():
-    value = next(
-        x / 100 for x in range(1, 100) if (torch.full((7,), x / 100).mean() - torch.tensor(x / 100)).abs() > 0
-    )
+    value = next(x / 100 for x in range(1, 100) if (torch.full((7,), x / 100).mean() - torch.tensor(x / 100)).abs() > 0)
     rewards = torch.tensor([value] * 7 + [0.2, 0.3, 0.2, 0.2, 0.2, 0.2, math.nan])  # a mean that rounds off its values
     advantages = group_advantages(rewards, 7)
     assert advantages[:7].tolist() == [0.0] * 7 and advantages[13] == 0 and advantages[7] != 0

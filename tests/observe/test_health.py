@@ -114,8 +114,7 @@ def test_texts_that_repeat_themselves():
 
 def test_rules_are_set_in_a_recipe():
     rules = {
-        rule.name: rule
-        for rule in chosen_rules({"kl": False, "length": 4, "grad_norm": {"action": "stop"}}, "checkpoint")
+        rule.name: rule for rule in chosen_rules({"kl": False, "length": 4, "grad_norm": {"action": "stop"}}, "checkpoint")
     }
     assert "kl" not in rules and rules["length"].threshold == 4 and rules["length"].action == "checkpoint"
     assert rules["grad_norm"].action == "stop" and rules["grad_norm"].threshold == RULES["grad_norm"].threshold

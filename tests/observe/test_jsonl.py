@@ -62,9 +62,7 @@ def test_numbers_of_other_libraries_are_numbers():
     import numpy as np
     import torch
 
-    line = strict(
-        encoded({"a": np.float32(0.5), "b": torch.tensor(2), "c": torch.tensor(math.inf), "d": torch.ones(2)})
-    )
+    line = strict(encoded({"a": np.float32(0.5), "b": torch.tensor(2), "c": torch.tensor(math.inf), "d": torch.ones(2)}))
     assert line["a"] == 0.5 and line["b"] == 2 and line["c"] is None and "tensor" in line["d"]
 
 
@@ -137,9 +135,7 @@ def test_a_full_disk_loses_no_line_and_does_not_end_the_run(tmp_path):
         "resource.setrlimit(limit, (resource.RLIM_INFINITY,) * 2); add(4)"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPO)}
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=environment, timeout=60
-    )
+    out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=environment, timeout=60)
     assert out.returncode == 0, out.stderr
     assert out.stdout.strip() == "1" and "make room" in out.stderr
     assert [row["step"] for row in read(path)] == [1, 2, 3, 4]

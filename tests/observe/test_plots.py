@@ -25,9 +25,7 @@ def test_a_column_has_the_steps_where_the_metric_was_logged_and_gaps_where_it_wa
 def test_smoothing_is_a_weighted_mean_of_the_past(values, weight):
     for t, found in enumerate(smooth(values, weight)):
         weights = [weight ** (t - i) for i in range(t + 1)]
-        assert found == pytest.approx(
-            sum(w * v for w, v in zip(weights, values, strict=False)) / sum(weights), abs=1e-6
-        )
+        assert found == pytest.approx(sum(w * v for w, v in zip(weights, values, strict=False)) / sum(weights), abs=1e-6)
 
 
 def test_smoothing_leaves_gaps_out():

@@ -133,10 +133,7 @@ def test_the_page_holds_every_completion_with_its_figures(tmp_path):
     assert index["rewards"]["countdown"][4] == 1.0 and index["reward"][7] == 1.0
     chunks = [page.block(f"texts-0-{i}") for i in range(3)]
     assert [entry[0] for chunk in chunks for entry in chunk] == texts
-    assert (
-        "its value is 3, not 7" not in chunks[0][4][1]["countdown"]
-        and "the answer is right" in chunks[0][4][1]["countdown"]
-    )
+    assert "its value is 3, not 7" not in chunks[0][4][1]["countdown"] and "the answer is right" in chunks[0][4][1]["countdown"]
 
 
 def test_of_many_completions_a_share_of_the_prompts_is_kept_in_all_steps(tmp_path):
@@ -174,9 +171,7 @@ def test_columns_of_another_shape_are_no_error(columns):
     assert explain(sample(1, "<answer>3 + 4</answer>", columns=columns), [{"name": "countdown"}]) in [
         ({}, []),
         (
-            {
-                "countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but x are to be used, each once."
-            },
+            {"countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but x are to be used, each once."},
             [],
         ),
     ]

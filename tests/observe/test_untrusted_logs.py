@@ -120,9 +120,7 @@ def test_what_a_run_says_of_itself_is_read(tmp_path):
 def test_folders_that_only_look_like_checkpoints_are_no_part_of_a_run(tmp_path):
     for name, step in (("checkpoint-2", 2), ("checkpoint-10", 10), ("checkpoint-mybackup", 99), ("checkpoint-²", 98)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "trainer_state.json").write_text(
-            json.dumps({"log_history": [{"step": step, "reward": 1.0}]})
-        )
+        (tmp_path / name / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": step, "reward": 1.0}]}))
     assert read_run(tmp_path).metrics == [{"step": 10, "reward": 1.0}]
 
 
@@ -179,9 +177,7 @@ def test_tables_hold_columns_of_mixed_types(tmp_path):
     import pyarrow.parquet as pq
 
     rows = [{"x": 1, "y": 0.5, "z": None}, {"x": "a", "y": True}, {"x": None, "w": [1], "z": None}]
-    (tmp_path / "metrics.jsonl").write_text(
-        "".join(json.dumps({"step": i, **row}) + "\n" for i, row in enumerate(rows))
-    )
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": i, **row}) + "\n" for i, row in enumerate(rows)))
     [path] = export_parquet(tmp_path)
     assert pq.read_table(path).to_pylist() == [
         {"step": 0, "x": "1.0", "y": 0.5, "z": None, "w": None},

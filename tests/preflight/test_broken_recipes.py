@@ -177,9 +177,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "warm").mkdir()
     (tmp_path / "list.yaml").write_text("- a\n")
     (tmp_path / "words.yaml").write_text("num_processes: many\n")
-    (tmp_path / "keys.yaml").write_text(
-        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_proceses: 1\n"
-    )
+    (tmp_path / "keys.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_proceses: 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.chdir(tmp_path)

@@ -31,9 +31,7 @@ def seen(tokenizer, prompts, folder, **settings):
 
 def test_prompts_are_shown_and_counted(tokenizer, tiny_folder):
     found, findings = seen(tokenizer, CHAT, tiny_folder)
-    lengths = [
-        len(tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=True)["input_ids"]) for p in CHAT
-    ]
+    lengths = [len(tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=True)["input_ids"]) for p in CHAT]
     assert found["tokens"] == {"min": min(lengths), "mean": sum(lengths) / 2, "max": max(lengths)}
     assert found["first"] == "<|im_start|>user\nUse 1 to make 1.<|im_end|>\n<|im_start|>assistant\n"
     assert found["room"] == CONTEXT - 16

@@ -70,9 +70,7 @@ def test_text_on_the_command_line_stays_text(tmp_path):
         "--run_name",
         "2026-01-02",
     ]
-    recipe = load_recipe(
-        path, [*words, "--delta", "1.5", "--min_p", "null", "--reward_funcs", "[countdown, {name: format}]"]
-    )
+    recipe = load_recipe(path, [*words, "--delta", "1.5", "--min_p", "null", "--reward_funcs", "[countdown, {name: format}]"])
     assert recipe.task.user_prompt == "Use {nums}: make {target}"
     assert recipe.task.system_prompt == ""
     assert recipe.task.operators == "-"
@@ -256,9 +254,7 @@ def test_overrides_can_be_a_mapping():
 
 
 def test_a_preset_gives_way_to_the_recipe(tmp_path):
-    recipe = load_recipe(
-        write(tmp_path, "model_name_or_path: m\npreset: grpo_paper\nbeta: 0.01\nnum_generations: 8\n")
-    )
+    recipe = load_recipe(write(tmp_path, "model_name_or_path: m\npreset: grpo_paper\nbeta: 0.01\nnum_generations: 8\n"))
     assert recipe.get("std_estimator") == "population"
     assert recipe.get("learning_rate") == 1e-6
     assert recipe.get("beta") == 0.01
@@ -271,9 +267,7 @@ def test_config_is_found_among_the_words():
     assert split_config(["--a"]) == (None, ["--a"])
 
 
-@pytest.mark.parametrize(
-    "path", sorted((REPO / "recipes").rglob("*-sft.yaml")), ids=lambda p: f"{p.parent.name}/{p.name}"
-)
+@pytest.mark.parametrize("path", sorted((REPO / "recipes").rglob("*-sft.yaml")), ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_every_recipe_of_a_warm_start_is_sound(path):
     load_sft_recipe(path)
     assert f"--config recipes/{path.parent.name}/{path.name}" in path.read_text(encoding="utf-8").split("\n\n")[0]
@@ -286,13 +280,13 @@ def test_the_accelerate_config_says_how_many_processes_there_are():
         load_recipe(None, {**batch, "accelerate_config": "cpu"})
 
 
-RECIPES = sorted(
-    p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem
-)
+RECIPES = sorted(p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_every_recipe_is_sound_and_begins_with_its_command(path):
+    if path.parent.name == "reasoning_gym":
+        pytest.importorskip("reasoning_gym")
     load_recipe(path)
     head = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert head.startswith("#")

@@ -92,9 +92,7 @@ def test_check_passes_for_all_and_fails_for_a_broken_one(command, capsys, tmp_pa
 
 def test_check_wants_examples(command, capsys, tmp_path):
     path = tmp_path / "bare.py"
-    path.write_text(
-        PLUGIN.format(name="bare_one", score=1.0).replace(', examples=[Example("a", 1.0), Example("b", 0.0)]', "")
-    )
+    path.write_text(PLUGIN.format(name="bare_one", score=1.0).replace(', examples=[Example("a", 1.0), Example("b", 0.0)]', ""))
     assert command("rewards", "check", "--plugin", path, "bare_one") == 1
     assert "must be an example that earns more" in capsys.readouterr().out
 
@@ -196,9 +194,7 @@ def test_explain_a_reward_of_ones_own(command, capsys, tmp_path):
 
 
 def test_explain_names_what_it_lacks(command, capsys):
-    with pytest.raises(
-        ValueError, match=r"length does not explain itself.*accuracy, countdown, poem_format, poem_yun"
-    ):
+    with pytest.raises(ValueError, match=r"length does not explain itself.*accuracy, countdown, poem_format, poem_yun"):
         command("explain", "length", "--completion", "x")
     with pytest.raises(ValueError, match="Did you mean 'length'"):
         command("explain", "lenth", "--completion", "x")

@@ -15,9 +15,7 @@ TAGS = ["<think>", "</think>", "<answer>", "</answer>"]
 
 pieces = st.lists(st.sampled_from([*TAGS, "\n", "\n", " ", "x", "<", "think>", "1 + 2"]), max_size=14).map("".join)
 near = st.permutations(["<think>\n", "a\n", "</think>\n", "<answer>\n", "b\n", "</answer>"]).map("".join)
-right = st.builds(
-    "<think>{0}a{1}</think>{2}<answer>{3}b{4}</answer>{5}".format, *[st.sampled_from(["\n", "", " "])] * 6
-)
+right = st.builds("<think>{0}a{1}</think>{2}<answer>{3}b{4}</answer>{5}".format, *[st.sampled_from(["\n", "", " "])] * 6)
 
 
 def reference(text: str, pattern: re.Pattern) -> float:
@@ -91,9 +89,7 @@ def test_reasoning_steps_stops_at_the_target():
     assert build("reasoning_steps")(completions=["- a\n" * 50]) == [1.0]
 
 
-@pytest.mark.parametrize(
-    "bait", ["\n" * 10**6, " " * 10**6, "step " * 10**5, "1" * 10**6, "<think>" * 10**5, "<" * 10**6]
-)
+@pytest.mark.parametrize("bait", ["\n" * 10**6, " " * 10**6, "step " * 10**5, "1" * 10**6, "<think>" * 10**5, "<" * 10**6])
 def test_no_text_takes_long(bait):
     with no_runaway():
         for name in ("format", "tag_count", "reasoning_steps"):

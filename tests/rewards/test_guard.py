@@ -71,9 +71,7 @@ def test_rows_keep_their_columns_when_scored_alone():
 
     logged = []
     guard = Guard(reward)
-    scores = guard(
-        completions=["a", "b"], gold=["a", "c"], trainer_state=1, log_extra=lambda *entry: logged.append(entry)
-    )
+    scores = guard(completions=["a", "b"], gold=["a", "c"], trainer_state=1, log_extra=lambda *entry: logged.append(entry))
     assert scores == [2.0, 1.0]
     assert logged == [("gold", ["a", "c"])]  # of the batch, and not again of its rows
 

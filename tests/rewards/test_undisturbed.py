@@ -88,9 +88,7 @@ class Endless:
 
 
 def test_a_number_that_never_comes_is_given_up():
-    guard = Guard(
-        lambda completions, **columns: [Endless() if text == "bb" else 1 for text in completions], timeout=0.1
-    )
+    guard = Guard(lambda completions, **columns: [Endless() if text == "bb" else 1 for text in completions], timeout=0.1)
     assert guard(completions=TEXTS) == [1.0, None, 1.0]
 
 

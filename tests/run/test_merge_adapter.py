@@ -55,9 +55,7 @@ def same_as_base_and_adapter(merged_folder, adapter_folder, base_folder):
     merged = AutoModelForCausalLM.from_pretrained(merged_folder)
     assert not hasattr(merged, "peft_config")
     found, base = logits(merged), AutoModelForCausalLM.from_pretrained(base_folder)
-    torch.testing.assert_close(
-        found, logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder)), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(found, logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder)), atol=1e-5, rtol=0)
     assert (found - logits(base)).abs().max() > 1e-2
     tokenizer, own = (AutoTokenizer.from_pretrained(folder) for folder in (merged_folder, base_folder))
     chat = [{"role": "user", "content": "Use 3, 7, 12 to make 16."}]
@@ -89,9 +87,7 @@ def test_what_cannot_be_merged_is_told_in_a_line(tiny_folder, adapter_folder, tm
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (moved / name).write_bytes((adapter_folder / name).read_bytes())
     config = json.loads((moved / "adapter_config.json").read_text())
-    (moved / "adapter_config.json").write_text(
-        json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"})
-    )
+    (moved / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"}))
     for folder, words in {
         tmp_path / "nowhere": "there is no folder",
         tmp_path: "holds no adapter: adapter_config.json is missing",
@@ -109,9 +105,7 @@ def test_an_adapter_of_a_tied_head_is_refused(tiny_folder, tmp_path, capsys):
     base = AutoModelForCausalLM.from_pretrained(tiny_folder)
     assert base.config.tie_word_embeddings
     torch.manual_seed(0)
-    model = get_peft_model(
-        base, LoraConfig(r=4, target_modules=["lm_head"], task_type="CAUSAL_LM", init_lora_weights=False)
-    )
+    model = get_peft_model(base, LoraConfig(r=4, target_modules=["lm_head"], task_type="CAUSAL_LM", init_lora_weights=False))
     model.save_pretrained(tmp_path / "head")
     assert main(["merge", "--model", str(tmp_path / "head")]) == 2
     assert "log-probs of the merged model differ by up to" in capsys.readouterr().err
@@ -143,9 +137,7 @@ def test_a_recipe_saves_both(tiny_folder, tmp_path):
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
         assert done.stdout.count("with the adapter merged (log-probs differ by at most") == 1
         same_as_base_and_adapter(tmp_path / "run" / "merged", tmp_path / "run", tiny_folder)
-    assert (
-        json.loads((tmp_path / "run" / "adapter_config.json").read_text())["revision"] == "v2"
-    )  # which base it belongs to
+    assert json.loads((tmp_path / "run" / "adapter_config.json").read_text())["revision"] == "v2"  # which base it belongs to
 
 
 def test_a_recipe_that_trains_no_adapter_saves_none_merged():

@@ -146,9 +146,7 @@ def test_a_guarded_server_answers_those_with_its_key(guarded):
     assert who_answers(Line(10, "secret"), guarded) == "1 with m"
 
 
-@pytest.mark.parametrize(
-    "path", ["/update_weights", "/collective_rpc", "/v1/load_lora_adapter", "/server_info", "/metrics"]
-)
+@pytest.mark.parametrize("path", ["/update_weights", "/collective_rpc", "/v1/load_lora_adapter", "/server_info", "/metrics"])
 def test_a_guarded_server_refuses_all_others(guarded, path):
     answer = Line(10).post(guarded + path, json={})
     assert answer.status_code == 401 and KEY in answer.text
@@ -167,9 +165,7 @@ def test_the_key_is_not_told_to_a_server_that_cannot_prove_it():
 
     def answer(connection, path, headers, body):
         heard.append(headers)
-        connection.sendall(
-            reply({"version": "1", **MODELS}, 200, [f"{PROOF}: {proof('secret', 'an earlier nonce').decode()}"])
-        )
+        connection.sendall(reply({"version": "1", **MODELS}, 200, [f"{PROOF}: {proof('secret', 'an earlier nonce').decode()}"]))
 
     with serving(answer) as base, pytest.raises(ConnectionError, match="does not have the key"):
         who_answers(Line(10, "secret"), base)

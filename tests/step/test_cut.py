@@ -151,9 +151,7 @@ def test_ranks_have_about_the_same_work():
     assert sum(tokens) == 4 * 42 + 4 * 4 and abs(tokens[0] - tokens[1]) <= 42
 
 
-@pytest.mark.parametrize(
-    "rule, live", [(CutRule(skips=False), [0, 1, 2]), (CutRule(), [0, 2]), (CutRule(deals=False), None)]
-)
+@pytest.mark.parametrize("rule, live", [(CutRule(skips=False), [0, 1, 2]), (CutRule(), [0, 2]), (CutRule(deals=False), None)])
 def test_what_matters(rule, live):
     part = slice_of([3, 2, 4, 0], [1, 0, -1, 1])
     [batch] = cut([part], rule, Ranks())
@@ -172,7 +170,6 @@ def test_a_step_without_any_row_that_matters_still_runs_one_a_rank_whole():
     parts = [[slice_of([3, 5], [0, 0])], [slice_of([4, 1], [0, 0], first=2)]]
     dealt = on_ranks(parts, lambda part, ranks: cut(part, CutRule(), ranks))
     found = [
-        [(b.stands_in, len(b.rows), b.rows.width == int(b.rows.completion_mask.sum())) for b in batches]
-        for batches in dealt
+        [(b.stands_in, len(b.rows), b.rows.width == int(b.rows.completion_mask.sum())) for b in batches] for batches in dealt
     ]
     assert found == [[(False, 1, True)]] * 2

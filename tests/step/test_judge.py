@@ -22,9 +22,7 @@ def test_without_an_end_token_a_completion_is_truncated_however_short(completion
     assert EndRule(frozenset((END, PAD)), limit=4).truncated([[1]], [completion]) == [truncated]
 
 
-@pytest.mark.parametrize(
-    "length, context, truncated", [(3, None, False), (4, None, True), (2, 5, False), (3, 5, True)]
-)
+@pytest.mark.parametrize("length, context, truncated", [(3, None, False), (4, None, True), (2, 5, False), (3, 5, True)])
 def test_a_stop_string_ends_what_is_shorter_than_its_room(length, context, truncated):
     """With a context of 5 and a prompt of 2 tokens there is room for 3."""
     rule = EndRule(frozenset((END,)), limit=4, context=context, stop_strings=True)

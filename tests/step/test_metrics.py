@@ -82,9 +82,7 @@ def test_rewards_of_completions():
     weighted, signal = torch.tensor([2.0, 0.0, NAN]), torch.tensor([True, False, False])
     figures = reward_figures(["a", "b"], rewards, weighted, signal)
     assert (figures["rewards/a/mean"], figures["rewards/b/mean"], figures["reward"]) == (0.5, 2.0, 1.0)
-    assert figures["rewards/a/std"] == pytest.approx(math.sqrt(0.5)) and figures["reward_std"] == pytest.approx(
-        math.sqrt(2)
-    )
+    assert figures["rewards/a/std"] == pytest.approx(math.sqrt(0.5)) and figures["reward_std"] == pytest.approx(math.sqrt(2))
     assert figures["frac_reward_zero_std"] == pytest.approx(2 / 3)
 
 

@@ -124,9 +124,7 @@ def test_prompts_are_padded_on_the_left_and_completions_on_the_right():
     assert table.attention_mask.tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
 
 
-@pytest.mark.parametrize(
-    "name, fill", [("tool_mask", 1.0), ("old_per_token_logps", NAN), ("sampling_per_token_logps", NAN)]
-)
+@pytest.mark.parametrize("name, fill", [("tool_mask", 1.0), ("old_per_token_logps", NAN), ("sampling_per_token_logps", NAN)])
 def test_a_field_that_one_part_lacks_is_filled_with_what_says_nothing(name, fill):
     first, second = table_with([([1], [2, 3])], spare=0), table_with([([1], [4])], spare=0)
     first = replace(first, **{name: torch.tensor([[0.0, 0.5]])})

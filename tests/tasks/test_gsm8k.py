@@ -53,9 +53,7 @@ def test_splits_share_no_numbers_of_a_template_either() -> None:
     def shape(question: str) -> str:
         for name in re.findall(r"[A-Z]\w+", question):
             question = question.replace(name, "N")
-        return re.sub(
-            r"\b(apples|books|coins|cups|eggs|flowers|kites|lemons|marbles|pens|shells|stamps)\b", "T", question
-        )
+        return re.sub(r"\b(apples|books|coins|cups|eggs|flowers|kites|lemons|marbles|pens|shells|stamps)\b", "T", question)
 
     train = {shape(row["question"]) for row in GSM8K(num_problems=3_000).generate("train")}
     test = {shape(row["question"]) for row in GSM8K(num_test_problems=500).generate("test")}
@@ -123,9 +121,7 @@ def test_a_limit_without_a_tokenizer_is_refused() -> None:
         GSM8K(max_prompt_tokens=300).keep({"question": "?", "answer": "#### 1"})
 
 
-@pytest.mark.parametrize(
-    ("fields", "word"), [({"max_number": 2}, "max_number"), ({"max_story_steps": 3}, "max_story_steps")]
-)
+@pytest.mark.parametrize(("fields", "word"), [({"max_number": 2}, "max_number"), ({"max_story_steps": 3}, "max_story_steps")])
 def test_wrong_fields_are_named(fields: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         GSM8K(**fields)

@@ -83,9 +83,7 @@ def test_eight_lines_and_unknown_last_lines():
     assert task.columns({"lines": POEM[:3]})["last_line"] == ""
 
 
-@pytest.mark.parametrize(
-    "lines", [[], POEM[:2], [*POEM, *POEM[:1]], ["白日依山", *POEM[1:]], ["a", "b", "c", "d"], "no verse"]
-)
+@pytest.mark.parametrize("lines", [[], POEM[:2], [*POEM, *POEM[:1]], ["白日依山", *POEM[1:]], ["a", "b", "c", "d"], "no verse"])
 def test_what_is_no_regulated_verse_is_not_kept(lines):
     assert not Poem().keep({"lines": lines})
 

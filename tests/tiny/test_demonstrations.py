@@ -33,9 +33,7 @@ def test_every_step_and_every_label_is_right(operators: str) -> None:
             parts = body.split(" → ")
             for before, after in pairwise(parts):
                 a, sign, b = before.split()
-                expected = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b), "/": int(a) / int(b)}[
-                    sign
-                ]
+                expected = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b), "/": int(a) / int(b)}[sign]
                 assert expected == int(after.split()[0])
             used = [parts[0].split()[0], *(part.split()[2] for part in parts[:-1])]
             assert sorted(map(int, used)) == sorted(nums)

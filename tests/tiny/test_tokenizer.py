@@ -32,9 +32,7 @@ def test_tags_are_one_token_each_and_survive_skipping_special_tokens(name: str) 
     tokenizer = TOKENIZERS[name]
     ids = [i for tag in TAGS for i in tokenizer(tag).input_ids]
     assert len(ids) == len(TAGS)
-    assert tokenizer.decode(
-        [*ids, tokenizer.eos_token_id, tokenizer.pad_token_id], skip_special_tokens=True
-    ) == "".join(TAGS)
+    assert tokenizer.decode([*ids, tokenizer.eos_token_id, tokenizer.pad_token_id], skip_special_tokens=True) == "".join(TAGS)
 
 
 def test_numbers_are_one_token_and_the_same_wherever_they_stand() -> None:

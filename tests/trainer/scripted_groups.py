@@ -56,9 +56,7 @@ class Scripted(GRPOTrainer):
         seen, out = {}, []
         for prompt in map(tuple, everyone):
             seen[prompt] = seen.get(prompt, -1) + 1
-            out.append(
-                fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id)
-            )
+            out.append(fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id))
         first = self.accelerator.process_index * len(prompt_ids)
         return out[first : first + len(prompt_ids)], None
 
@@ -141,9 +139,7 @@ def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
             with torch.no_grad():
                 before = token_logps(old, prompt, completion)
             logps = token_logps(model, prompt, completion)
-            rows.append(
-                {"logps": logps, "old": before, "advantage": float(advantage), "masked": False, "useful": True}
-            )
+            rows.append({"logps": logps, "old": before, "advantage": float(advantage), "masked": False, "useful": True})
     if scale == "batch":
         std = torch.cat(rewards).std() + 1e-4
         centred = torch.cat([scores - scores.mean() for scores in rewards]) / std

@@ -46,9 +46,7 @@ def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings)
         reward_funcs=[digits, brief],
         args=args,
         train_dataset=Dataset.from_list(rows),
-        eval_dataset={"few": Dataset.from_list(rows[:3]), "one": Dataset.from_list(rows[:1])}
-        if eval_dataset
-        else None,
+        eval_dataset={"few": Dataset.from_list(rows[:3]), "one": Dataset.from_list(rows[:1])} if eval_dataset else None,
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
     )
     trainer.train()

@@ -18,9 +18,7 @@ def digits(completions, **kwargs):
 def make(tiny_folder, tmp_path):
     def trainer():
         model = AutoModelForCausalLM.from_pretrained(tiny_folder)
-        model.generation_config.min_p = (
-            0.9  # of the model's own: transformers' `generate` takes it, this sampler does not
-        )
+        model.generation_config.min_p = 0.9  # of the model's own: transformers' `generate` takes it, this sampler does not
         args = GRPOExtConfig(
             output_dir=str(tmp_path),
             use_transformers_continuous_batching=True,
@@ -30,9 +28,7 @@ def make(tiny_folder, tmp_path):
             per_device_eval_batch_size=4,
         )
         rows = Dataset.from_dict({"prompt": ["3 4 5 make 12"]})
-        return GRPOExtTrainer(
-            model, [digits], args, rows, rows, processing_class=AutoTokenizer.from_pretrained(tiny_folder)
-        )
+        return GRPOExtTrainer(model, [digits], args, rows, rows, processing_class=AutoTokenizer.from_pretrained(tiny_folder))
 
     return trainer
 

@@ -44,8 +44,6 @@ def test_another_way_of_scoring_is_named(fresh, monkeypatch):
 
 
 def test_another_way_to_the_engine_is_named(fresh, monkeypatch):
-    monkeypatch.setattr(
-        contract.VLLMGeneration, "generate", lambda self, prompts, images, num_generations, profiler=None: ()
-    )
+    monkeypatch.setattr(contract.VLLMGeneration, "generate", lambda self, prompts, images, num_generations, profiler=None: ())
     with pytest.raises(RuntimeError, match=r"no longer calls self\.llm\.generate"):
         fresh()

@@ -49,9 +49,7 @@ def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_
     with registry_as_before():
         (tmp_path / "noted_plugin.py").write_text(PLUGIN)
         load_file(tmp_path / "noted_plugin.py")
-        trainer = GRPOExtTrainer(
-            str(tiny_folder), ["noted"], args, Dataset.from_list(rows), processing_class=tokenizer
-        )
+        trainer = GRPOExtTrainer(str(tiny_folder), ["noted"], args, Dataset.from_list(rows), processing_class=tokenizer)
         scorer, seen = trainer.parts.scorer, []
         score = scorer.score
 

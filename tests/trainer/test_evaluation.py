@@ -68,9 +68,7 @@ def make(folder, out, rewards=(half, even), rollout=None, **settings):
 
 
 def test_pass_at_k_is_logged_under_each_data_set(tiny_folder, tmp_path):
-    trainer = make(
-        tiny_folder, tmp_path, eval_temperature=1.0, eval_top_k=20, eval_num_samples=4, eval_outcome_reward="even"
-    )
+    trainer = make(tiny_folder, tmp_path, eval_temperature=1.0, eval_top_k=20, eval_num_samples=4, eval_outcome_reward="even")
     metrics = trainer.evaluate()
     for name, rows in (("seen", 5), ("new", 3)):
         samples = trainer.kept[name]

@@ -65,10 +65,7 @@ def trained(trainer):
 def test_the_same_training_where_sampling_leaves_no_choice(tiny_folder, tmp_path):
     """top_k: 1 draws the most likely token; scored without truncation, there is a gradient all the same."""
     settings = {"ends": 60, "top_k": 1, "logprob_policy": "model", "optim": "sgd", "learning_rate": 0.1}
-    runs = [
-        trained(make_trainer(tiny_folder, tmp_path / str(fast), fast_generate=fast, **settings))
-        for fast in (True, False)
-    ]
+    runs = [trained(make_trainer(tiny_folder, tmp_path / str(fast), fast_generate=fast, **settings)) for fast in (True, False)]
     (ours, our_weights, our_prefill, our_rows), (theirs, their_weights, their_prefill, their_rows) = runs
     for mine, other in zip(ours, theirs, strict=True):
         for name in ("loss", "grad_norm", "completions/mean_length", "completions/clipped_ratio"):

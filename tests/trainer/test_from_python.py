@@ -204,7 +204,5 @@ def test_threads_wait_calmly_where_nobody_has_chosen(first, given, policy):
     ):
         code = f"{first}\n{then}\nimport os, sys; print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)"
         kept = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-        out = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **given}, cwd=REPO
-        )
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **given}, cwd=REPO)
         assert out.stderr.split()[-1] == str(policy), out.stderr

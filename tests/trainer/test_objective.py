@@ -116,9 +116,7 @@ class Whole(Exact):
 def test_micro_batch_is_trl_bit_for_bit(tiny_folder, tmp_path, loss_type):
     settings = {"loss_type": loss_type, "beta": 0.1, "logprob_policy": "trl", "loss_normalization": "micro_batch"}
     settings |= {"mask_truncated_completions": True, "ref_noise": 0.0, **capped(loss_type)}
-    ours, theirs = (
-        train(tiny_folder, tmp_path, 2, 4, steps=3, trainer_class=c, **settings)[1] for c in (Whole, Plain)
-    )
+    ours, theirs = (train(tiny_folder, tmp_path, 2, 4, steps=3, trainer_class=c, **settings)[1] for c in (Whole, Plain))
     for (a, _), (b, _) in zip(ours, theirs, strict=True):
         assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -284,9 +282,7 @@ class WatchedSampler(Sampler):
     def sample(self, request):
         recorder = Recorder(SamplingParams(top_k=5))
         with watching(self.trainer.model, recorder):
-            ids, _ = GRPOTrainer._generate_single_turn(
-                self.trainer, request.prompt_ids, None, {}, request.num_generations
-            )
+            ids, _ = GRPOTrainer._generate_single_turn(self.trainer, request.prompt_ids, None, {}, request.num_generations)
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, recorder.rows(ids)[1])
 
 

@@ -73,9 +73,7 @@ def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_p
     try:
         with registry_as_before():
             for resume in (None, str(tmp_path / "run" / "checkpoint-2")):
-                read = load_recipe(
-                    recipe, {**settings, "output_dir": str(tmp_path / ("run" if resume is None else "again"))}
-                )
+                read = load_recipe(recipe, {**settings, "output_dir": str(tmp_path / ("run" if resume is None else "again"))})
                 trainer = make_trainer(read)
                 assert trainer.parts.update.settings.options.sapo_temperature_pos == 2.0
                 trainer.train(resume_from_checkpoint=resume)

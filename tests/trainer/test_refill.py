@@ -109,9 +109,7 @@ def test_several_iterations_and_generations_that_span_steps(tiny_folder, tmp_pat
     assert trainer.calls[:2] == [[1, 2, 3, 4, 5, 6, 7, 8], [13, 14, 15, 16, 17]]  # 5 of 8 were kept, 3 missing
     assert all(g.isfinite().all() for grads, _ in steps for g in grads.values())
     assert all(any(g.any() for g in grads.values()) for grads, _ in steps)
-    ages = [
-        (row["groups/reused"], row["groups/expired"]) for row in trainer.state.log_history if "groups/reused" in row
-    ]
+    ages = [(row["groups/reused"], row["groups/expired"]) for row in trainer.state.log_history if "groups/reused" in row]
     assert ages == [(0, 0), (1, 0)]  # generated at step 0, used from step 4 on
     used = trainer.parts.feed.generation[0]
     assert used.old_per_token_logps.shape == used.completion_ids.shape
@@ -127,9 +125,7 @@ def test_groups_that_are_too_old_are_not_used(tiny_folder, tmp_path):
 
 
 def test_streams(tiny_folder, tmp_path):
-    trainer, steps = train(
-        tiny_folder, tmp_path, steps=3, make=lambda rows: rows.to_iterable_dataset(), group_filter="refill"
-    )
+    trainer, steps = train(tiny_folder, tmp_path, steps=3, make=lambda rows: rows.to_iterable_dataset(), group_filter="refill")
     assert trainer.calls == CALLS
     check_steps(tiny_folder, steps, PLAN)
 

@@ -67,9 +67,7 @@ def test_it_goes_back_and_learns_on_at_half_the_rate(tiny_folder, tmp_path):
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, STEPS + 1))
     (note,) = [line for line in lines if line.get("action") == "rollback"]
     assert note["alarm"] == "reward_collapse" and note["step"] == to and f"Went back to step {to}" in note["message"]
-    left = [
-        line["step"] for line in jsonl.read(tmp_path / "run" / "rolled_back-1" / "metrics.jsonl") if "loss" in line
-    ]
+    left = [line["step"] for line in jsonl.read(tmp_path / "run" / "rolled_back-1" / "metrics.jsonl") if "loss" in line]
     assert left == list(range(1, alarm + 1))
     # a process that died right after going back, before the next checkpoint
     again = tmp_path / "again"

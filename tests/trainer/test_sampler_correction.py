@@ -110,9 +110,7 @@ def test_a_mode_that_is_named_is_kept(tiny_folder, tmp_path, mode):
 def test_a_completion_that_ended_with_a_stop_string_is_not_called_cut_off(tiny_folder, tmp_path, limit, cut_off):
     """Twelve tokens without an end token: ended where more were allowed, cut off where not."""
     stops = {"generation_kwargs": {"stop_strings": ["."]}}
-    trainer = make(
-        tiny_folder, tmp_path, 0.001, 12, max_completion_length=limit, mask_truncated_completions=True, **stops
-    )
+    trainer = make(tiny_folder, tmp_path, 0.001, 12, max_completion_length=limit, mask_truncated_completions=True, **stops)
     batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
     logged = trainer._metrics["train"]
     assert logged["completions/clipped_ratio"] == [cut_off]

@@ -52,9 +52,7 @@ class TellsNothing(Sampler):
     def sample(self, request):
         recorder = Recorder(self.trainer.parts.scorer.params)
         with watching(self.trainer.model, recorder):
-            ids, _ = GRPOTrainer._generate_single_turn(
-                self.trainer, request.prompt_ids, None, {}, request.num_generations
-            )
+            ids, _ = GRPOTrainer._generate_single_turn(self.trainer, request.prompt_ids, None, {}, request.num_generations)
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, recorder.rows(ids)[1])
 
 
@@ -83,9 +81,7 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_
     )
     rows = Dataset.from_list([{"prompt": f"Use {n}, 3 to make {n + 3}."} for n in range(1, 40)])
     sampler = None if told else TellsNothing()
-    trainer = GRPOExtTrainer(
-        model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows, sampler=sampler
-    )
+    trainer = GRPOExtTrainer(model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows, sampler=sampler)
     if sampler is not None:
         sampler.trainer = trainer
     feed, used = trainer.parts.feed, []

@@ -28,9 +28,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         "dataset": [datasets[row["mode"], row["dataset"]] for row in rows],
         "prompt": [numbers[row["prompt_id"]] for row in rows],
         "cut": [int(row["finish_reason"] == "length") for row in rows],
-        "rewards": {
-            reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows] for reward in run.rewards
-        },
+        "rewards": {reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows] for reward in run.rewards},
         "datasets": list(datasets),
     }
     return index, [[key, messages(prompts[key])] for key in numbers]

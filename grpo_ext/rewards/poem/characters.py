@@ -107,9 +107,7 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
     several has the readings of all. `ValueError` if `tones` is neither.
     """
     if tones not in get_args(Tones):
-        raise ValueError(
-            f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵)."
-        )
+        raise ValueError(f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵).")
     known = entries(character) if tones == "pingshui" else ()
     found = {LEVEL if entry.tone == "平" else OBLIQUE for entry in known}
     found = found or {LEVEL if tone <= 2 else OBLIQUE for tone, _ in syllables(character) if tone}

@@ -79,9 +79,7 @@ def test_any_text_gets_a_verdict(lines, strict):
 
 
 def test_ties_of_the_rhyme_go_to_line_two_then_four_then_one():
-    assert (
-        judge(["四人摸打一副牌", "东西南北中发白", "吃岔杠听清一色", "胜负分明各归家"]).rhyme_group == "六麻"
-    )  # 4 before 1
+    assert judge(["四人摸打一副牌", "东西南北中发白", "吃岔杠听清一色", "胜负分明各归家"]).rhyme_group == "六麻"  # 4 before 1
     lines = ["水作青龙盘石堤", "桃花夹岸鲁门东", "若教月下乘舟去", "一棹烟波去未还"]
     assert judge(lines).rhyme_group == "一东"  # 2 before 4 and 1
     assert judge([*lines[:3], "一棹烟波去未迷"]).rhyme_group == "八齐"  # two of three
@@ -89,9 +87,7 @@ def test_ties_of_the_rhyme_go_to_line_two_then_four_then_one():
 
 def test_a_tie_between_forms_is_one_whose_first_line_rhymes():
     assert set("平仄") == set(tones_of("堤"))
-    assert (
-        judge(["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]).form == "七言绝句(仄起平收式)"
-    )
+    assert judge(["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]).form == "七言绝句(仄起平收式)"
 
 
 def test_strict_counts_the_free_places():

@@ -32,9 +32,7 @@ def test_a_simplified_character_has_the_readings_of_all_it_stands_for():
     assert set(tones_of("发", "modern")) >= set(tones_of("髮", "modern")) | set(tones_of("發", "modern"))
 
 
-@pytest.mark.parametrize(
-    ("simplified", "traditional"), ["归歸", "风風", "来來", "声聲", "龙龍", "别別", "听聽", "还還"]
-)
+@pytest.mark.parametrize(("simplified", "traditional"), ["归歸", "风風", "来來", "声聲", "龙龍", "别別", "听聽", "还還"])
 def test_simplified_and_traditional_agree(simplified, traditional):
     assert tones_of(simplified, "pingshui") == tones_of(traditional, "pingshui")
     if simplified != "别":  # 彆 too
