@@ -65,7 +65,7 @@ JUDGES = r"""
 
         return [float(verify(parse(gold), parse(text))) for text, gold in zip(completions, solution)]
 """
-ANSWERS = Path(__file__).parents[1] / "tests/rewards/answers.tsv"
+ANSWERS = Path(__file__).resolve().parents[1] / "tests/rewards/answers.tsv"
 
 
 def countdown_by_eval(completions, nums, target):

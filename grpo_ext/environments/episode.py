@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from grpo_ext.environments.base import Row
@@ -34,6 +35,7 @@ class Episode:
         ended: it is over.
         truncated: it ended for want of room.
         failures: steps in which the environment raised, or took too long.
+        states: the numbers of the environment's state, at the start and after each turn.
     """
 
     def __init__(self, rules: EpisodeRules, tokens: TurnTokens, room: int, row: Row):
@@ -51,6 +53,7 @@ class Episode:
         self.turns = self.failures = 0
         self.ended = self.truncated = False
         self._first = 0  # token of the present turn
+        self.states = [self._numbers()]
 
     def write(self, token: int) -> bool:
         """Take a token of the model; whether its turn ends with it."""
@@ -81,8 +84,10 @@ class Episode:
         self.turns += 1
         if not stopped and len(self.ids) == self.room:
             self.ended = self.truncated = True
+            self.states.append(self.states[-1])
             return
         answer, self.ended = self._ask(text)
+        self.states.append(self._numbers())
         if self.ended or self.turns == self.rules.turns:
             self.ended = True
             return
@@ -107,6 +112,16 @@ class Episode:
             why = f"{type(error).__name__}: {error}"
         self.failures += 1
         return f"error: {why}"[: self.rules.answer_characters], False
+
+    def _numbers(self) -> dict[str, float]:
+        return {key: value for key, value in self.environment.state().items() if isinstance(value, int | float)}
+
+    def gains(self, weights: Mapping[str, float]) -> list[float]:
+        """What each turn earned: by how much the numbers of the state rose in it, weighted by their names."""
+        return [
+            sum(weight * (after.get(key, 0.0) - before.get(key, 0.0)) for key, weight in weights.items())
+            for before, after in pairwise(self.states)
+        ]
 
     def columns(self) -> dict[str, Any]:
         """What rewards may read beside the row's own columns."""

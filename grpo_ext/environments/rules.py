@@ -19,6 +19,8 @@ class EpisodeRules:
         options: that it is made with.
         turns: the model's turns of an episode, at most.
         turn_tokens: tokens of a turn, at most; `None`: as many as the episode has left.
+        credit: "episode": all turns have the advantage of the whole; "turn": each has its own, by what its state's numbers
+            that the reward `environment` reads rise by from then on.
         step_timeout: seconds that the environment may take for an answer.
         answer_characters: of an answer, at most; the rest of it is cut off.
     """
@@ -27,6 +29,7 @@ class EpisodeRules:
     options: Mapping[str, Any]
     turns: int = 8
     turn_tokens: int | None = None
+    credit: str = "episode"
     step_timeout: float = 10.0
     answer_characters: int = 10_000
 
@@ -51,7 +54,11 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
             hint = did_you_mean(str(key), takes)
             raise ValueError(f"environment {name!r} has no option {key!r}.{hint} It takes {', '.join(sorted(takes))}.")
     own = {key: given.pop(key) for key in OWN if key in given}
+    if own.get("credit", "episode") not in ("episode", "turn"):
+        raise ValueError(f"environment: credit is {own['credit']!r}: write episode or turn.")
     for key, value in own.items():
+        if key == "credit":
+            continue
         number = isinstance(value, int if key != "step_timeout" else int | float) and not isinstance(value, bool)
         if not (number and value > 0) and not (key == "turn_tokens" and value is None):
             raise ValueError(f"environment: {key} is {value!r}: write a number above 0.")

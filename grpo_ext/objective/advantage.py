@@ -39,6 +39,40 @@ def group_advantages(
     return advantages.nan_to_num(nan=0.0).view(-1).masked_fill(no_signal(rewards, num_generations), 0.0)
 
 
+def turn_advantages(
+    rewards: torch.Tensor,
+    gains: torch.Tensor,
+    turns: torch.Tensor,
+    num_generations: int,
+    scale_rewards: str = "group",
+    std_estimator: str = "sample",
+) -> torch.Tensor:
+    """Advantages of single turns: what an episode still earns from a turn on, compared with that turn of the group.
+
+        G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
+
+    Rewards to go, as in process supervision (DeepSeekMath, section 4.1.3), but normalised after they are added up, among the
+    episodes of the group that have a turn k. Episodes of one turn get what `group_advantages` gives them.
+
+    Args:
+        rewards: (B,), weighted and summed, of whole episodes; NaN marks one that was not scored.
+        gains: (B, K), the part of them that came with each turn; the rest came with the last.
+        turns: (B,), how many turns an episode has; K of them at most.
+        num_generations: completions a prompt.
+        scale_rewards: "group", or "none": no division.
+        std_estimator: "sample" (n - 1) or "population" (n).
+
+    Returns:
+        (B, K), 0 for turns that an episode does not have.
+    """
+    to_go = rewards.unsqueeze(1) - (gains.cumsum(1) - gains)  # (B, K)
+    absent = torch.arange(gains.size(1), device=gains.device) >= turns.unsqueeze(1)
+    grouped = to_go.masked_fill(absent, torch.nan).view(-1, num_generations, gains.size(1))  # (groups, G, K)
+    by_turn = grouped.transpose(1, 2).reshape(-1)  # the group's episodes of one turn beside each other
+    found = group_advantages(by_turn, num_generations, scale_rewards, std_estimator)
+    return found.view(-1, gains.size(1), num_generations).transpose(1, 2).reshape(len(rewards), -1)
+
+
 def no_signal(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
     """Completions of groups whose rewards are all equal, by max - min; a completion without a reward does not count.
 

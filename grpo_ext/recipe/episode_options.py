@@ -37,9 +37,13 @@ def environment_rules(v: Values, _: int) -> Iterator[Problem]:
         with suppress(Exception):  # told where the rewards are built
             load_file(path)
     try:
-        episode_rules(v["environment"])
+        rules = episode_rules(v["environment"])
     except ValueError as error:
         yield Problem(str(error), "environment")
+        return
+    if rules.credit == "turn" and (v["scale_rewards"] == "batch" or v["multi_objective_aggregation"] != "sum_then_normalize"):
+        words = "environment: credit: turn compares rewards to go within their group"
+        yield Problem(f"{words}: write scale_rewards: group and leave multi_objective_aggregation out.", "scale_rewards")
     beside = {"use_transformers_continuous_batching": True, "loss_normalization": "micro_batch"}
     for key, value in beside.items():
         if v[key] == value:

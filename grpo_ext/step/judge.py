@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_ext.objective.advantage import group_advantages, no_signal, normalized_then_summed
+from grpo_ext.objective.advantage import group_advantages, no_signal, normalized_then_summed, turn_advantages
+from grpo_ext.step.records import Scored, padded
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,27 @@ class AdvantageRule:
         if self.aggregation == "normalize_then_sum":
             return normalized_then_summed(rewards, self.weights.to(rewards.device), self.num_generations)
         return group_advantages(self.weighted(rewards), self.num_generations, self.scale_rewards, self.std_estimator)
+
+    def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
+        """(B, K), from the rewards (B, R) of whole groups and what each turn of each completion earned of them."""
+        table = padded([torch.tensor(row) for row in gains]).to(rewards)
+        turns = torch.tensor([len(row) for row in gains], device=rewards.device)
+        how = self.num_generations, self.scale_rewards, self.std_estimator
+        return turn_advantages(self.weighted(rewards), table, turns, *how)
+
+
+def by_token(table: Scored, of_turns: Tensor) -> Tensor:
+    """(B, T), for each token of the model the advantage of its turn.
+
+    Args:
+        table: of the completions, with a `tool_mask`.
+        of_turns: (B, K), the advantage of each turn.
+    """
+    assert table.tool_mask is not None
+    wrote = table.tool_mask.bool()  # (B, T)
+    begins = wrote & ~torch.nn.functional.pad(wrote, (1, -1))
+    turn = (begins.cumsum(1) - 1).clamp(0, of_turns.size(1) - 1)
+    return of_turns.gather(1, turn) * table.completion_mask
 
 
 def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:

@@ -112,6 +112,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
             by_trl=settings.trl_generates(trainer),
             mask_truncated=trainer.mask_truncated_completions,
             begin=settings.episodes_of(trainer, sampler),
+            turn_weights=settings.turn_weights(trainer),
         ),
         sampler,
         judge,

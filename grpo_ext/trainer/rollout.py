@@ -18,7 +18,7 @@ from grpo_ext.objective.schedule import TemperatureSchedule
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
-from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
+from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, fill_unscored
 from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored, join, table_of
@@ -48,6 +48,8 @@ class RolloutSettings:
         by_trl: TRL generates, for images, tools and environments.
         mask_truncated: completions that were cut off are left out of the loss.
         begin: makes the episode of a row; `None`: a completion is one turn.
+        turn_weights: numbers of an environment's state with the weights of the rewards that read them, where each turn has an
+            advantage of its own; `None`: a completion has one.
     """
 
     ends: EndRule
@@ -61,6 +63,7 @@ class RolloutSettings:
     by_trl: bool
     mask_truncated: bool
     begin: Begin | None = None
+    turn_weights: dict[str, float] | None = None
 
 
 @dataclass
@@ -143,6 +146,9 @@ class Rollout:
         rewards = fill_unscored(given, rule.num_generations)
         advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
         table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
+        if self.settings.turn_weights is not None:
+            gains = self.ranks.gather_objects([episode.gains(self.settings.turn_weights) for episode in episodes])
+            table = replace(table, advantages=by_token(table, rule.turn_advantages(rewards, gains)[mine]))
         seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]

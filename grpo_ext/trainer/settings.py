@@ -12,12 +12,15 @@ from transformers import ProcessorMixin
 from trl import GRPOConfig
 
 from grpo_ext.environments.episode import Begin, beginning
+from grpo_ext.environments.rules import episode_rules
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.schedule import FIELDS as SCHEDULE_FIELDS
 from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
 from grpo_ext.recipe.rules import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.reward import Reward
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, refuse_packing, takes_mask, why_not_packed
 from grpo_ext.scoring.probe import Probe
@@ -144,6 +147,15 @@ def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
     if not sampler.plays or trainer.as_trl or trl_generates(trainer):
         raise ValueError(f"environment: {sampler.name} does not play episodes of several turns.")
     return beginning(args.environment, trainer.processing_class, trainer.eos_token_ids, args)
+
+
+def turn_weights(trainer: Any) -> dict[str, float] | None:
+    """The keys that rewards `environment` read, with their weights, where each turn has an advantage of its own."""
+    if trainer.args.environment is None or episode_rules(trainer.args.environment).credit == "episode":
+        return None
+    pairs = zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True)
+    named = [(r.reward, w) for r, w in pairs if isinstance(r, Guard) and isinstance(r.reward, Reward)]
+    return {r.options["key"]: weight for r, weight in named if r.registration.name == "environment"}
 
 
 def watches(trainer: Any) -> bool:

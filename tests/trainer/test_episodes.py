@@ -68,6 +68,11 @@ def last_letter(completions, turns, **columns):
     return [float(len(said[-1]) % 3) for said in turns]
 
 
+def told(rows):
+    """For each completion the advantages of its tokens, and which of them the model wrote."""
+    return zip(rows.row_advantages.expand(-1, rows.width), rows.loss_mask, strict=True)
+
+
 def oracle(folder, weights, used, temperature=1.0, top_k=0, top_p=1.0):
     """The gradient of dapo, a completion at a time and without padding, kept sets made anew from the logits."""
     model = AutoModelForCausalLM.from_pretrained(folder)
@@ -85,21 +90,25 @@ def oracle(folder, weights, used, temperature=1.0, top_k=0, top_p=1.0):
                 logits = logits.masked_fill(above.scatter(1, order, above), -torch.inf)
             logps = logits.log_softmax(-1).gather(1, ids.unsqueeze(1)).squeeze(1)
             logps = torch.where(wrote.bool(), logps, 0.0)
-            (-(logps * part.row_advantages[i]).sum() / used[0].counts.tokens).backward()
+            (-(logps * part.row_advantages[i][..., : len(ids)]).sum() / used[0].counts.tokens).backward()
     return {name: p.grad for name, p in model.named_parameters()}
 
 
 @pytest.mark.parametrize("sampling", [{}, TRUNCATED], ids=["plain", "truncated"])
+@pytest.mark.parametrize("credit", ["episode", "turn"])
 @pytest.mark.parametrize("cut", [{}, {"gradient_accumulation_steps": 2}], ids=["whole", "cut"])
-def test_the_gradient_is_that_of_the_tokens_the_model_wrote(tiny_folder, tmp_path, sampling, cut):
+def test_the_gradient_is_that_of_the_tokens_the_model_wrote(tiny_folder, tmp_path, sampling, cut, credit):
     noted = Gradients()
-    trainer = make(tiny_folder, tmp_path, [noted], Noting, max_steps=1, loss_type="dapo", **sampling, **cut)
+    settings = {"max_steps": 1, "loss_type": "dapo", "environment": {**WORLD, "credit": credit}, **sampling, **cut}
+    trainer = make(tiny_folder, tmp_path, [noted], Noting, **settings)
     trainer.train()
     logged = trainer.state.log_history[0]
     assert 1 - 1e-4 < logged["sampling/ratio/min"] <= logged["sampling/ratio/max"] < 1 + 1e-4
     wrote = torch.cat([batch.rows.tool_mask[batch.rows.completion_mask.bool()] for batch in trainer.used])
     assert 0 < wrote.sum() < len(wrote)
     assert trainer.used[0].counts.tokens == 8 * len(trainer.used) * logged["completions/mean_length"]
+    of_turns = [len(set(row[mask.bool()].tolist())) for b in trainer.used for row, mask in told(b.rows)]
+    assert (max(of_turns) > 1) == (credit == "turn")
     wanted = oracle(tiny_folder, noted.weights, trainer.used, **sampling)
     largest = max(float(g.abs().max()) for g in wanted.values())
     assert max(float((noted.found[name] - g).abs().max()) for name, g in wanted.items()) < 1e-5 * largest
