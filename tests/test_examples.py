@@ -17,6 +17,7 @@ SAID = {
     "truncated_sampling.py": "step 3: largest difference",
     "compare_two_models.py": "runs/examples/model-1, length:",
     "curriculum.py": "groups/kept",
+    "several_turns.py": "episodes/turns",
 }
 
 

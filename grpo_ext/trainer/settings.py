@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import fields, replace
 from typing import Any
 
@@ -155,7 +156,11 @@ def turn_weights(trainer: Any) -> dict[str, float] | None:
         return None
     pairs = zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True)
     named = [(r.reward, w) for r, w in pairs if isinstance(r, Guard) and isinstance(r.reward, Reward)]
-    return {r.options["key"]: weight for r, weight in named if r.registration.name == "environment"}
+    found: dict[str, float] = defaultdict(float)
+    for reward, weight in named:
+        if reward.registration.name == "environment":
+            found[reward.options["key"]] += weight
+    return dict(found)
 
 
 def watches(trainer: Any) -> bool:
