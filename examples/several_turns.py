@@ -50,4 +50,5 @@ trainer = GRPOExtTrainer(tiny_model(), ["environment"], args, rows)
 trainer.train()
 for entry in trainer.state.log_history:
     if "episodes/turns" in entry:
-        print(f"step {entry['step']}: episodes/turns {entry['episodes/turns']:.2f}, score {entry['rewards/environment/mean']:.3f}")
+        score = entry["rewards/environment/mean"]
+        print(f"step {entry['step']}: episodes/turns {entry['episodes/turns']:.2f}, score {score:.3f}")

@@ -1,7 +1,9 @@
 """The tokens between two turns of the model. Nothing that was sampled is ever decoded and tokenised again.
 
-... <|im_start|>assistant\\n 17 <|im_end|> \\n <|im_start|>user\\n low <|im_end|> \\n<|im_start|>assistant\\n 24 <|im_end|>
-                          model's turn    |  before             |answer|  after                             model's turn
+A template writes a conversation like this::
+
+    ... <|im_start|>assistant / 17 <|im_end|> / <|im_start|>user / low <|im_end|> / <|im_start|>assistant / 24 <|im_end|>
+                               the model's     `before`          answer `after`                         the model's
 """
 
 from __future__ import annotations
