@@ -150,7 +150,7 @@ def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> B
 
 
 def as_text(messages: Sequence[dict[str, str]]) -> str:
-    """An episode to read: what the environment says begins with `> `."""
+    """An episode to read: what the environment says stands behind a `>`."""
     return "\n".join(m["content"] if m["role"] == "assistant" else f"> {m['content']}" for m in messages)
 
 
