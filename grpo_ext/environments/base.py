@@ -10,6 +10,7 @@ from grpo_ext.common.modules import load_place
 from grpo_ext.common.near import unknown
 
 Row = dict[str, Any]
+PLAIN = (str, int, float, list, tuple, dict, type(None))
 # Named here rather than registered on import, as tasks are.
 MODULES = {"guess": "grpo_ext.environments.guess:Guess"}
 _registered: dict[str, type[Environment]] = {}
@@ -30,8 +31,8 @@ class Environment:
         """Begin an episode.
 
         Args:
-            row: of the data set. `row["seed"]`, an int, is the same for all completions of a prompt: draw from it, so that the
-                completions of a group face the same world.
+            row: of the data set. `row["seed"]`, the row's own or an int made of its columns, is the same for all completions of
+                a prompt: draw from it alone, so that the completions of a group face the same world.
 
         Returns:
             Text that follows the prompt in its last message; `None`: none.
@@ -49,8 +50,9 @@ class Environment:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """What rewards read in the column `environment`: plain data."""
-        return {"score": self.score, **{name: v for name, v in vars(self).items() if not name.startswith("_")}}
+        """What rewards read in the column `environment`: the score, and public attributes of the instance with plain data."""
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {"score": self.score, **{name: value for name, value in own.items() if isinstance(value, PLAIN)}}
 
 
 def register_environment(name: str) -> Callable[[type[Environment]], type[Environment]]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from math import isfinite
+from numbers import Real
 from typing import Any
 
 from grpo_ext.environments.base import Row
@@ -15,6 +17,10 @@ from grpo_ext.environments.rules import EpisodeRules, episode_rules
 from grpo_ext.environments.turn_tokens import TurnTokens, turn_tokens
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.step.records import Generation
+
+MOST_FAILURES = 3  # of an environment, which end its episode
+COLUMNS = ("environment", "turns")  # of `Episode.columns`
+Begin = Callable[[Row], "Episode"]  # makes the episode of a row
 
 
 class Episode:
@@ -30,22 +36,19 @@ class Episode:
         prompt: the conversation that it begins with.
         ids: tokens of turns and answers so far.
         mask: for each of them 1 where the model wrote it, 0 where the environment did.
-        messages: the same as messages.
+        messages: turns and answers so far, as chat messages.
         pending: tokens of an answer that the model has not read yet.
         ended: it is over.
         truncated: it ended for want of room.
-        failures: steps in which the environment raised, or took too long.
-        states: the numbers of the environment's state, at the start and after each turn.
+        failures: times that the environment raised, or took too long.
+        states: with `credit: turn` the numbers of the environment's state, at the start and after each turn.
     """
 
     def __init__(self, rules: EpisodeRules, tokens: TurnTokens, room: int, row: Row):
         self.rules, self.tokens, self.room = rules, tokens, room
+        if isinstance(row["prompt"], str) or not isinstance(row["prompt"][-1]["content"], str):
+            raise ValueError("environment needs prompts that are conversations of texts.")
         self.environment = rules.make(**rules.options)
-        seed = row.get("seed")
-        row = {**row, "seed": zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed}
-        opening = self.environment.reset(row)
-        *others, last = row["prompt"]
-        self.prompt = [*others, {**last, "content": f"{last['content']}\n{opening}"}] if opening else row["prompt"]
         self.ids: list[int] = []
         self.mask: list[int] = []
         self.messages: list[dict[str, str]] = []
@@ -53,6 +56,11 @@ class Episode:
         self.turns = self.failures = 0
         self.ended = self.truncated = False
         self._first = 0  # token of the present turn
+        seed = row.get("seed")
+        seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
+        opening = self._guarded(lambda: self.environment.reset({**row, "seed": seed}))
+        *others, last = row["prompt"]
+        self.prompt = [*others, {**last, "content": f"{last['content']}\n{opening}"}] if opening else row["prompt"]
         self.states = [self._numbers()]
 
     def write(self, token: int) -> bool:
@@ -78,6 +86,15 @@ class Episode:
         said = self.ids[self._first :]
         self.play_turn(self.tokens.text(said), said[-1] in self.tokens.ends)
 
+    def cut_off(self) -> None:
+        """End the episode with what there is of the present turn."""
+        self.room = len(self.ids)
+        if len(self.ids) > self._first:
+            self.end_turn()
+        else:  # what the environment said last has no reader
+            self.messages = self.messages[:-1]
+            self.ended = self.truncated = True
+
     def play_turn(self, text: str, stopped: bool = True) -> None:
         """Take a whole turn of the model; `stopped`: it has its end token."""
         self.messages.append({"role": "assistant", "content": text})
@@ -86,9 +103,16 @@ class Episode:
             self.ended = self.truncated = True
             self.states.append(self.states[-1])
             return
-        answer, self.ended = self._ask(text)
+        over = False
+
+        def step() -> str:
+            nonlocal over
+            answer, over = self.environment.step(text)
+            return answer
+
+        answer = self._guarded(step)
         self.states.append(self._numbers())
-        if self.ended or self.turns == self.rules.turns:
+        if over or self.turns == self.rules.turns or self.failures == MOST_FAILURES:
             self.ended = True
             return
         tokens = self.tokens.answer(answer, stopped)
@@ -98,28 +122,29 @@ class Episode:
         self.messages.append({"role": "user", "content": answer})
         self.pending.extend(tokens)
 
-    def _ask(self, text: str) -> tuple[str, bool]:
-        """The environment's answer and whether the episode is over; a step that fails is told to the model."""
+    def _guarded(self, call: Callable[[], Any]) -> str:
+        """What the environment says, within its time and room; where it fails, the failure."""
         try:
             with deadline(self.rules.step_timeout):
-                answer, over = self.environment.step(text)
-                return str(answer)[: self.rules.answer_characters], bool(over)
-        except KeyboardInterrupt:
-            raise
+                try:
+                    said = call()
+                    if not isinstance(said, str | None):
+                        raise TypeError(f"it said {type(said).__name__}, not a text")
+                except Exception as error:  # whatever a user's code raises; its words, too, may take long
+                    said, self.failures = f"error: {type(error).__name__}: {error}", self.failures + 1
         except TooLate as error:
-            why = str(error)
-        except Exception as error:  # whatever a user's code raises
-            why = f"{type(error).__name__}: {error}"
-        self.failures += 1
-        return f"error: {why}"[: self.rules.answer_characters], False
+            said, self.failures = f"error: {error}", self.failures + 1
+        return (said or "")[: self.rules.answer_characters].encode("utf-8", "replace").decode()
 
     def _numbers(self) -> dict[str, float]:
-        return {key: value for key, value in self.environment.state().items() if isinstance(value, int | float)}
+        """Of the state, where turns have a credit of their own."""
+        found = self.environment.state().items() if self.rules.credit == "turn" else ()
+        return {key: float(value) for key, value in found if isinstance(value, Real) and isfinite(value)}
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
         """What each turn earned: by how much the numbers of the state rose in it, weighted by their names."""
         return [
-            sum(weight * (after.get(key, 0.0) - before.get(key, 0.0)) for key, weight in weights.items())
+            sum(weight * (after[key] - before[key]) for key, weight in weights.items() if key in before and key in after)
             for before, after in pairwise(self.states)
         ]
 
@@ -127,10 +152,6 @@ class Episode:
         """What rewards may read beside the row's own columns."""
         turns = [message["content"] for message in self.messages if message["role"] == "assistant"]
         return {"environment": self.environment.state(), "turns": turns}
-
-
-COLUMNS = ("environment", "turns")  # of `Episode.columns`
-Begin = Callable[[Row], Episode]  # makes the episode of a row
 
 
 def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:
@@ -163,6 +184,6 @@ def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generati
         generation,
         tool_mask=[episode.mask for episode in episodes],
         messages=[episode.messages for episode in episodes],
-        cut=[episode.truncated for episode in episodes],
+        cut=[episode.truncated or not episode.ended for episode in episodes],
         extra_fields={name: [row[name] for row in columns] for name in COLUMNS},
     )

@@ -21,7 +21,8 @@ class Guess(Environment):
 
     Attributes:
         score: 1 for a game that was won, else 0.
-        narrowed: 1 - log(numbers that the answers leave) / log(numbers at the start), 1 for a game that was won.
+        narrowed: 1 - log(1 + numbers that the answers leave) / log(1 + numbers at the start), 1 for a game that was won: of 31
+            numbers a fifth for each guess that halves what is left.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
@@ -47,7 +48,7 @@ class Guess(Environment):
             return "yes", True
         low, high = self._left.start, self._left.stop
         self._left = range(max(low, guess + 1), high) if guess < self.target else range(low, min(high, guess))
-        self.narrowed = 1 - log(len(self._left)) / log(self.high - self.low + 1)
+        self.narrowed = 1 - log(1 + len(self._left)) / log(2 + self.high - self.low)
         return ("low" if guess < self.target else "high"), False
 
 

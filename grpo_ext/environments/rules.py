@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import Any
 
 from grpo_ext.common.near import did_you_mean
@@ -19,8 +20,8 @@ class EpisodeRules:
         options: that it is made with.
         turns: the model's turns of an episode, at most.
         turn_tokens: tokens of a turn, at most; `None`: as many as the episode has left.
-        credit: "episode": all turns have the advantage of the whole; "turn": each has its own, by what its state's numbers
-            that the reward `environment` reads rise by from then on.
+        credit: "episode": all turns have the advantage of the whole; "turn": each has its own, from what the episode still
+            earns from that turn on.
         step_timeout: seconds that the environment may take for an answer.
         answer_characters: of an answer, at most; the rest of it is cut off.
     """
@@ -48,22 +49,28 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
     if not isinstance(name, str):
         raise ValueError("environment has no name: write {name: guess, turns: 5}.")
     cls = environment_class(name)
+    if clash := sorted({*options_of(cls)} & {*OWN}):
+        raise ValueError(f"environment {name!r} has an option {clash[0]!r}, which is a key of every environment: rename it.")
     takes = {*options_of(cls), *OWN}
     for key in given:
         if key not in takes:
             hint = did_you_mean(str(key), takes)
             raise ValueError(f"environment {name!r} has no option {key!r}.{hint} It takes {', '.join(sorted(takes))}.")
     own = {key: given.pop(key) for key in OWN if key in given}
-    if own.get("credit", "episode") not in ("episode", "turn"):
-        raise ValueError(f"environment: credit is {own['credit']!r}: write episode or turn.")
     for key, value in own.items():
-        if key == "credit":
-            continue
-        number = isinstance(value, int if key != "step_timeout" else int | float) and not isinstance(value, bool)
-        if not (number and value > 0) and not (key == "turn_tokens" and value is None):
-            raise ValueError(f"environment: {key} is {value!r}: write a number above 0.")
+        if not _fits(key, value):
+            wanted = "episode or turn" if key == "credit" else "a number above 0"
+            raise ValueError(f"environment: {key} is {value!r}: write {wanted}.")
     try:
         cls(**given)
     except Exception as error:  # whatever a user's class raises
         raise ValueError(f"environment {name!r} does not take these options: {error}") from error
     return EpisodeRules(cls, given, **own)
+
+
+def _fits(key: str, value: Any) -> bool:
+    if key == "credit":
+        return value in ("episode", "turn")
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    number = whole or (key == "step_timeout" and isinstance(value, float) and isfinite(value))
+    return (number and value > 0) or (key == "turn_tokens" and value is None)

@@ -82,6 +82,6 @@ def turn_tokens(
     if first not in ends:
         raise ValueError(
             f"environment: the chat template ends a turn with {before.split()[0] if before.split() else before!r}, which is "
-            "none of the model's end tokens: set eos_token in the recipe's tokenizer to it."
+            "none of the model's end tokens: set eos_token in the model's tokenizer_config.json to it."
         )
     return TurnTokens(tokenizer, frozenset(ends), first, others, tokenizer(after, add_special_tokens=False)["input_ids"])

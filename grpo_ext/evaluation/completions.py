@@ -73,6 +73,10 @@ class Completion:
         """Tokens that the model wrote."""
         return sum(self.episode.mask) if self.episode else len(self.ids)
 
+    def prompt(self, row: dict[str, Any]) -> Any:
+        """The row's prompt, with what an environment says at first."""
+        return self.episode.prompt if self.episode else row["prompt"]
+
     def as_given(self, prompt: Any) -> Any:
         """What rewards get: a text, or messages where the prompt is a conversation."""
         if self.episode:

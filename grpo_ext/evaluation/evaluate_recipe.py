@@ -159,9 +159,11 @@ def evaluate_on(
         with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, **options)) as complete:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
     model = load_model(recipe, model_name)
+    template_options: Any = training.chat_template_kwargs  # text has become a mapping
     begin = training.environment and beginning(training.environment, tokenizer, end_tokens(tokenizer, model), training)
     by_model = partial(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
+        chat_template_kwargs=template_options,
         episode=(lambda i: begin(rows[i])) if begin else None,
     )  # fmt: skip
     return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)

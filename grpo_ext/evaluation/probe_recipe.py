@@ -26,6 +26,8 @@ def probe_recipe(
     name, the counts, and the mean length of a completion in tokens. `ValueError` if it scored no completion.
     """
     args = recipe.training
+    if args.environment:
+        raise ValueError("pass rates are counted by prompt, and the games of an environment differ by their seed.")
     rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
     rewards, weights = guarded_rewards(recipe, list(rows[0]))
     names = [getattr(reward, "__name__", str(reward)) for reward in rewards]

@@ -41,7 +41,7 @@ def score_completions(
     flat = [(i, c) for i, group in enumerate(completions) for c in group]
     if not flat:
         return []
-    prompts = [rows[i]["prompt"] for i, _ in flat]
+    prompts = [c.prompt(rows[i]) for i, c in flat]
     texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
     whole = [c.columns(rows[i]) for i, c in flat]
     columns = {key: [row[key] for row in whole] for key in whole[0] if key not in RESERVED}

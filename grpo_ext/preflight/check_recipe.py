@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch.optim import SGD
-from transformers import get_scheduler
+from transformers import GenerationConfig, get_scheduler
 
 from grpo_ext.environments.episode import COLUMNS, Begin, beginning
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
-from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
+from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts, where_from
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
@@ -103,23 +104,31 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
     findings.figures["prompts"] = prompts
-    begin = begin_episodes(recipe, tokenizer, findings)
+    begin = begin_episodes(recipe, rows if asked else [], tokenizer, findings)
     try:
         if asked:
             check_columns(rewards, [*rows[0], *(COLUMNS if v["environment"] else ())])
             opened = bool(prompts and prompts["prefilled"])
-            findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings, begin)
+            if begin or not v["environment"]:
+                findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings, begin)
     except ValueError as error:
         findings.problem(error, "reward_funcs")
 
 
-def begin_episodes(recipe: Recipe, tokenizer: Any, findings: Findings) -> Begin | None:
+def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, findings: Findings) -> Begin | None:
     """What makes the episodes of an environment; `None` without one, or where the tokenizer's template does not go with it."""
     if recipe.flat["environment"] is None or tokenizer is None:
         return None
+    v, ends = recipe.flat, {tokenizer.eos_token_id}
+    with suppress(OSError):  # it has none
+        more = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v)).eos_token_id
+        ends |= {*more} if isinstance(more, list) else {more}
     try:
-        return beginning(recipe.flat["environment"], tokenizer, [tokenizer.eos_token_id], recipe.training)
-    except ValueError as error:
+        begin = beginning(v["environment"], tokenizer, ends - {None}, recipe.training)
+        if rows and (episode := begin(rows[0])).failures:
+            findings.problem(f"environment: its reset fails: {episode.prompt[-1]['content'].splitlines()[-1]}", "environment")
+        return begin
+    except Exception as error:  # whatever a user's class raises
         findings.problem(error, "environment")
         return None
 

@@ -52,8 +52,9 @@ def try_rewards(
     guards = [guard for guard in guard_rewards(rewards, timeout=PATIENCE, max_failure_rate=1.0) if callable(guard)]
     until = time.monotonic() + BUDGET
     scores: dict[str, list[float | None]] = {}
+    completions = [made_up(text, row, begin) for text in (*texts.values(), *whole)]
     for guard in guards:
-        found = ask(guard, [made_up(text, row, begin) for text in (*texts.values(), *whole)], row, until)
+        found = ask(guard, completions, row, until)
         scores[guard.__name__] = [*found, None, None, None][: len(texts)]
         tell_failures(guard, len(found), len(texts) + len(whole), findings)
         if not begin and (words := told_constant(guard, found)):

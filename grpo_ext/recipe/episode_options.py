@@ -22,15 +22,15 @@ class EpisodeOptions:
     Args:
         environment (`dict` or `str`, *optional*): what answers the model's turns, by name or with options, as in
             `{name: guess, high: 31, turns: 5}`. Of every environment: `turns` (8) of an episode, `turn_tokens` of a turn,
-            `step_timeout` (10 seconds) and `answer_characters` (10,000) of an answer, all at most. `max_completion_length` is
-            of the whole episode, answers included. `None`: a completion is one turn.
+            `step_timeout` (10 seconds) and `answer_characters` (10,000) of an answer, all at most; `credit` (`"episode"`; or
+            `"turn"`). `max_completion_length` is of the whole episode, answers included. `None`: a completion is one turn.
     """
 
     environment: dict | str | None = None
 
 
 def environment_rules(v: Values, _: int) -> Iterator[Problem]:
-    """The environment is known and takes its options, and what stands beside it knows of turns."""
+    """The environment is known and takes its options, and no other option contradicts it."""
     if v["environment"] is None:
         return
     for path in () if "reward_plugins" in v.unsound else v["reward_plugins"] or ():
@@ -41,13 +41,21 @@ def environment_rules(v: Values, _: int) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem(str(error), "environment")
         return
-    if rules.credit == "turn" and (v["scale_rewards"] == "batch" or v["multi_objective_aggregation"] != "sum_then_normalize"):
-        words = "environment: credit: turn compares rewards to go within their group"
-        yield Problem(f"{words}: write scale_rewards: group and leave multi_objective_aggregation out.", "scale_rewards")
+    if rules.credit == "turn":
+        wanted = {"scale_rewards": ("group", "none"), "multi_objective_aggregation": ("sum_then_normalize",)}
+        wanted |= {"group_filter": ("off",), "advantage_normalizer": ("all",)}  # signal is of whole episodes
+        for key, values in wanted.items():
+            if v[key] not in values:
+                yield Problem(f"environment: credit: turn needs {key}: {values[0]}.", key)
+    if v["curriculum"] in ("adaptive", "easy_pool") or v["pass_rates_file"]:
+        words = "pass rates are counted by prompt, and the games of one prompt differ by their seed"
+        yield Problem(f"environment: {words}: write curriculum: none.", "curriculum")
     beside = {"use_transformers_continuous_batching": True, "loss_normalization": "micro_batch"}
     for key, value in beside.items():
         if v[key] == value:
             yield Problem(f"environment does not go with {key}: {value}: take one of the two out.", key)
-    if {"stop_strings", "max_new_tokens"} & {*(v["generation_kwargs"] or {})}:
-        words = "a turn ends with an end token or at turn_tokens: take stop_strings and max_new_tokens out."
-        yield Problem(f"environment: {words}", "generation_kwargs")
+    if v["harvest"] is not None:
+        yield Problem("harvest keeps one turn a completion, and an episode has several: take it out.", "harvest")
+    ends = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
+    for key in sorted(ends & {*(v["generation_kwargs"] or {})}):
+        yield Problem(f"environment: a turn ends with an end token or at turn_tokens: take {key} out.", "generation_kwargs")

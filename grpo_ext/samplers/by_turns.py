@@ -18,7 +18,8 @@ def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Compl
     """Play the episodes of a request, all ranks together: each asks for as many turns as the others.
 
     An engine that several ranks share hands its answers out by equal counts, so a rank whose episodes are over asks for a
-    token that nobody needs.
+    turn that nobody needs. A request is for as many tokens as each of the episodes may still have; a turn that is not done
+    then goes on with the next request.
 
     Args:
         request: with episodes.
@@ -28,18 +29,18 @@ def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Compl
     logps: list[list[float | None]] = [[] for _ in episodes]
     while True:
         waiting = [i for i, episode in enumerate(episodes) if not episode.ended]
-        left = max([episodes[i].turn_left() for i in waiting], default=0)
-        most, longest = (max(parts) for parts in zip(*gather_object([(len(waiting), left)]), strict=True))
+        most = max(gather_object([len(waiting)]))
         if not most:
             break
         for i in waiting:
             while episodes[i].pending:
                 episodes[i].read()
                 logps[i].append(None)
+        left = min(gather_object([episodes[i].turn_left() for i in waiting]))
         contexts = [request.prompt_ids[i] + episodes[i].ids for i in waiting]
-        ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), longest)
+        ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), left)
         for i, tokens, values in zip(waiting, ids, told, strict=False):
-            logps[i] += values[: take_turn(episodes[i], tokens)]
+            logps[i] += values[: take_turn(episodes[i], tokens, left)]
     found = Generation(
         prompt_ids=request.prompt_ids,
         completion_ids=[episode.ids for episode in episodes],
@@ -50,11 +51,12 @@ def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Compl
     return of_episodes(found, episodes)
 
 
-def take_turn(episode: Episode, tokens: list[int]) -> int:
-    """Take a turn of the model; how many of its tokens there was room for."""
+def take_turn(episode: Episode, tokens: list[int], asked: int) -> int:
+    """Take what came of the `asked` tokens of a turn; how many of them belong to it."""
     for count, token in enumerate(tokens, 1):
         if episode.write(token):
             episode.end_turn()
             return count
-    episode.ended = episode.truncated = True  # the engine had no room for more
+    if len(tokens) < asked:  # the engine had no room for more
+        episode.cut_off()
     return len(tokens)

@@ -39,8 +39,11 @@ class EndRule:
         ]
 
     def _stopped(self, prompt: int, completion: int) -> bool:
-        room = self.limit if self.context is None else min(self.limit, self.context - prompt)
-        return self.stop_strings and completion < room
+        return self.stop_strings and completion < self.room(prompt)
+
+    def room(self, prompt: int) -> int:
+        """Tokens that a completion may have after a prompt of so many."""
+        return self.limit if self.context is None else min(self.limit, self.context - prompt)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from grpo_ext.tiny.demonstrations import Demonstration
 
 
 def guess_demonstrations(
-    task: GuessTask, count: int, *, turns: int = 5, listens: float = 0.3, seed: int = 0
+    task: GuessTask, count: int, *, turns: int = 5, listens: float = 0.5, seed: int = 0
 ) -> Iterator[Demonstration]:
     """Yield `count` guesses, each after a game so far: `prompt` is the conversation, `completion` the next guess.
 

@@ -96,7 +96,7 @@ def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
 def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Completion]]) -> list[Sample]:
     """What the rewards say of completions, each with the number of its row; all ranks score equally many."""
     asked, ids = [c.columns(rows[i]) for i, c in flat], [c.ids for _, c in flat]
-    prompts = [row["prompt"] for row in asked]
+    prompts = [c.prompt(rows[i]) for i, c in flat]
     texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
     scores = trainer.parts.judge.rewards(asked, prompts, texts, ids)  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)

@@ -160,6 +160,8 @@ class Rollout:
         if schedule.moves:
             seam.metrics_of(self.trainer)["sampling/temperature"].append(temperature)
         ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
+        for episode, prompt in zip(episodes, ids, strict=False):
+            episode.room = self.settings.ends.room(len(prompt))
         request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature, episodes)
         self.sampler.load_weights(state.global_step)
         self.sampler.submit(request)

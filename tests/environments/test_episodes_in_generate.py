@@ -11,6 +11,7 @@ from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import turn_tokens
+from grpo_ext.samplers.by_turns import take_turn
 from grpo_ext.seams.generate import fast_generation, watching
 
 PROMPTS = ["Use 3, 4, 5.", "Use 1.", "Use 9, 9, 1 to make 17."]
@@ -115,3 +116,64 @@ def test_all_completions_of_a_row_face_the_same_world(parts):
     assert len(openings) == 1
     others = {Episode(rules, tokens, 50, {**row, "level": n}).prompt[-1]["content"] for n in range(20)}
     assert len(others) > 3
+
+
+def episode(parts, make=Counting, room=50, prompt="Go.", **rules):
+    tokens = turn_tokens(parts[1], [parts[1].eos_token_id])
+    row = {"prompt": [{"role": "user", "content": prompt}]}
+    return Episode(EpisodeRules(make, {}, **rules), tokens, room, row)
+
+
+def test_a_turn_that_an_engine_cuts_is_kept(parts):
+    one = episode(parts)
+    assert take_turn(one, [300, 301, 302], asked=3) == 3 and not one.ended and one.turns == 0
+    assert take_turn(one, [303], asked=5) == 1
+    assert one.ended and one.truncated and one.turns == 1 and len(one.messages) == 1 and one.environment.turns == 0
+
+
+def test_an_answer_that_nobody_reads_is_not_the_last_word(parts):
+    one = episode(parts)
+    take_turn(one, [300, parts[1].eos_token_id], asked=40)
+    assert [m["role"] for m in one.messages] == ["assistant", "user"]
+    while one.pending:
+        one.read()
+    assert take_turn(one, [], asked=40) == 0
+    assert one.ended and one.truncated and [m["role"] for m in one.messages] == ["assistant"]
+
+
+class Odd(Counting):
+    """Fails where no turn has begun, says what is no text, and has a state that cannot be told."""
+
+    def __init__(self, best=float("inf")):
+        super().__init__()
+        self.best, self.lock = best, object()
+
+    def reset(self, row):
+        raise KeyError("level")
+
+    def step(self, text):
+        self.turns += 1
+        return [("a\ud800b", False), (None, False), (7, False), ("x", False)][self.turns - 1]
+
+
+def test_what_an_environment_may_say_and_hold(parts):
+    one = episode(parts, Odd, room=400, credit="turn")
+    assert one.prompt[-1]["content"].endswith("error: KeyError: 'level'") and one.failures == 1
+    for _ in range(3):
+        take_turn(one, [300, parts[1].eos_token_id], asked=40)
+        while one.pending:
+            one.read()
+    assert [m["content"] for m in one.messages if m["role"] == "user"] == [
+        "a?b",
+        "",
+        "error: TypeError: it said int, not a text",
+    ]
+    assert "lock" not in one.environment.state() and "best" not in one.states[0]
+    assert one.gains({"turns": 1.0, "best": 1.0}) == [1.0, 1.0, 1.0]
+
+
+def test_prompts_that_are_no_conversation_are_refused(parts):
+    tokens = turn_tokens(parts[1], [parts[1].eos_token_id])
+    for prompt in ("Go.", [{"role": "user", "content": [{"type": "text", "text": "Go."}]}]):
+        with pytest.raises(ValueError, match="conversations of texts"):
+            Episode(EpisodeRules(Counting, {}), tokens, 50, {"prompt": prompt})

@@ -81,3 +81,13 @@ def test_held_out_games_have_each_number_equally_often_and_share_no_seed():
 def test_a_range_of_one_number_is_refused():
     with pytest.raises(ValueError, match="low < high"):
         Guess(low=3, high=3)
+
+
+def test_what_is_narrowed_rises_by_a_fifth_with_each_halving():
+    game = Guess()
+    game.reset({"seed": 0})
+    found = []
+    for guess in ("16", "8", "4", "2", "1"):
+        game.step(guess)
+        found.append(game.narrowed)
+    assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]) and game.score == 1.0

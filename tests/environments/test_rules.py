@@ -14,6 +14,11 @@ def test_a_name_and_options():
     assert episode_rules("guess").turns == 8
 
 
+class Turned(Environment):
+    def __init__(self, turns: int = 3):
+        self.turns = turns
+
+
 @pytest.mark.parametrize(
     "given, words",
     [
@@ -22,7 +27,10 @@ def test_a_name_and_options():
         ({"name": "guess", "hihg": 3}, "no option 'hihg'. Did you mean 'high'?"),
         ({"name": "guess", "turns": 0}, "turns is 0: write a number above 0"),
         ({"name": "guess", "turns": True}, "turns is True"),
+        ({"name": "guess", "credit": "token"}, "credit is 'token': write episode or turn."),
         ({"name": "guess", "turn_tokens": 2.5}, "turn_tokens is 2.5"),
+        ({"name": "guess", "step_timeout": float("inf")}, "step_timeout is inf"),
+        ({"name": "test_rules:Turned"}, "has an option 'turns', which is a key of every environment"),
         ({"name": "guess", "low": 40}, "does not take these options: low=40, high=31"),
         ("nowhere.py:World", "cannot load the environment 'nowhere.py:World'"),
         ("grpo_ext.tasks.guess:GuessTask", "is no subclass of grpo_ext.Environment"),

@@ -159,7 +159,10 @@ def test_evaluation_plays_and_samples_are_conversations(tiny_folder, tmp_path):
     [
         ({"environment": {"name": "gess"}}, "Did you mean 'guess'?"),
         ({"loss_normalization": "micro_batch"}, "environment does not go with loss_normalization: micro_batch"),
-        ({"generation_kwargs": {"stop_strings": ["x"]}}, "take stop_strings and max_new_tokens out"),
+        ({"generation_kwargs": {"stop_strings": ["x"]}}, "take stop_strings out"),
+        ({"curriculum": "adaptive"}, "write curriculum: none"),
+        ({"environment": {**WORLD, "credit": "turn"}, "group_filter": "drop"}, "credit: turn needs group_filter: off"),
+        ({"harvest": {}}, "an episode has several"),
     ],
 )
 def test_what_an_environment_does_not_go_with_is_refused(tiny_folder, tmp_path, settings, words):
