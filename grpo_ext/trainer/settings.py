@@ -151,14 +151,13 @@ def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
 
 
 def turn_weights(trainer: Any) -> dict[str, float] | None:
-    """The keys that rewards `environment` read, with their weights, where each turn has an advantage of its own."""
+    """For `credit: turn` the entries of the state that rewards `environment` read, with their weights; else `None`."""
     if trainer.args.environment is None or episode_rules(trainer.args.environment).credit == "episode":
         return None
-    pairs = zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True)
-    named = [(r.reward, w) for r, w in pairs if isinstance(r, Guard) and isinstance(r.reward, Reward)]
     found: dict[str, float] = defaultdict(float)
-    for reward, weight in named:
-        if reward.registration.name == "environment":
+    for guard, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
+        reward = guard.reward if isinstance(guard, Guard) else None
+        if isinstance(reward, Reward) and reward.registration.name == "environment":
             found[reward.options["key"]] += weight
     return dict(found)
 
