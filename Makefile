@@ -98,7 +98,8 @@ for name in names:
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("vllm", "requests"):  # of the extra `vllm`
+        of_extra = name.startswith(("grpo_ext.vllm.", "grpo_ext.samplers.vllm_"))
+        if not of_extra or (error.name or "").split(".")[0] not in ("vllm", "requests"):
             raise
 print(len(names), "modules imported from", grpo_ext.__path__[0])
 endef

@@ -6,9 +6,9 @@ import os
 import re
 import shutil
 from importlib.util import find_spec
+from netrc import NetrcParseError, netrc
 from pathlib import Path
-
-from requests.utils import get_netrc_auth
+from urllib.parse import urlsplit
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import in_bytes
@@ -113,7 +113,11 @@ def wandb_login() -> bool:
     """Whether wandb would find a key, or needs none."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
         return True
-    return get_netrc_auth(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")) is not None
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, NetrcParseError):
+        return False
 
 
 def check_server(v: Values, findings: Findings) -> None:
