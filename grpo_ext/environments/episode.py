@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -72,8 +71,8 @@ class Episode:
 
     def turn_left(self) -> int:
         """Tokens that the present turn may still have."""
-        left = self.room - len(self.ids)
-        return left if self.rules.turn_tokens is None else min(left, self.rules.turn_tokens)
+        left, limit = self.room - len(self.ids), self.rules.turn_tokens
+        return left if limit is None else min(left, limit - (len(self.ids) - self._first))
 
     def read(self) -> None:
         """Take the next token of the answer."""
@@ -107,12 +106,15 @@ class Episode:
 
         def step() -> str:
             nonlocal over
-            answer, over = self.environment.step(text)
+            found = self.environment.step(text)
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise TypeError("step returns an answer and whether the episode is over")
+            answer, over = found
             return answer
 
         answer = self._guarded(step)
         self.states.append(self._numbers())
-        if over or self.turns == self.rules.turns or self.failures == MOST_FAILURES:
+        if over or self.turns == self.rules.turns or self.failures >= MOST_FAILURES:
             self.ended = True
             return
         tokens = self.tokens.answer(answer, stopped)
@@ -130,7 +132,7 @@ class Episode:
                     said = call()
                     if not isinstance(said, str | None):
                         raise TypeError(f"it said {type(said).__name__}, not a text")
-                except Exception as error:  # whatever a user's code raises; its words, too, may take long
+                except (Exception, SystemExit) as error:  # whatever a user's code raises; its words, too, may take long
                     said, self.failures = f"error: {type(error).__name__}: {error}", self.failures + 1
         except TooLate as error:
             said, self.failures = f"error: {error}", self.failures + 1
@@ -138,8 +140,15 @@ class Episode:
 
     def _numbers(self) -> dict[str, float]:
         """Of the state, where turns have a credit of their own."""
-        found = self.environment.state().items() if self.rules.credit == "turn" else ()
-        return {key: float(value) for key, value in found if isinstance(value, Real) and isfinite(value)}
+        found = self._state().items() if self.rules.credit == "turn" else ()
+        return {key: float(value) for key, value in found if isinstance(value, Real) and abs(value) < 1e30}
+
+    def _state(self) -> dict[str, Any]:
+        """The environment's; nothing where it fails."""
+        found: dict[str, Any] = {}
+        before = self.failures
+        self._guarded(lambda: found.update(self.environment.state()))
+        return found if self.failures == before else {}
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
         """What each turn earned: by how much the numbers of the state rose in it, weighted by their names."""
@@ -151,7 +160,7 @@ class Episode:
     def columns(self) -> dict[str, Any]:
         """What rewards may read beside the row's own columns."""
         turns = [message["content"] for message in self.messages if message["role"] == "assistant"]
-        return {"environment": self.environment.state(), "turns": turns}
+        return {"environment": self._state(), "turns": turns}
 
 
 def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -127,6 +129,7 @@ def episode(parts, make=Counting, room=50, prompt="Go.", **rules):
 def test_a_turn_that_an_engine_cuts_is_kept(parts):
     one = episode(parts)
     assert take_turn(one, [300, 301, 302], asked=3) == 3 and not one.ended and one.turns == 0
+    assert one.turn_left() == 47
     assert take_turn(one, [303], asked=5) == 1
     assert one.ended and one.truncated and one.turns == 1 and len(one.messages) == 1 and one.environment.turns == 0
 
@@ -139,6 +142,28 @@ def test_an_answer_that_nobody_reads_is_not_the_last_word(parts):
         one.read()
     assert take_turn(one, [], asked=40) == 0
     assert one.ended and one.truncated and [m["role"] for m in one.messages] == ["assistant"]
+
+
+class Leaving(Counting):
+    """Ends the program, says one word in place of two, and has no state."""
+
+    def step(self, text):
+        self.turns += 1
+        return sys.exit(3) if self.turns == 1 else "no"
+
+    def state(self):
+        raise RuntimeError("no state")
+
+
+def test_an_environment_ends_no_run(parts):
+    one = episode(parts, Leaving, room=400)
+    for _ in range(2):
+        take_turn(one, [300, parts[1].eos_token_id], asked=40)
+        while one.pending:
+            one.read()
+    said = [m["content"] for m in one.messages if m["role"] == "user"]
+    assert said == ["error: SystemExit: 3", "error: TypeError: step returns an answer and whether the episode is over"]
+    assert one.columns()["environment"] == {} and one.failures == 3
 
 
 class Odd(Counting):
