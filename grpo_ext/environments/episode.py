@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.rules import EpisodeRules, episode_rules
@@ -141,7 +141,7 @@ class Episode:
     def _numbers(self) -> dict[str, float]:
         """Of the state, where turns have a credit of their own."""
         found = self._state().items() if self.rules.credit == "turn" else ()
-        return {key: float(value) for key, value in found if isinstance(value, Real) and abs(value) < 1e30}
+        return {key: float(value) for key, value in found if isinstance(value, Real) and abs(cast(Any, value)) < 1e30}
 
     def _state(self) -> dict[str, Any]:
         """The environment's; nothing where it fails."""
