@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def load_file(path: str | Path) -> ModuleType:
@@ -49,6 +50,15 @@ def load_place(place: str) -> ModuleType:
     if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script not
         sys.path.append(os.getcwd())
     return load_module(place, None)
+
+
+def load_class(kind: str, name: str, place: str) -> Any:
+    """What stands at `package.module:Class` or `file.py:Class`; `ValueError` where it cannot be loaded, by kind and name."""
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(load_place(module), attribute)
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}.") from error
 
 
 def load_module(name: str, file: str | None) -> ModuleType:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from grpo_ext.common.modules import load_place
+from grpo_ext.common.modules import load_class
 from grpo_ext.common.near import unknown
 
 Row = dict[str, Any]
@@ -79,14 +79,11 @@ def environment_class(name: str) -> type[Environment]:
     """
     if name in _registered:
         return _registered[name]
-    place, _, attribute = MODULES.get(name, name).partition(":")
-    if not attribute:
+    place = MODULES.get(name, name)
+    if ":" not in place:
         words = unknown("environment", name, {*MODULES, *_registered})
         raise ValueError(f"{words} One of your own is written `file.py:Class`.")
-    try:
-        cls = getattr(load_place(place), attribute)
-    except Exception as error:  # whatever a user's module raises
-        raise ValueError(f"cannot load the environment {name!r}: {type(error).__name__}: {error}.") from error
+    cls = load_class("environment", name, place)
     if not (isinstance(cls, type) and issubclass(cls, Environment)):
         raise ValueError(f"{name!r} is no subclass of grpo_ext.Environment.")
     return cls

@@ -35,7 +35,7 @@ class EpisodeRules:
     answer_characters: int = 10_000
 
 
-OWN = {f.name: f for f in fields(EpisodeRules) if f.name not in ("make", "options")}
+OWN = {f.name for f in fields(EpisodeRules)} - {"make", "options"}
 
 
 def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
@@ -49,14 +49,14 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
     if not isinstance(name, str):
         raise ValueError("environment has no name: write {name: guess, turns: 5}.")
     cls = environment_class(name)
-    if clash := sorted({*options_of(cls)} & {*OWN}):
+    if clash := sorted(OWN & options_of(cls).keys()):
         raise ValueError(f"environment {name!r} has an option {clash[0]!r}, which is a key of every environment: rename it.")
-    takes = {*options_of(cls), *OWN}
+    takes = OWN | options_of(cls).keys()
     for key in given:
         if key not in takes:
             hint = did_you_mean(str(key), takes)
             raise ValueError(f"environment {name!r} has no option {key!r}.{hint} It takes {', '.join(sorted(takes))}.")
-    own = {key: given.pop(key) for key in OWN if key in given}
+    own = {key: given.pop(key) for key in list(given) if key in OWN}
     for key, value in own.items():
         if not _fits(key, value):
             wanted = "episode or turn" if key == "credit" else "a number above 0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_ext.common.modules import load_place
+from grpo_ext.common.modules import load_class
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks.base import Task
 
@@ -28,13 +28,9 @@ def get_task_class(name: Any) -> type[Task]:
     path = MODULES.get(name, name) if isinstance(name, str) else None
     if not isinstance(path, str) or ":" not in path:
         raise ValueError(unknown("task", str(name), MODULES) + " A task of your own is written `pkg.module:Class`.")
-    module, _, attribute = path.partition(":")
-    try:
-        cls = getattr(load_place(module), attribute)
-    except Exception as error:  # whatever a user's module raises
-        raise ValueError(f"cannot load the task {name!r}: {type(error).__name__}: {error}.") from error
+    cls = load_class("task", name, path)
     if not (isinstance(cls, type) and issubclass(cls, Task)):
-        raise ValueError(f"{name!r} is not a task: {attribute} must be a subclass of grpo_ext.tasks.Task.")
+        raise ValueError(f"{name!r} is not a task: {path.partition(':')[2]} must be a subclass of grpo_ext.tasks.Task.")
     return cls
 
 
