@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.difference import check_same_run
     from grpo_ext.recipe.load import load_recipe, load_sft_recipe
     from grpo_ext.recipe.rules import processes
-    from grpo_ext.run.launch import launch
+    from grpo_ext.run.launch import launch, threads_of
 
     # Checked here as well as in each process: a fault is told once, before anything starts.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     check_start(recipe)
     check_same_run(recipe)
     words = ["--config", args.config, *args.overrides]
-    job = partial(launch, args.module, words, recipe.get("accelerate_config"), args.num_processes)
+    job = partial(launch, args.module, words, recipe.get("accelerate_config"), args.num_processes, threads_of(recipe))
     return serve_and(job, recipe, args.num_processes or processes(recipe.flat)) if args.serve else job()
 
 

@@ -20,7 +20,7 @@ from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
-from grpo_ext.run.launch import launch
+from grpo_ext.run.launch import launch, threads_of
 
 EVAL_BATCH_SIZE = 256
 NUM_SAMPLES = 8
@@ -44,12 +44,12 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
     def warm_start(begun: bool) -> None:
         shutil.rmtree(warm, ignore_errors=True)
-        checked_launch("grpo_ext.sft", sft_path, sft_words, sft.run.accelerate_config)
+        checked_launch("grpo_ext.sft", sft_path, sft_words, sft)
 
     def train(begun: bool) -> None:
         if not begun:
             shutil.rmtree(trained, ignore_errors=True)
-        checked_launch("grpo_ext.train", recipe_path, train_words, recipe.run.accelerate_config)
+        checked_launch("grpo_ext.train", recipe_path, train_words, recipe)
 
     def evaluate(model: Path, name: str) -> None:
         found = evaluate_models(recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)
@@ -108,8 +108,9 @@ def words(**settings: Any) -> list[str]:
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
-def checked_launch(module: str, recipe: Path, more: list[str], config_name: str | None) -> None:
-    """`launch`, with an error where it fails."""
-    code = launch(module, ["--config", str(recipe), *more], config_name)
+def checked_launch(module: str, path: Path, more: list[str], recipe: Recipe) -> None:
+    """Launch the module with the recipe at `path` and more words, which is loaded as `recipe`; `RuntimeError` if it fails."""
+    given = ["--config", str(path), *more]
+    code = launch(module, given, recipe.run.accelerate_config, threads=threads_of(recipe))
     if code:
         raise RuntimeError(f"{module} ended with exit code {code}; its own message is above.")

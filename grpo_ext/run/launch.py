@@ -11,23 +11,33 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER, RANKS, lives
 
+if TYPE_CHECKING:
+    from grpo_ext.recipe.load import Recipe
+
+SMALL = 5_000_000  # parameters; the matrix products of such a model are too small to be shared among threads
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def launch_command(
-    module: str, words: list[str], config_name: str | None, num_processes: int | None = None
+    module: str, words: list[str], config_name: str | None, num_processes: int | None = None, threads: int | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """The command and the environment variables that start the module with its words.
 
-    The accelerate config is a name or a file; `None` picks `cpu` or `single_gpu` by the machine. `num_processes` replaces its
-    number. accelerate's CPU mode starts one process whatever number it is asked for; several are started by its distributed
-    launcher with `ACCELERATE_USE_CPU` set.
+    accelerate's CPU mode starts one process whatever number it is asked for; several are started by its distributed launcher
+    with `ACCELERATE_USE_CPU` set.
+
+    Args:
+        module: to run.
+        words: of its command line.
+        config_name: accelerate config, a name or a file; `None`: `cpu` or `single_gpu`, by the machine.
+        num_processes: in place of the config's.
+        threads: of each process on a CPU; `None`: all cores, shared among the processes.
     """
     name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
     config = accelerate_settings(name)
@@ -42,8 +52,21 @@ def launch_command(
         launch += ["--config_file", str(accelerate_config(name))]
     launch += ["--num_processes", str(processes)]
     if config.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
-        launch += ["--num_cpu_threads_per_process", str(max(1, (os.cpu_count() or 1) // processes))]
+        launch += ["--num_cpu_threads_per_process", str(threads or max(1, (os.cpu_count() or 1) // processes))]
     return [*launch, "-m", module, *words], environment
+
+
+def threads_of(recipe: Recipe) -> int | None:
+    """1 where the recipe's model is tiny, else `None`: several threads would wait for each other longer than they compute.
+
+    It depends on the model alone: another number of threads rounds sums differently, and a run would not resume bit for bit.
+    """
+    if gpu_is_there() or "OMP_NUM_THREADS" in os.environ:
+        return None
+    from grpo_ext.preflight.forecast import model_size
+
+    size = model_size(recipe.flat, recipe.model)
+    return 1 if size and size.parameters < SMALL else None
 
 
 def launch(
@@ -51,6 +74,7 @@ def launch(
     words: list[str],
     config_name: str | None,
     num_processes: int | None = None,
+    threads: int | None = None,
     environment: dict[str, str] | None = None,
 ) -> int:
     """Run `launch_command(...)` with more `environment` variables, print it first, and return the exit code of its ranks.
@@ -59,7 +83,7 @@ def launch(
     before they train, the command is ended at once. accelerate turns every exit code but 0 into 1: the ranks leave theirs in a
     folder.
     """
-    command, own = launch_command(module, words, config_name, num_processes)
+    command, own = launch_command(module, words, config_name, num_processes, threads)
     environment = {**(environment or {}), **own}
     shown = [f"{key}={value}" for key, value in environment.items()] + ["accelerate launch", *command[3:]]
     print("$", " ".join(shown), flush=True)

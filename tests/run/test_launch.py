@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import yaml
 from conftest import REPO
+from transformers import Qwen2Config
 
+import grpo_ext.run.launch
 from grpo_ext.recipe.folder import accelerate_config, recipe_folder
-from grpo_ext.run.launch import launch_command
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.run.launch import launch_command, threads_of
 from grpo_ext.run.ranks import check_ranks
 
 CONFIGS = sorted((REPO / "recipes" / "accelerate").glob("*.yaml"))
@@ -64,3 +67,19 @@ def test_one_process_where_several_were_asked_for_is_refused(monkeypatch):
         check_ranks()
     monkeypatch.setenv("WORLD_SIZE", "2")
     check_ranks()
+
+
+def test_a_tiny_model_gets_one_thread_and_others_share_all_cores(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(grpo_ext.run.launch, "gpu_is_there", lambda: False)
+    chosen = {}
+    for hidden in (64, 512):
+        config = Qwen2Config(vocab_size=8_000, hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=1)
+        config.save_pretrained(tmp_path / str(hidden))
+        words = ["--model_name_or_path", str(tmp_path / str(hidden))]
+        chosen[hidden] = threads_of(load_recipe(recipe_folder() / "countdown" / "tiny.yaml", words))
+    assert chosen == {64: 1, 512: None}
+    command, _ = launch_command("grpo_ext.train", [], "cpu", threads=1)
+    assert command[command.index("--num_cpu_threads_per_process") + 1] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads_of(load_recipe(recipe_folder() / "countdown" / "tiny.yaml", [])) is None
