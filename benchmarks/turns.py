@@ -29,7 +29,7 @@ from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer, register_enviro
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
-from grpo_ext.environments.turn_tokens import turn_tokens
+from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.by_turns import take_turn
 from grpo_ext.seams.generate import fast_generation, watching
 from grpo_ext.tiny.model import build_model
@@ -70,7 +70,7 @@ class Bench:
 
     def episodes(self) -> tuple[list[Episode], list[list[int]]]:
         """Fresh ones, and the tokens of their prompts."""
-        tokens = turn_tokens(self.tokenizer, [self.tokenizer.eos_token_id])
+        tokens = TurnTokens(self.tokenizer, [self.tokenizer.eos_token_id])
         rules = EpisodeRules(Counting, {}, turns=TURNS, turn_tokens=TURN_TOKENS)
         made = [Episode(rules, tokens, 512, row) for row in self.rows]
         asked = self.tokenizer.apply_chat_template([e.prompt for e in made], add_generation_prompt=True, return_dict=True)

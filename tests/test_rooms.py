@@ -45,7 +45,7 @@ FORBIDDEN = {
         "grpo_ext.objective",
         "grpo_ext.cli",
     ),
-    "environments": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.samplers", "grpo_ext.cli", "grpo_ext.seams"),
+    "environments": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.samplers", "grpo_ext.cli"),
     "batching": ("trl", "transformers", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
     "curriculum": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),

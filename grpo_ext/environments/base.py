@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_ext.common.modules import load_class
@@ -23,9 +23,18 @@ class Environment:
 
     Attributes:
         score (`float`, *optional*): what the episode is worth, for the reward `environment`.
+        joint: what stands between the prompt and the text of `reset`.
     """
 
     score: float | None = None
+    joint = "\n"
+
+    def tools(self) -> Sequence[Callable[..., Any]]:
+        """Functions that the model may call, with type hints and a docstring in the Google style, such as bound methods.
+
+        Their results are written as messages of role `tool`. A turn that calls nothing goes to `step`.
+        """
+        return ()
 
     def reset(self, row: Row) -> str | None:
         """Begin an episode.
@@ -45,14 +54,22 @@ class Environment:
             text: what the model wrote, without special tokens.
 
         Returns:
-            The answer, and whether the episode is over, which leaves the answer unsaid.
+            The answer, and whether the episode is over, which leaves the answer unsaid. With tools and without a `step` of
+            its own, an environment is over with the first turn that calls nothing.
         """
+        if self.tools():
+            return "", True
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
         """What rewards read in the column `environment`: the score, and public attributes of the instance with plain data."""
-        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        return {"score": self.score, **{name: value for name, value in own.items() if isinstance(value, PLAIN)}}
+        return {"score": self.score, **plain_attributes(self)}
+
+
+def plain_attributes(instance: Any) -> dict[str, Any]:
+    """The public attributes of an object with plain data."""
+    own = {name: value for name, value in vars(instance).items() if not name.startswith("_")}
+    return {name: value for name, value in own.items() if isinstance(value, PLAIN)}
 
 
 def register_environment(name: str) -> Callable[[type[Environment]], type[Environment]]:
@@ -71,11 +88,12 @@ def register_environment(name: str) -> Callable[[type[Environment]], type[Enviro
     return decorate
 
 
-def environment_class(name: str) -> type[Environment]:
-    """An environment by name, or a user's own as `package.module:Class` or `file.py:Class`.
+def environment_class(name: str) -> type:
+    """An environment by name, or a user's own as `package.module:Class` or `file.py:Class`: a subclass of `Environment`, or a
+    class as TRL's `environment_factory` makes them.
 
     Raises:
-        ValueError: if there is none, or it is no subclass of `Environment`.
+        ValueError: if there is none, or it is neither.
     """
     if name in _registered:
         return _registered[name]
@@ -84,12 +102,12 @@ def environment_class(name: str) -> type[Environment]:
         words = unknown("environment", name, {*MODULES, *_registered})
         raise ValueError(f"{words} One of your own is written `file.py:Class`.")
     cls = load_class("environment", name, place)
-    if not (isinstance(cls, type) and issubclass(cls, Environment)):
-        raise ValueError(f"{name!r} is no subclass of grpo_ext.Environment.")
+    if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):
+        raise ValueError(f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL has them.")
     return cls
 
 
-def options_of(cls: type[Environment]) -> dict[str, Any]:
+def options_of(cls: type) -> dict[str, Any]:
     """The options that an environment takes, with their defaults."""
     parameters = list(inspect.signature(cls).parameters.values())
     return {p.name: p.default for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property
 from itertools import pairwise
 from numbers import Real
 from typing import Any, cast
 
-from grpo_ext.environments.base import Row
-from grpo_ext.environments.rules import EpisodeRules, episode_rules
-from grpo_ext.environments.turn_tokens import TurnTokens, turn_tokens
+from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.tools import Misuse, call
+from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.step.records import Generation
 
 MOST_FAILURES = 3  # of an environment, which end its episode
-COLUMNS = ("environment", "turns")  # of `Episode.columns`
-Begin = Callable[[Row], "Episode"]  # makes the episode of a row
 
 
 class Episode:
@@ -30,37 +30,53 @@ class Episode:
         tokens: how answers are written.
         room: tokens that all turns and answers may have together.
         row: of the data set; its `prompt` is a conversation.
+        environment: to play in; `None`: a new one by the rules.
 
     Attributes:
         prompt: the conversation that it begins with.
         ids: tokens of turns and answers so far.
         mask: for each of them 1 where the model wrote it, 0 where the environment did.
+        prompt_ids: its tokens.
         messages: turns and answers so far, as chat messages.
+        said: what the model wrote, turn by turn.
         pending: tokens of an answer that the model has not read yet.
         ended: it is over.
         truncated: it ended for want of room.
-        failures: times that the environment raised, or took too long.
+        failures: times that the environment or a tool raised, or took too long.
+        calls, failed_calls: of tools.
         states: with `credit: turn` the numbers of the environment's state, at the start and after each turn.
     """
 
-    def __init__(self, rules: EpisodeRules, tokens: TurnTokens, room: int, row: Row):
+    def __init__(self, rules: EpisodeRules, tokens: TurnTokens, room: int, row: Row, environment: Environment | None = None):
         self.rules, self.tokens, self.room = rules, tokens, room
-        if isinstance(row["prompt"], str) or not isinstance(row["prompt"][-1]["content"], str):
+        prompt = row.get("prompt", [{"role": "user", "content": ""}])  # TRL's environments may say all of it
+        if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
-        self.environment = rules.make(**rules.options)
+        self.environment = environment or rules.make(**rules.options)
         self.ids: list[int] = []
         self.mask: list[int] = []
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[Message] = []
+        self.said: list[str] = []
         self.pending: deque[int] = deque()
-        self.turns = self.failures = 0
+        self.failures = self.calls = self.failed_calls = 0
         self.ended = self.truncated = False
         self._first = 0  # token of the present turn
         seed = row.get("seed")
         seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
         opening = self._guarded(lambda: self.environment.reset({**row, "seed": seed}))
-        *others, last = row["prompt"]
-        self.prompt = [*others, {**last, "content": f"{last['content']}\n{opening}"}] if opening else row["prompt"]
+        *others, last = prompt
+        joint = self.environment.joint if last["content"] else ""
+        self.prompt = [*others, {**last, "content": f"{last['content']}{joint}{opening}"}] if opening else prompt
         self.states = [self._numbers()]
+
+    @cached_property
+    def prompt_ids(self) -> list[int]:
+        return self.tokens.prompt(self.prompt)
+
+    @property
+    def turns(self) -> int:
+        """Turns of the model so far."""
+        return len(self.said)
 
     def write(self, token: int) -> bool:
         """Take a token of the model; whether its turn ends with it."""
@@ -82,8 +98,9 @@ class Episode:
 
     def end_turn(self) -> None:
         """Take the turn that the last token ended: the environment answers, or the episode ends."""
-        said = self.ids[self._first :]
-        self.play_turn(self.tokens.text(said), said[-1] in self.tokens.ends)
+        ids = self.ids[self._first :]
+        message, broken = self.tokens.message(ids, self.prompt_ids + self.ids[: self._first])
+        self.play_turn(message, self.tokens.text(ids), ids[-1] in self.tokens.ends, broken)
 
     def cut_off(self) -> None:
         """End the episode with what there is of the present turn."""
@@ -94,14 +111,43 @@ class Episode:
             self.messages = self.messages[:-1]
             self.ended = self.truncated = True
 
-    def play_turn(self, text: str, stopped: bool = True) -> None:
-        """Take a whole turn of the model; `stopped`: it has its end token."""
-        self.messages.append({"role": "assistant", "content": text})
-        self.turns += 1
+    def play_turn(self, message: Message, text: str, stopped: bool = True, broken: bool = False) -> None:
+        """Take a whole turn of the model.
+
+        Args:
+            message: the turn, with the calls in it.
+            text: all that the model wrote in it.
+            stopped: it has its end token.
+            broken: it has a call that cannot be read.
+        """
+        self.messages.append(message)
+        self.said.append(text)
         if not stopped and len(self.ids) == self.room:
             self.ended = self.truncated = True
             self.states.append(self.states[-1])
             return
+        calls = message.get("tool_calls") or []
+        if calls or broken:
+            answer, over = [self._called(call) for call in calls] or [self._unreadable()], False
+        else:
+            said, over = self._step(message["content"])
+            answer = [{"role": "user", "content": said}]
+        self.states.append(self._numbers())
+        if over or self.turns == self.rules.turns or self.failures >= MOST_FAILURES:
+            self.ended = True
+            return
+        try:
+            tokens = self.tokens.answer(answer, stopped)
+        except ValueError:  # some templates take one call a turn
+            answer = [{**answer[0], "content": "\n".join(message["content"] for message in answer)}]
+            tokens = self.tokens.answer(answer, stopped)
+        if len(self.ids) + len(tokens) >= self.room:
+            self.ended = self.truncated = True
+            return
+        self.messages += answer
+        self.pending.extend(tokens)
+
+    def _step(self, text: str) -> tuple[str, bool]:
         over = False
 
         def step() -> str:
@@ -112,17 +158,35 @@ class Episode:
             answer, over = found
             return answer
 
-        answer = self._guarded(step)
-        self.states.append(self._numbers())
-        if over or self.turns == self.rules.turns or self.failures >= MOST_FAILURES:
-            self.ended = True
-            return
-        tokens = self.tokens.answer(answer, stopped)
-        if len(self.ids) + len(tokens) >= self.room:
-            self.ended = self.truncated = True
-            return
-        self.messages.append({"role": "user", "content": answer})
-        self.pending.extend(tokens)
+        return self._guarded(step), over
+
+    def _called(self, requested: Message) -> Message:
+        """What a tool answers to a call."""
+        function = requested.get("function") or {}
+        before, failed = self.failures, False
+
+        def called() -> str:
+            nonlocal failed
+            try:
+                return str(call(self.environment.tools(), function, self.rules.step_timeout))
+            except TimeoutError:
+                raise
+            except Exception as error:  # often the model's fault, and it may try again: no failure of the environment
+                failed = True
+                return f"error: {error}" if isinstance(error, Misuse) else f"error: {type(error).__name__}: {error}"
+
+        self.calls += 1
+        answer = self._guarded(called)
+        self.failed_calls += failed or self.failures > before
+        name = str(function.get("name", ""))
+        known = any(tool.__name__ == name for tool in self.tokens.tools)
+        return {"role": "tool", "name": name if known else self.tokens.tools[0].__name__, "content": answer}
+
+    def _unreadable(self) -> Message:
+        self.calls += 1
+        self.failed_calls += 1
+        words = "error: the call could not be read; write its name and arguments as one JSON object"
+        return {"role": "tool", "name": self.tokens.tools[0].__name__, "content": words}
 
     def _guarded(self, call: Callable[[], Any]) -> str:
         """What the environment says, within its time and room; where it fails, the failure."""
@@ -136,7 +200,8 @@ class Episode:
                     said, self.failures = f"error: {type(error).__name__}: {error}", self.failures + 1
         except TooLate as error:
             said, self.failures = f"error: {error}", self.failures + 1
-        return (said or "")[: self.rules.answer_characters].encode("utf-8", "replace").decode()
+        said, most = said or "", self.rules.answer_characters
+        return (said if len(said) <= most else f"{said[:most]} (cut off)").encode("utf-8", "replace").decode()
 
     def _numbers(self) -> dict[str, float]:
         """Of the state, where turns have a credit of their own."""
@@ -159,29 +224,28 @@ class Episode:
 
     def columns(self) -> dict[str, Any]:
         """What rewards may read beside the row's own columns."""
-        turns = [message["content"] for message in self.messages if message["role"] == "assistant"]
-        return {"environment": self._state(), "turns": turns}
+        found = {"environment": self._state, "turns": lambda: self.said}
+        return {name: found[name]() for name in self.rules.columns}
 
 
-def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:
-    """What makes the episode of a row.
-
-    Args:
-        given: `environment` of a recipe.
-        tokenizer: of the model.
-        ends: tokens that end a turn.
-        args: with `max_completion_length`, of a whole episode, and `chat_template_kwargs`.
-
-    Raises:
-        ValueError: for an unknown environment or option, or a chat template that does not keep turns as they were sampled.
-    """
-    tokens = turn_tokens(tokenizer, ends, args.chat_template_kwargs)
-    return partial(Episode, episode_rules(given), tokens, args.max_completion_length)
+def as_text(messages: Sequence[Message]) -> str:
+    """An episode to read: what the environment says stands behind a `>`, and a call as `name({"argument": 1})`."""
+    return "\n".join(line for message in messages for line in _lines(message))
 
 
-def as_text(messages: Sequence[dict[str, str]]) -> str:
-    """An episode to read: what the environment says stands behind a `>`."""
-    return "\n".join(m["content"] if m["role"] == "assistant" else f"> {m['content']}" for m in messages)
+def _lines(message: Message) -> list[str]:
+    content = str(message.get("content") or "")
+    if message["role"] != "assistant":
+        return [f"> {content}"]
+    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
+    shown = [f"{call.get('name')}({json.dumps(call.get('arguments'), ensure_ascii=False, default=str)})" for call in calls]
+    return [content, *shown] if content or not shown else shown
+
+
+def instances(episodes: Sequence[Episode]) -> list[Any]:
+    """The instances of TRL's environments, one an episode; none of other environments."""
+    found = [getattr(episode.environment, "instance", None) for episode in episodes]
+    return found if any(instance is not None for instance in found) else []
 
 
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
@@ -194,5 +258,5 @@ def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generati
         tool_mask=[episode.mask for episode in episodes],
         messages=[episode.messages for episode in episodes],
         cut=[episode.truncated or not episode.ended for episode in episodes],
-        extra_fields={name: [row[name] for row in columns] for name in COLUMNS},
+        extra_fields={name: [row[name] for row in columns] for name in columns[0]},
     )

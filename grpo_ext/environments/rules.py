@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any
 
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.environments.base import Environment, environment_class, options_of
+from grpo_ext.environments.tools import ToolEnvironment
+
+COLUMNS = ("environment", "turns")
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class EpisodeRules:
     """How episodes are played.
 
     Args:
-        make: the environment's class.
+        make: makes an environment.
         options: that it is made with.
         turns: the model's turns of an episode, at most.
         turn_tokens: tokens of a turn, at most; `None`: as many as the episode has left.
@@ -24,18 +27,20 @@ class EpisodeRules:
             earns from that turn on.
         step_timeout: seconds that the environment may take for an answer.
         answer_characters: of an answer, at most; the rest of it is cut off.
+        columns: what rewards may read of an episode.
     """
 
-    make: type[Environment]
+    make: Callable[..., Environment]
     options: Mapping[str, Any]
     turns: int = 8
     turn_tokens: int | None = None
     credit: str = "episode"
     step_timeout: float = 10.0
     answer_characters: int = 10_000
+    columns: tuple[str, ...] = COLUMNS
 
 
-OWN = {f.name for f in fields(EpisodeRules)} - {"make", "options"}
+OWN = {f.name for f in fields(EpisodeRules)} - {"make", "options", "columns"}
 
 
 def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
@@ -61,11 +66,12 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
         if not _fits(key, value):
             wanted = "episode or turn" if key == "credit" else "a number above 0"
             raise ValueError(f"environment: {key} is {value!r}: write {wanted}.")
+    make = cls if issubclass(cls, Environment) else lambda **options: ToolEnvironment(instance=cls(**options))
     try:
-        cls(**given)
+        make(**given)
     except Exception as error:  # whatever a user's class raises
         raise ValueError(f"environment {name!r} does not take these options: {error}") from error
-    return EpisodeRules(cls, given, **own)
+    return EpisodeRules(make, given, **own)
 
 
 def _fits(key: str, value: Any) -> bool:

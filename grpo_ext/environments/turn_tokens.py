@@ -3,85 +3,180 @@
 A template writes a conversation like this::
 
     ... <|im_start|>assistant / 17 <|im_end|> / <|im_start|>user / low <|im_end|> / <|im_start|>assistant / 24 <|im_end|>
-                               the model's     `before`          answer `after`                         the model's
+                               the model's     around            answer  around                           the model's
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_ext.seams.chat import learn_to_parse, parse, training_template
+
 QUESTION, ANSWER = "a question", "an answer of the environment"
-TURN = "<think>\na thought\n</think>\na turn"  # some templates take thoughts out of earlier turns
+TURN = "a turn"
+THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates take thoughts out of earlier turns
+REWRITES = (
+    "environment: this chat template writes an earlier turn in another way than it was sampled (it drops thoughts, or opens a "
+    "turn with more than it keeps). Give the tokenizer a chat_template that leaves earlier turns as they are, or set what it "
+    "takes in chat_template_kwargs."
+)
+Message = dict[str, Any]
+Shape = tuple[tuple[str, str], ...]  # role and name of each message of an answer
+USER = (("user", ""),)
 
 
-@dataclass(frozen=True)
 class TurnTokens:
-    """How an answer of the environment is written in tokens.
+    """How turns and answers are written in tokens.
+
+    Where the tokenizer's chat template does not keep earlier turns as they were sampled, TRL's training variant of it is used,
+    if there is one.
 
     Args:
         tokenizer: of the model.
         ends: tokens that end a turn of the model.
-        end: the one that the template ends a turn with.
-        before: tokens that follow it, up to the answer.
-        after: tokens from the answer up to the next turn of the model.
+        template_options: `chat_template_kwargs`.
+        tools: functions that the prompt describes, and that the model may call.
+
+    Raises:
+        ValueError: if there is no template, if a further turn changes how earlier ones are written, so that what was sampled
+            would not be what a conversation says, or if nothing tells how the model calls tools.
     """
 
-    tokenizer: PreTrainedTokenizerBase
-    ends: frozenset[int]
-    end: int
-    before: list[int]
-    after: list[int]
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        ends: Collection[int],
+        template_options: Message | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+    ):
+        if not tokenizer.chat_template:
+            raise ValueError("environment needs a tokenizer with a chat template, and this one has none.")
+        self.tokenizer, self.ends, self.tools = tokenizer, frozenset(ends), list(tools)
+        self._options = {**(template_options or {}), **({"tools": self.tools} if tools else {})}
+        self._around: dict[Shape, list[list[int]]] = {}
+        self.end = self._end_of_turn()
+        shapes: list[Shape] = [(("tool", tool.__name__),) for tool in tools] or [USER]
+        try:
+            self._read_template(shapes)
+        except ValueError:
+            variant = training_template(tokenizer)
+            if variant is None:
+                raise
+            self._options["chat_template"] = variant
+            self._read_template(shapes)
+        self._opening_of_call = self._find_opening_of_call() if tools else None
+        if tools:
+            learn_to_parse(tokenizer)
 
-    def answer(self, text: str, ended: bool) -> list[int]:
-        """Tokens of an answer with what stands around it; `ended`: the model's turn has its end token."""
-        said = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return [*([] if ended else [self.end]), *self.before, *said, *self.after]
+    def prompt(self, messages: list[Message]) -> list[int]:
+        """Tokens of a conversation that the model answers."""
+        encoded: Any = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=True, **self._options
+        )
+        return list(encoded["input_ids"])
+
+    def answer(self, messages: list[Message], ended: bool) -> list[int]:
+        """Tokens of an answer with what stands around its messages; `ended`: the model's turn has its end token."""
+        first, *others = self._of_shape(tuple((m["role"], m.get("name", "")) for m in messages))
+        found = [*([] if ended else [self.end]), *first]
+        for message, after in zip(messages, others, strict=True):
+            found += self.tokenizer(message["content"], add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            found += after
+        return found
+
+    def message(self, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
+        """A turn of the model as a chat message, and whether it has a call that cannot be read.
+
+        Args:
+            ids: of the turn.
+            prefix: tokens before it.
+        """
+        plain = {"role": "assistant", "content": self.text(ids)}
+        if not self.tools:
+            return plain, False
+        try:
+            found = parse(self.tokenizer, ids, prefix, self.tools)
+        except Exception:  # whatever the parser makes of a model's text
+            found = plain
+        opening = self._opening_of_call
+        broken = not found.get("tool_calls") and opening is not None and opening in str(self.tokenizer.decode(ids))
+        return found, broken
 
     def text(self, ids: list[int]) -> str:
         """What the model wrote in a turn."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
+    # ---- read off the template
 
-def turn_tokens(
-    tokenizer: PreTrainedTokenizerBase, ends: Collection[int], template_options: dict[str, Any] | None = None
-) -> TurnTokens:
-    """Read off a chat template what it puts between two turns of the model.
+    def _written(self, messages: list[Message], opens: bool = False) -> str:
+        options = {"tokenize": False, "add_generation_prompt": opens, **self._options}
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, **options))
+        except Exception as error:  # a template raises what it likes
+            raise ValueError(f"environment: the chat template refuses such a conversation: {error}") from error
 
-    Args:
-        tokenizer: with the template.
-        ends: tokens that end a turn.
-        template_options: `chat_template_kwargs`.
+    def _end_of_turn(self) -> int:
+        """The token that the template ends a turn of the model with."""
+        asked, turn = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": TURN}
+        after = self._written([asked, turn, asked]).partition(TURN)[2]
+        first = (self.tokenizer(after, add_special_tokens=False)["input_ids"] or [-1])[0]
+        if first not in self.ends:
+            end = (after.split() or [after])[0]
+            raise ValueError(
+                f"environment: the chat template ends a turn with {end!r}, which is none of the model's end tokens: set "
+                "eos_token in the model's tokenizer_config.json to it."
+            )
+        return int(first)
 
-    Raises:
-        ValueError: if there is no template, or a further turn changes how earlier ones are written, so that what was sampled
-            would not be what a conversation says.
-    """
-    if not tokenizer.chat_template:
-        raise ValueError("environment needs a tokenizer with a chat template, and this one has none.")
+    def _read_template(self, shapes: list[Shape]) -> None:
+        self._around.clear()
+        for shape in shapes:
+            self._of_shape(shape)
 
-    def written(messages: list[tuple[str, str]], opens: bool = False) -> str:
-        conversation = [{"role": role, "content": content} for role, content in messages]
-        options = {"tokenize": False, "add_generation_prompt": opens, **(template_options or {})}
-        return str(tokenizer.apply_chat_template(conversation, **options))
+    def _of_shape(self, shape: Shape) -> list[list[int]]:
+        """Tokens between the model's end token and the first message of an answer, between its messages, and after it."""
+        if shape not in self._around:
+            whole = self._after_a_turn(shape)
+            parts = []
+            for number in range(len(shape)):
+                before, found, whole = whole.partition(f"{ANSWER} {number}")
+                parts += [before] if found else []
+            if len(parts) < len(shape) or ANSWER in whole:
+                raise ValueError("environment: this chat template does not write each answer once, as it is.")
+            self._around[shape] = [self.tokenizer(p, add_special_tokens=False)["input_ids"] for p in [*parts, whole]]
+        return self._around[shape]
 
-    asked, turn, answered = ("user", QUESTION), ("assistant", TURN), ("user", ANSWER)
-    sampled = written([asked], opens=True) + TURN
-    whole = written([asked, turn, answered], opens=True)
-    if not (whole.startswith(sampled) and whole.count(ANSWER) == 1):
-        raise ValueError(
-            "environment: this chat template writes an earlier turn in another way than it was sampled (it drops thoughts, or "
-            "opens a turn with more than it keeps). Give the tokenizer a chat_template that leaves earlier turns as they are, "
-            "or set what it takes in chat_template_kwargs."
-        )
-    before, _, after = whole[len(sampled) :].partition(ANSWER)
-    first, *others = tokenizer(before, add_special_tokens=False)["input_ids"] or [-1]
-    if first not in ends:
-        raise ValueError(
-            f"environment: the chat template ends a turn with {before.split()[0] if before.split() else before!r}, which is "
-            "none of the model's end tokens: set eos_token in the model's tokenizer_config.json to it."
-        )
-    return TurnTokens(tokenizer, frozenset(ends), first, others, tokenizer(after, add_special_tokens=False)["input_ids"])
+    def _after_a_turn(self, shape: Shape) -> str:
+        """What the template writes from the end token of a turn on, if an answer of this shape follows."""
+        said: list[Message] = [{"role": role, "content": f"{ANSWER} {n}"} for n, (role, _) in enumerate(shape)]
+        for message, (_, name) in zip(said, shape, strict=True):
+            message.update({"name": name} if name else {})
+        asked: Message = {"role": "user", "content": QUESTION}
+        opened = self._written([asked], opens=True)
+        thought = "" if opened.rstrip().endswith("</think>") else THOUGHT
+        written = thought.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else thought
+        turn: Message = {"role": "assistant", "content": thought + TURN}
+        if calls := [_call(name) for role, name in shape if role == "tool"]:
+            turn["tool_calls"] = calls
+        end = str(self.tokenizer.decode([self.end]))
+        turn_alone = self._written([asked, turn]).rpartition(end)[0]
+        whole = self._written([asked, turn, *said], opens=True)
+        if not (turn_alone and whole.startswith(opened + written + TURN) and whole.startswith(turn_alone + end)):
+            raise ValueError(REWRITES)
+        return whole[len(turn_alone + end) :]
+
+    def _find_opening_of_call(self) -> str | None:
+        """What a call of a tool begins with, such as `<tool_call>`."""
+        asked, turn = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ""}
+        plain, calling = (self._written([asked, {**turn, **more}]) for more in ({}, {"tool_calls": [_call("called")]}))
+        same = next((i for i, (a, b) in enumerate(zip(plain, calling, strict=False)) if a != b), len(plain))
+        same = max(calling.rfind(mark, 0, same) for mark in " \n>") + 1  # where the word begins
+        opening = calling[same:].partition("called")[0].split()
+        return opening[0] if opening else None
+
+
+def _call(name: str) -> Message:
+    return {"type": "function", "function": {"name": name, "arguments": {}}}

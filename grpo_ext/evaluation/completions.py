@@ -126,19 +126,19 @@ def generate_completions(
     fast: bool = True,
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
-    episode: Callable[[int], Episode] | None = None,
+    begin: Callable[[list[int]], list[Episode]] | None = None,
 ) -> list[list[Completion]]:
     """Complete each prompt, chat messages or plain text, `decoding.num_samples` times; a list of completions per prompt.
 
     `batch_size` completions are decoded at once. `fast` reads each distinct prompt once, and decodes no completion beyond its
-    end. `progress` is the title of a progress bar; `None` shows none. `episode` makes an episode of the prompt of that number;
-    `None`: a completion is one turn.
+    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes episodes of the prompts of those
+    numbers; `None`: a completion is one turn.
     """
     config = decoding.generation_config(tokenizer, model)
     places = [i for i in range(len(prompts)) for _ in range(decoding.num_samples)]
-    episodes = [episode(i) for i in places] if episode else []
-    asked = [e.prompt for e in episodes] or [prompts[i] for i in places]
-    jobs = list(zip(places, encode_prompts(asked, tokenizer, chat_template_kwargs), strict=True))
+    episodes = begin(places) if begin else []
+    encoded = [e.prompt_ids for e in episodes] or encode_prompts([prompts[i] for i in places], tokenizer, chat_template_kwargs)
+    jobs = list(zip(places, encoded, strict=True))
     completions: list[list[Completion]] = [[] for _ in prompts]
     with (
         _decoding_as(model, config, decoding.seed),

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.common.files import write_atomically
-from grpo_ext.environments.episode import beginning
+from grpo_ext.environments.begin import beginning
 from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
 from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
@@ -164,7 +164,7 @@ def evaluate_on(
     by_model = partial(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
         chat_template_kwargs=template_options,
-        episode=(lambda i: begin(rows[i])) if begin else None,
+        begin=(lambda places: begin([rows[i] for i in places])) if begin else None,
     )  # fmt: skip
     return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)
 

@@ -13,7 +13,8 @@ from datasets import Dataset
 from torch.optim import SGD
 from transformers import GenerationConfig, get_scheduler
 
-from grpo_ext.environments.episode import COLUMNS, Begin, beginning
+from grpo_ext.environments.begin import Begin, beginning
+from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
@@ -125,7 +126,7 @@ def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, f
         ends |= {*more} if isinstance(more, list) else {more}
     try:
         begin = beginning(v["environment"], tokenizer, ends - {None}, recipe.training)
-        if rows and (episode := begin(rows[0])).failures:
+        if rows and (episode := begin(rows[:1])[0]).failures:
             findings.problem(f"environment: its reset fails: {episode.prompt[-1]['content'].splitlines()[-1]}", "environment")
         return begin
     except Exception as error:  # whatever a user's class raises

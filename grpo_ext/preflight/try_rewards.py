@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerState
 
-from grpo_ext.environments.episode import Begin
+from grpo_ext.environments.begin import Begin
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
 from grpo_ext.preflight.first_rows import quiet
@@ -71,9 +71,9 @@ def try_rewards(
 
 def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
     """A completion that says `text`, as the first turn of an episode where there is an environment."""
-    episode = begin and begin(row)
+    episode = begin([row])[0] if begin else None
     if episode:
-        episode.play_turn(text)
+        episode.play_turn({"role": "assistant", "content": text}, text)
     return Completion(text, [], episode=episode)
 
 

@@ -43,18 +43,41 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
     """What `coroutine` returns, run in a loop beside this one; `TimeoutError` after `seconds`, even where it blocks."""
-    if (loop := _loops.get(os.getpid())) is None:  # one for all, which can share sessions and semaphores
-        loop = _loops[os.getpid()] = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="async-rewards", daemon=True).start()
+    loop = _loop()
     future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
     try:
         return await asyncio.wait_for(future, seconds)
     except TimeoutError:
-        answered = threading.Event()
-        loop.call_soon_threadsafe(answered.set)
-        if not await asyncio.to_thread(answered.wait, ANSWER) and _loops.get(os.getpid()) is loop:
-            del _loops[os.getpid()]  # nothing can end its thread, and the next call starts another
+        await asyncio.to_thread(_leave_if_blocked, loop)
         raise TimeoutError(f"it took more than {seconds:g} s") from None
+
+
+def wait_in_time(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    """As `in_time`, for callers without a loop."""
+    loop = _loop()
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        future.cancel()
+        _leave_if_blocked(loop)
+        raise TimeoutError(f"it took more than {seconds:g} s") from None
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """This process's loop, one for all calls, which can share sessions and semaphores."""
+    if (loop := _loops.get(os.getpid())) is None:
+        loop = _loops[os.getpid()] = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="async-rewards", daemon=True).start()
+    return loop
+
+
+def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the next call start another loop if this one does not answer; nothing can end its thread."""
+    answered = threading.Event()
+    loop.call_soon_threadsafe(answered.set)
+    if not answered.wait(ANSWER) and _loops.get(os.getpid()) is loop:
+        del _loops[os.getpid()]
 
 
 @contextmanager

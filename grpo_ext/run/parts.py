@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
-from grpo_ext.environments.episode import COLUMNS
+from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns, resolve_rewards

@@ -12,7 +12,6 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
-from trl.chat_template_utils import parse_response
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import (
@@ -22,6 +21,7 @@ from trl.trainer.utils import (
     unsplit_pixel_values_by_grid,
 )
 
+from grpo_ext.seams.chat import can_parse, parse
 from grpo_ext.seams.replace import replaced
 from grpo_ext.seams.version import CURRENT
 
@@ -50,15 +50,10 @@ def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]]
     """Completions as rewards see them: texts, or messages where the prompts are conversations."""
     if not is_conversational({"prompt": prompts[0]}):
         return trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-    tokenizer = trainer._tokenizer
-    if getattr(tokenizer, "response_template", None) is None and getattr(tokenizer, "response_schema", None) is None:
+    if not can_parse(trainer._tokenizer):
         texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
         return [[{"role": "assistant", "content": text}] for text in texts]
-    options = CURRENT.parse_options(trainer.tools)
-    return [
-        [parse_response(tokenizer, row, prefix=prompt, **options) if row else {"role": "assistant", "content": ""}]
-        for prompt, row in zip(prompt_ids, ids, strict=True)
-    ]
+    return [[parse(trainer._tokenizer, row, prompt, trainer.tools)] for prompt, row in zip(prompt_ids, ids, strict=True)]
 
 
 def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
@@ -103,10 +98,16 @@ def count_tokens(trainer: Any, tokens: int) -> None:
 
 
 def calculate_rewards(
-    trainer: Any, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
+    trainer: Any, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]], environments: list[Any]
 ) -> Tensor:
-    """(B of all ranks, R), NaN where a reward did not score a completion."""
-    return trainer._calculate_rewards(rows, prompts, completions, ids)
+    """(B of all ranks, R), NaN where a reward did not score a completion; `environments`: of TRL's kind, one a completion."""
+    with replaced(trainer, environments=environments or None):
+        return trainer._calculate_rewards(rows, prompts, completions, ids)
+
+
+def tools_of(trainer: Any) -> tuple[list[Any], dict[str | None, Any] | None]:
+    """The functions that a trainer was given as tools, and its environments' factories by name."""
+    return list(trainer._standalone_tools), trainer.environment_factories
 
 
 def drop_reward_logs(trainer: Any) -> None:
@@ -172,7 +173,7 @@ def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
-    """TRL's own generation and rewards, for images, tools and environments.
+    """TRL's own generation and rewards, for images.
 
     Log-probs of the policy that sampled and of the reference are left to us: TRL takes a generation for one of a single use.
     """

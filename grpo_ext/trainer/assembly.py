@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.curriculum.harvest import Harvest
-from grpo_ext.environments.episode import COLUMNS
+from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
@@ -87,7 +87,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     check_decoding(trainer)
     if sampler is not None and (trainer.as_trl or settings.trl_generates(trainer)):
         raise ValueError(
-            "TRL samples itself for images, tools, environments and loss_normalization: micro_batch, and would not ask the "
+            "TRL samples itself for images and loss_normalization: micro_batch, and would not ask the "
             "sampler that is given: take it out."
         )
     sampler = sampler or make_sampler(trainer, settings.watches(trainer), schedule.moves)

@@ -9,6 +9,7 @@ from typing import Any
 from accelerate.utils import gather_object
 from torch import nn
 
+from grpo_ext.environments.episode import instances
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, outcome_figures, summarize
 from grpo_ext.seams import trl as seam
@@ -33,8 +34,8 @@ def check_decoding(trainer: Any) -> None:
     """Refuse an `eval_temperature` where completions are not `generate`'s of text alone."""
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or trl_generates(trainer)):
         raise ValueError(
-            "eval_temperature decodes with the model's own generate, which knows nothing of rollout_func, tools, environments "
-            "and images: leave it out, and TRL evaluates as it trains."
+            "eval_temperature decodes with the model's own generate, which knows nothing of rollout_func and images: leave it "
+            "out, and TRL evaluates as it trains."
         )
 
 
@@ -98,7 +99,8 @@ def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Compl
     asked, ids = [c.columns(rows[i]) for i, c in flat], [c.ids for _, c in flat]
     prompts = [c.prompt(rows[i]) for i, c in flat]
     texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
-    scores = trainer.parts.judge.rewards(asked, prompts, texts, ids)  # (completions of all ranks, R)
+    environments = instances([c.episode for _, c in flat if c.episode])
+    scores = trainer.parts.judge.rewards(asked, prompts, texts, ids, environments)  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)
     given = [by_name(trainer.reward_func_names, row) for row in scores[first : first + len(flat)].tolist()]
     return [Sample(i, c.text, g, c.length, c.finish_reason) for (i, c), g in zip(flat, given, strict=True)]
@@ -118,7 +120,7 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
             fast=args.fast_generate,
             chat_template_kwargs=trainer.chat_template_kwargs,
             progress=None if args.disable_tqdm or not trainer.is_world_process_zero() else "evaluate",
-            episode=(lambda i: begin(rows[i])) if begin else None,
+            begin=(lambda places: begin([rows[i] for i in places])) if begin else None,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,13 +86,20 @@ class Judge:
             if isinstance(reward, Guard):
                 reward.begin(prompts=prompts, completions=completions, completion_ids=ids, **columns)
 
-    def rewards(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> Tensor:
-        """(B of all ranks, R), NaN where a reward did not score a completion.
+    def rewards(
+        self,
+        rows: list[Row],
+        prompts: list[Any],
+        completions: list[Any],
+        ids: list[list[int]],
+        environments: Sequence[Any] = (),
+    ) -> Tensor:
+        """(B of all ranks, R), NaN where a reward did not score a completion; `environments` are instances as TRL has them.
 
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
         """
-        found = seam.calculate_rewards(self.trainer, rows, prompts, completions, ids)
+        found = seam.calculate_rewards(self.trainer, rows, prompts, completions, ids, list(environments))
         self.settle()
         return found
 

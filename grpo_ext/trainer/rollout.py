@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from grpo_ext.curriculum.group_log import GroupLog
-from grpo_ext.environments.episode import Begin, Episode
+from grpo_ext.environments.begin import Begin
+from grpo_ext.environments.episode import Episode, instances
 from grpo_ext.objective.schedule import TemperatureSchedule
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.seams import trl as seam
@@ -45,9 +46,9 @@ class RolloutSettings:
         group_filter: "off", "drop" or "refill".
         refill: how a step is refilled.
         schedule: how the temperature moves.
-        by_trl: TRL generates, for images, tools and environments.
+        by_trl: TRL generates, for images.
         mask_truncated: completions that were cut off are left out of the loss.
-        begin: makes the episode of a row; `None`: a completion is one turn.
+        begin: makes the episodes of rows; `None`: a completion is one turn.
         turn_weights: numbers of an environment's state with the weights of the rewards that read them, where each turn has an
             advantage of its own; `None`: a completion has one.
     """
@@ -123,7 +124,7 @@ class Rollout:
                 judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
             self.old_and_reference.check_sync(judged.table)
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
-        episodes = [self.settings.begin(row) for row in rows] if self.settings.begin else []
+        episodes = self.settings.begin(rows) if self.settings.begin else []
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sample(prompts, episodes)
         self._log_episodes(episodes)
@@ -142,7 +143,7 @@ class Rollout:
         self.old_and_reference.check_sync(table)
         table = self.old_and_reference(table) if scored else table
         rule = self._rule
-        given = self.judge.rewards(rows, prompts, completions, ids)
+        given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
         rewards = fill_unscored(given, rule.num_generations)
         advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
         table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
@@ -159,7 +160,9 @@ class Rollout:
         temperature = schedule.at(state.global_step, state.max_steps)
         if schedule.moves:
             seam.metrics_of(self.trainer)["sampling/temperature"].append(temperature)
-        ids = [] if self.sampler.tokenizes else seam.prompt_tokens(self.trainer, prompts)
+        ids = [episode.prompt_ids for episode in episodes]
+        if not episodes and not self.sampler.tokenizes:
+            ids = seam.prompt_tokens(self.trainer, prompts)
         for episode, prompt in zip(episodes, ids, strict=False):
             episode.room = self.settings.ends.room(len(prompt))
         request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature, episodes)
@@ -170,11 +173,15 @@ class Rollout:
     def _log_episodes(self, episodes: list[Episode]) -> None:
         if not episodes:
             return
-        found = torch.tensor([[e.turns, e.failures, 1.0] for e in episodes], device=self.ranks.device)  # (B, 3)
-        turns, failures, count = self.ranks.gather(found).sum(0).tolist()
+        rows = [[e.turns, e.failures, e.calls, e.failed_calls, 1.0] for e in episodes]
+        found = self.ranks.gather(torch.tensor(rows, device=self.ranks.device)).sum(0).tolist()  # (B, 5) to (5,)
+        turns, failures, calls, failed_calls, count = found
         metrics = seam.metrics_of(self.trainer)
         metrics["episodes/turns"].append(turns / count)
         metrics["episodes/failures"].append(failures / count)
+        if episodes[0].tokens.tools:  # under TRL's names
+            metrics["tools/call_frequency"].append(calls / count)
+            metrics["tools/failure_frequency"].append(failed_calls / max(calls, 1))
 
     @property
     def _rule(self) -> AdvantageRule:

@@ -6,7 +6,6 @@ process. A row is what docs/report.md describes. TRL keeps completions, too, but
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
@@ -90,11 +89,9 @@ class Samples:
 
 
 def text_of(completion: Any) -> str:
-    """What the model wrote; an episode with what its environment said, a conversation with tools as JSON."""
+    """What the model wrote; an episode with what its environment said."""
     if isinstance(completion, list) and len(completion) > 1:
-        if all(message.keys() == {"role", "content"} and message["role"] != "tool" for message in completion):
-            return as_text(completion)
-        return json.dumps(completion, ensure_ascii=False, default=str)
+        return as_text(completion)
     try:
         return plain_text(completion)
     except TypeError:

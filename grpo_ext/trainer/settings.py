@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from transformers import ProcessorMixin
 from trl import GRPOConfig
 
-from grpo_ext.environments.episode import Begin, beginning
+from grpo_ext.environments.begin import Begin, beginning, beginning_with_tools
 from grpo_ext.environments.rules import episode_rules
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
@@ -131,23 +131,30 @@ def refill_rule(args: Any, group: int, ranks: int) -> RefillRule:
 
 
 def trl_generates(trainer: Any) -> bool:
-    """Whether TRL generates itself: for images, tools and environments."""
+    """Whether TRL generates itself: for images, and where tools come with what plays no episodes."""
     vision = isinstance(trainer.processing_class, ProcessorMixin)
-    return bool(vision or trainer.tools or trainer.environment_factories is not None)
+    plays_none = trainer.use_transformers_continuous_batching or trainer.rollout_func is not None
+    return bool(vision or (trainer.tools and plays_none))
 
 
 def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
-    """What makes the episode of a row, as `environment` says; `None` without one.
+    """What makes the episodes of rows, by `environment` or with tools; `None` without either.
 
     Raises:
         ValueError: where the sampler plays none, or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
-    if args.environment is None:
+    by_trl = trainer.as_trl or trl_generates(trainer)
+    if args.environment is None and (by_trl or not trainer.tools):
         return None
-    if not sampler.plays or trainer.as_trl or trl_generates(trainer):
-        raise ValueError(f"environment: {sampler.name} does not play episodes of several turns.")
-    return beginning(args.environment, trainer.processing_class, trainer.eos_token_ids, args)
+    if args.environment is not None and trainer.tools:
+        raise ValueError("environment in the arguments does not go with tools or environment_factory: take one of the two out.")
+    if not sampler.plays or by_trl:
+        raise ValueError(f"{sampler.name} does not play episodes of several turns, as environment and tools need them.")
+    tokenizer, ends = trainer.processing_class, trainer.eos_token_ids
+    if args.environment is not None:
+        return beginning(args.environment, tokenizer, ends, args)
+    return beginning_with_tools(*seam.tools_of(trainer), tokenizer, ends, args)
 
 
 def turn_weights(trainer: Any) -> dict[str, float] | None:

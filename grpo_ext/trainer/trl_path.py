@@ -1,4 +1,4 @@
-"""Completions that TRL generates itself, for images, tools, environments and `preset: trl`, as records of ours."""
+"""Completions that TRL generates itself, for images and `preset: trl`, as records of ours."""
 
 from __future__ import annotations
 

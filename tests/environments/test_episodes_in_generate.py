@@ -12,7 +12,7 @@ from worlds import Counting, Faulty
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
-from grpo_ext.environments.turn_tokens import turn_tokens
+from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.by_turns import take_turn
 from grpo_ext.seams.generate import fast_generation, watching
 
@@ -29,7 +29,7 @@ def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules
     """Episodes of all prompts, and the tokens that went through the model."""
     model, tokenizer = parts
     ends = [tokenizer.eos_token_id, *ends]
-    tokens = turn_tokens(tokenizer, ends)
+    tokens = TurnTokens(tokenizer, ends)
     given = EpisodeRules(make, {}, **{"turn_tokens": 5, **rules})
     rows = [{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]
     episodes = [Episode(given, tokens, room, row) for row in rows]
@@ -106,12 +106,12 @@ def test_faults_of_an_environment_are_answers(parts):
     episodes, _, _ = play(parts, room=400, make=Faulty, turns=4, step_timeout=0.2, answer_characters=30)
     for episode in episodes:
         said = [m["content"] for m in episode.messages if m["role"] == "user"]
-        assert said == ["error: RuntimeError: no idea", "error: it took more than 0.2 s", "x" * 30]
+        assert said == ["error: RuntimeError: no idea", "error: it took more than 0.2 s", "x" * 30 + " (cut off)"]
         assert episode.failures == 3 and episode.turns == 4  # the last says nothing that can be unpacked
 
 
 def test_all_completions_of_a_row_face_the_same_world(parts):
-    tokens = turn_tokens(parts[1], [parts[1].eos_token_id])
+    tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     row = {"prompt": [{"role": "user", "content": "Go."}], "level": 3}
     rules = EpisodeRules(Counting, {})
     openings = {Episode(rules, tokens, 50, dict(row)).prompt[-1]["content"] for _ in range(3)}
@@ -121,7 +121,7 @@ def test_all_completions_of_a_row_face_the_same_world(parts):
 
 
 def episode(parts, make=Counting, room=50, prompt="Go.", **rules):
-    tokens = turn_tokens(parts[1], [parts[1].eos_token_id])
+    tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     row = {"prompt": [{"role": "user", "content": prompt}]}
     return Episode(EpisodeRules(make, {}, **rules), tokens, room, row)
 
@@ -198,7 +198,7 @@ def test_what_an_environment_may_say_and_hold(parts):
 
 
 def test_prompts_that_are_no_conversation_are_refused(parts):
-    tokens = turn_tokens(parts[1], [parts[1].eos_token_id])
+    tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     for prompt in ("Go.", [{"role": "user", "content": [{"type": "text", "text": "Go."}]}]):
         with pytest.raises(ValueError, match="conversations of texts"):
             Episode(EpisodeRules(Counting, {}), tokens, 50, {"prompt": prompt})

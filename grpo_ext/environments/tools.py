@@ -1,0 +1,83 @@
+"""Functions that a model calls: TRL's `tools`, and the public methods of its environments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from grpo_ext.environments.base import Environment, Row, plain_attributes
+from grpo_ext.rewards.deadline import paused, wait_in_time
+
+Tool = Callable[..., Any]
+NO_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
+
+
+class ToolEnvironment(Environment):
+    """Functions, an instance of an environment as TRL has it, or both; an episode ends with a turn that calls nothing.
+
+    Args:
+        functions: with type hints and a docstring.
+        instance: an object with `reset(**row)`, whose other public methods the model may call.
+    """
+
+    joint = ""
+
+    def __init__(self, functions: Sequence[Tool] = (), instance: Any = None):
+        self._functions, self.instance = list(functions), instance
+
+    def tools(self) -> Sequence[Tool]:
+        return [*self._functions, *public_methods(self.instance)]
+
+    def reset(self, row: Row) -> str | None:
+        if self.instance is None:
+            return None
+        parameters = inspect.signature(self.instance.reset).parameters.values()
+        takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
+        names = {p.name for p in parameters}
+        return self.instance.reset(**{key: value for key, value in row.items() if takes_all or key in names or key != "seed"})
+
+    def state(self) -> Row:
+        found = plain_attributes(self.instance) if self.instance is not None else {}
+        own = getattr(self.instance, "get_reward", None)
+        return {"score": own() if own and not inspect.iscoroutinefunction(own) else None, **found}
+
+
+def public_methods(instance: Any) -> list[Tool]:
+    """The methods of an environment that the model may call; found on the class, since properties must not run."""
+    names = [name for name, _ in inspect.getmembers(type(instance), inspect.isfunction)] if instance is not None else []
+    return [getattr(instance, name) for name in names if not name.startswith("_") and name not in NO_TOOLS]
+
+
+class Misuse(ValueError):
+    """A call that is the model's own fault."""
+
+
+def call(tools: Sequence[Tool], function: dict[str, Any], seconds: float) -> Any:
+    """What a call of the model returns.
+
+    Args:
+        tools: that it may call.
+        function: `{"name": ..., "arguments": {...}}`.
+        seconds: that an async tool may take; others are stopped by the caller's deadline.
+
+    Raises:
+        Misuse: if there is no such tool, or it does not take these arguments.
+        Exception: whatever the tool raises.
+    """
+    by_name = {tool.__name__: tool for tool in tools}
+    name, arguments = function.get("name"), function.get("arguments")
+    if not isinstance(name, str) or name not in by_name:
+        raise Misuse(f"there is no tool {str(name)[:100]!r}; there are {', '.join(sorted(by_name))}")
+    if not isinstance(arguments, dict):
+        raise Misuse(f"the arguments of {name} must be a JSON object")
+    tool = by_name[name]
+    try:
+        inspect.signature(tool).bind(**arguments)
+    except TypeError as error:
+        raise Misuse(f"{name}: {error}") from error
+    found = tool(**arguments)
+    if not inspect.iscoroutine(found):
+        return found
+    with paused():
+        return wait_in_time(found, seconds)

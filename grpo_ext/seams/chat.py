@@ -1,0 +1,42 @@
+"""What TRL knows of chat templates: calls in a model's answer, and templates that keep earlier turns as they were sampled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trl.chat_template_utils import add_response_schema, get_training_chat_template, parse_response
+
+from grpo_ext.seams.version import CURRENT
+
+
+def can_parse(tokenizer: Any) -> bool:
+    """Whether the tokenizer says how its model's answers are read."""
+    return any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
+
+
+def learn_to_parse(tokenizer: Any) -> None:
+    """Let the tokenizer read calls, where TRL knows its chat template; else `ValueError`."""
+    if not can_parse(tokenizer):
+        add_response_schema(tokenizer)
+
+
+def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: Any) -> dict[str, Any]:
+    """A turn of the model as a chat message, with `tool_calls` where it calls tools.
+
+    Args:
+        tokenizer: of the model.
+        ids: of the turn.
+        prefix: tokens before it.
+        tools: functions that the model may call.
+    """
+    if not ids:
+        return {"role": "assistant", "content": ""}
+    return parse_response(tokenizer, ids, prefix=prefix, **CURRENT.parse_options(tools))
+
+
+def training_template(tokenizer: Any) -> str | None:
+    """TRL's variant of a known chat template, which writes earlier turns as they were sampled; `None`: there is none."""
+    try:
+        return get_training_chat_template(tokenizer)
+    except Exception:  # it refuses templates that it does not know, and may fail on them
+        return None

@@ -1,0 +1,208 @@
+"""TRL's `tools` and `environment_factory` through ours: its documented examples, and completions that really call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import trl
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.by_turns import play_by_turns
+
+TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
+
+
+def multiply(a: int, b: int) -> int:
+    """
+    Multiplies two integers.
+
+    Args:
+        a: The first integer.
+        b: The second integer.
+
+    Returns:
+        The product of the two integers.
+    """
+    return a * b
+
+
+async def add(a: int, b: int) -> int:
+    """
+    Adds two integers.
+
+    Args:
+        a: The first integer.
+        b: The second integer.
+
+    Returns:
+        The sum of the two integers.
+    """
+    return a + b
+
+
+class IncrementEnv:
+    def reset(self, **kwargs):
+        self.counter = 0
+
+    def increment(self, step: int) -> int:
+        """
+        Increment the internal counter.
+
+        Args:
+            step: Value to add to the counter.
+
+        Returns:
+            The updated counter value.
+        """
+        self.counter += step
+        return self.counter
+
+
+class RewardedEnv(IncrementEnv):
+    def get_reward(self) -> float:
+        return float(self.counter)
+
+
+def of_the_counter(environments, **kwargs):
+    return [environment.counter for environment in environments]
+
+
+def exact(completions, answer, **kwargs):
+    return [float(messages[-1]["content"].strip() == str(right)) for messages, right in zip(completions, answer, strict=True)]
+
+
+ROWS = [{"prompt": [{"role": "user", "content": f"What is {a} times 4?"}], "a": a, "answer": 4 * a} for a in range(1, 9)]
+
+
+class Calling(Sampler):
+    """An engine that calls `name` with the row's number in every other completion, and then says what it was told."""
+
+    name = "scripted"
+    plays = True
+
+    def __init__(self, tokenizer, tool, **arguments):
+        self.tokenizer, self.tool, self.arguments = tokenizer, tool, arguments
+
+    def sample(self, request):
+        def turn(contexts, left):
+            texts = [self.say(i, self.tokenizer.decode(ids)) for i, ids in enumerate(contexts)]
+            ids = [[*self.tokenizer(text)["input_ids"], self.tokenizer.eos_token_id][:left] for text in texts]
+            return ids, [[None] * len(row) for row in ids]
+
+        return play_by_turns(request, turn)
+
+    def say(self, i, context):
+        asked = context.rpartition("What is ")[2]
+        if "<tool_response>" in asked:
+            return asked.rpartition("<tool_response>\n")[2].partition("\n")[0]
+        if i % 2:
+            return "5"
+        arguments = {"a": int(asked.split()[0]), **self.arguments} if self.tool == "multiply" else self.arguments
+        return f"<tool_call>\n{json.dumps({'name': self.tool, 'arguments': arguments})}\n</tool_call>"
+
+
+class Noting(GRPOExtTrainer):
+    """Keeps the micro-batches that it trains on."""
+
+    used = ()
+
+    def _compute_loss(self, model, inputs):
+        self.used = [*self.used, inputs]
+        return super()._compute_loss(model, inputs)
+
+
+@pytest.fixture
+def tokenizer(tiny_folder):
+    made = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
+    made.chat_template = TEMPLATE.read_text()
+    return made
+
+
+def run(tiny_folder, tokenizer, out, rewards, sampler=None, cls=Noting, config=GRPOExtConfig, settings=None, **given):
+    args = config(
+        output_dir=str(out), per_device_train_batch_size=8, num_generations=4, max_completion_length=120, max_steps=1,
+        logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True, **(settings or {}),
+    )  # fmt: skip
+    more = {"sampler": sampler} if sampler else {}
+    rows = Dataset.from_list(ROWS)
+    trainer = cls(str(tiny_folder), rewards, args, rows, processing_class=tokenizer, **more, **given)
+    trainer.train()
+    return trainer, trainer.state.log_history[0]
+
+
+def test_calls_are_made_and_masked(tiny_folder, tokenizer, tmp_path):
+    scripted = Calling(tokenizer, "multiply", b=4)
+    trainer, logged = run(tiny_folder, tokenizer, tmp_path, [exact], scripted, tools=[multiply, add])
+    assert logged["rewards/exact/mean"] == logged["tools/call_frequency"] == 0.5 and logged["tools/failure_frequency"] == 0
+    assert logged["episodes/turns"] == 1.5
+    rows = trainer.used[0].rows
+    for ids, said, wrote in zip(rows.completion_ids, rows.completion_mask.bool(), rows.tool_mask.bool(), strict=True):
+        told = tokenizer.decode(ids[said & ~wrote])
+        own = tokenizer.decode(ids[said & wrote])
+        called = "<tool_call>" in own
+        assert ("<tool_response>" in told) is called and "<tool_response>" not in own
+        assert not called or own.count("<|im_end|>") == 2
+
+
+def test_environments_reach_the_rewards(tiny_folder, tokenizer, tmp_path):
+    scripted = Calling(tokenizer, "increment", step=3)
+    _, logged = run(tiny_folder, tokenizer, tmp_path, [of_the_counter], scripted, environment_factory=RewardedEnv)
+    assert logged["rewards/of_the_counter/mean"] == logged["rewards/RewardedEnv/mean"] == 1.5
+
+
+@pytest.mark.parametrize(
+    "given, rewards",
+    [
+        ({"tools": [multiply, add]}, [exact]),
+        ({"environment_factory": IncrementEnv}, of_the_counter),
+        ({"environment_factory": RewardedEnv}, None),
+    ],
+    ids=["tools", "environment_factory", "get_reward"],
+)
+def test_examples_of_trl_run(tiny_folder, tokenizer, tmp_path, given, rewards):
+    config = GRPOConfig if rewards is None else GRPOExtConfig
+    trainer, logged = run(tiny_folder, tokenizer, tmp_path, rewards, config=config, **given)
+    assert logged["tools/call_frequency"] >= 0 and trainer.used[0].rows.tool_mask is not None
+
+
+def test_both_are_evaluated_greedily(tiny_folder, tokenizer, tmp_path):
+    settings = {"eval_temperature": 0.0, "eval_strategy": "steps", "eval_steps": 1}
+    trainer, _ = run(
+        tiny_folder, tokenizer, tmp_path, None, settings=settings, environment_factory=RewardedEnv,
+        eval_dataset=Dataset.from_list(ROWS[:2]),
+    )  # fmt: skip
+    assert any("eval_RewardedEnv" in entry for entry in trainer.state.log_history)
+
+
+def test_one_world_at_a_time(tiny_folder, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="take one of the two out"):
+        run(tiny_folder, tokenizer, tmp_path, [exact], tools=[multiply], settings={"environment": "guess"})
+
+
+def test_what_is_trained_on_is_what_trl_would_have_read(tiny_folder, tokenizer, tmp_path):
+    """The tokens of a whole episode beside the template's own rendering of it as a conversation."""
+    scripted = Calling(tokenizer, "multiply", b=4)
+    trainer, _ = run(tiny_folder, tokenizer, tmp_path, [exact], scripted, tools=[multiply])
+    rows = trainer.used[0].rows
+    whole = [
+        tokenizer.decode(torch.cat([p[pm.bool()], c[cm.bool()]]))
+        for p, pm, c, cm in zip(rows.prompt_ids, rows.prompt_mask, rows.completion_ids, rows.completion_mask, strict=True)
+    ]
+    for text in whole:
+        asked = text.rpartition("What is ")[2].split()[0]
+        messages = [{"role": "user", "content": f"What is {asked} times 4?"}]
+        if "<tool_response>" in text:
+            function = {"name": "multiply", "arguments": {"a": int(asked), "b": 4}}
+            messages += [{"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}]
+            messages += [{"role": "tool", "name": "multiply", "content": str(4 * int(asked))}]
+        said = str(4 * int(asked)) if len(messages) > 1 else "5"
+        messages += [{"role": "assistant", "content": said}]
+        expected = tokenizer.apply_chat_template(messages, tools=[multiply], tokenize=False)
+        assert text == expected.removesuffix("\n")
