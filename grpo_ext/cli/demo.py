@@ -4,6 +4,8 @@ examples:
   grpo-ext demo                        Countdown; finished stages are not redone
   grpo-ext demo gsm8k                  word problems in GSM8K's format: format, tags and accuracy
   grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
+  grpo-ext demo guess                  guessing a number in five turns
+  grpo-ext demo check                  Countdown with a tool that checks expressions
   grpo-ext demo --seed 1               another seed, in a folder of its own
   grpo-ext demo --restart              from the beginning
   grpo-ext demo --max_steps 3          a minute or less: all stages run, and little is learnt
@@ -23,7 +25,7 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
-    tasks = ("countdown", "gsm8k", "poem", "guess")
+    tasks = ("countdown", "gsm8k", "poem", "guess", "check")
     parser.add_argument("task", nargs="?", default="countdown", choices=tasks, help="default: countdown")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trl.chat_template_utils import qwen2_5_chat_template
+
 from grpo_ext.common.files import write_atomically
+from grpo_ext.environments.check import Check
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
 from grpo_ext.tiny.demonstrations import Demonstration, countdown_demonstrations
-from grpo_ext.tiny.games import guess_demonstrations
+from grpo_ext.tiny.games import check_demonstrations, guess_demonstrations
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
@@ -34,16 +37,34 @@ class Demo:
         rows = list(self.demonstrations(task, self.count, seed=seed))
         lines = (json.dumps(row, ensure_ascii=False) for row in rows)
         write_atomically(folder / "demonstrations.jsonl", "\n".join(lines) + "\n")
-        corpus = [message["content"] for row in rows[:2000] for part in row.values() for message in part]
+        corpus = [text for row in rows[:2000] for part in ("prompt", "completion") for text in texts_of(row[part])]
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
         build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape).save_pretrained(folder / "model")
+
+
+def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
+    """What a tokenizer learns of messages."""
+    for message in messages:
+        yield message["content"]
+        for call in message.get("tool_calls", ()):
+            yield call["function"]["arguments"]["expression"]
 
 
 def poem_tokenizer(task: Any) -> dict[str, Any]:
     """Less than a token for each character: the rare ones stay in pieces, so that the model has met such when it meets new
     ones. The name of a rhyme group is one token."""
     return {"vocab_size": 1280, "pattern": CHARACTERS, "tags": (*TAGS, *Poet(task).ends)}
+
+
+def check_tokenizer(task: Any) -> dict[str, Any]:
+    """Qwen2.5's template, whose description of the tool is one token, as is what stands around an expression in a call."""
+    before, after = '<tool_call>\n{"name": "check", "arguments": {"expression": "', '"}}\n</tool_call>'
+    asked = {"role": "user", "content": "?"}
+    options: dict[str, Any] = {"chat_template": qwen2_5_chat_template, "tools": [Check().check], "tokenize": False}
+    system = build_tokenizer([]).apply_chat_template([asked], **options).partition("<|im_end|>")[0]
+    tags = (*TAGS, before, after, "<tool_response>\n", "\n</tool_response>", system.removeprefix("<|im_start|>"))
+    return {"pattern": NUMBERS, "tags": tags, "template": qwen2_5_chat_template}
 
 
 DEMOS = {
@@ -67,5 +88,10 @@ DEMOS = {
     "guess": Demo(
         "guess/tiny.yaml", "guess/tiny-sft.yaml", "runs/guess-tiny", guess_demonstrations, 6_400,
         lambda task: {"pattern": NUMBERS}, {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3},
+    ),
+    # Countdown with a tool that checks expressions, and a model that calls it but does not heed what it says
+    "check": Demo(
+        "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", "runs/check-tiny", check_demonstrations, 12_800,
+        check_tokenizer, {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3},
     ),
 }  # fmt: skip

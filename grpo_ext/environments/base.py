@@ -12,7 +12,7 @@ from grpo_ext.common.near import unknown
 Row = dict[str, Any]
 PLAIN = (str, int, float, list, tuple, dict, type(None))
 # Named here rather than registered on import, as tasks are.
-MODULES = {"guess": "grpo_ext.environments.guess:Guess"}
+MODULES = {"check": "grpo_ext.environments.check:Check", "guess": "grpo_ext.environments.guess:Guess"}
 _registered: dict[str, type[Environment]] = {}
 
 

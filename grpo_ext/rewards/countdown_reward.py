@@ -16,12 +16,17 @@ _TOLERANCE = 1e-5
 
 def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> str | None:
     """What is wrong with a completion, as a sentence without its full stop, or None if it is right."""
-    goal = exact(target, "target")
     answer = first_answer(text)
     if answer is None:
         return "there is no closed <answer> block"
+    return fault_of(answer.partition("=")[0], nums, target, tolerance)
+
+
+def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> str | None:
+    """What is wrong with an expression, as a sentence without its full stop, or None if it is right."""
+    goal = exact(target, "target")
     try:
-        postfix = parse(answer.partition("=")[0])
+        postfix = parse(expression)
     except ExpressionError as error:
         return f"the answer is not a plain expression: {error}"
     used, wanted = sorted(literals(postfix)), sorted(exact(number, "nums") for number in nums)

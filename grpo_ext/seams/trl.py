@@ -101,8 +101,8 @@ def calculate_rewards(
     trainer: Any, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]], environments: list[Any]
 ) -> Tensor:
     """(B of all ranks, R), NaN where a reward did not score a completion; `environments`: of TRL's kind, one a completion."""
-    with replaced(trainer, environments=environments or None):
-        return trainer._calculate_rewards(rows, prompts, completions, ids)
+    trainer.environments = environments or None  # where TRL's own generation leaves them, too
+    return trainer._calculate_rewards(rows, prompts, completions, ids)
 
 
 def tools_of(trainer: Any) -> tuple[list[Any], dict[str | None, Any] | None]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from transformers.utils import get_json_schema
+
+from grpo_ext.environments.check import Check
 from grpo_ext.environments.guess import Guess
+from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tasks.guess import GuessTask
-from grpo_ext.tiny.demonstrations import Demonstration
+from grpo_ext.tiny.demonstrations import Demonstration, chains
 
 
 def guess_demonstrations(
@@ -35,3 +39,36 @@ def guess_demonstrations(
             low, high = (max(low, guess + 1), high) if answer == "low" else (low, min(high, guess - 1))
             messages += [{"role": "assistant", "content": str(guess)}, {"role": "user", "content": answer}]
         yield {"prompt": messages, "completion": [{"role": "assistant", "content": str(guess)}]}
+
+
+def check_demonstrations(
+    task: Countdown, count: int, *, turns: int = 5, give_up: float = 0.6, seed: int = 0
+) -> Iterator[Demonstration]:
+    """Yield `count` turns of Countdown with the tool `check`, each after those before it: a check, or the answer.
+
+    Expressions are drawn blindly. After a "no" the answer is often the expression that was refused.
+
+    Args:
+        turns: of an episode, at most.
+        give_up: chance to answer after an expression was refused.
+        seed: of everything random here.
+    """
+    rng = random.Random(seed)
+    problems, tools = list(task.generate("train")), [get_json_schema(Check().check)]
+    for _ in range(count):
+        row, world = rng.choice(problems), Check()
+        world.reset(row)
+        messages = task.prompt(row)
+        equations = [equation for found in chains(tuple(sorted(row["nums"])), task.operators).values() for _, equation in found]
+        while True:
+            expression = rng.choice(equations)
+            call = {"type": "function", "function": {"name": "check", "arguments": {"expression": expression}}}
+            turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+            if rng.random() < 1 / turns:
+                break
+            told = world.check(expression)
+            messages = [*messages, turn, {"role": "tool", "name": "check", "content": told}]
+            turn = {"role": "assistant", "content": f"<answer>{expression}</answer>"}
+            if told == "yes" or world.checks == turns - 1 or rng.random() < give_up:
+                break
+        yield {"prompt": messages, "completion": [turn], "tools": tools}

@@ -1,0 +1,37 @@
+"""Countdown with a tool that says what an expression comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.tools import Tool
+from grpo_ext.rewards.countdown_reward import fault_of
+
+
+class Check(Environment):
+    """Lets the model check expressions before it answers; the reward `countdown` judges the answer.
+
+    Attributes:
+        checks: how often the model has checked one.
+    """
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self._row: Row = {}
+
+    def reset(self, row: Row) -> None:
+        self._row = row
+
+    def tools(self) -> Sequence[Tool]:
+        return [self.check]
+
+    def check(self, expression: str) -> str:
+        """Say whether an expression uses all numbers and makes the target.
+
+        Args:
+            expression: Such as 8 + 3 - 1.
+        """
+        self.checks += 1
+        wrong = fault_of(str(expression), self._row["nums"], self._row["target"])
+        return f"no, {wrong}" if wrong else "yes"
