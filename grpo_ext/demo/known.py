@@ -62,7 +62,7 @@ def check_tokenizer(task: Any) -> dict[str, Any]:
     before, after = '<tool_call>\n{"name": "check", "arguments": {"expression": "', '"}}\n</tool_call>'
     asked = {"role": "user", "content": "?"}
     options: dict[str, Any] = {"chat_template": qwen2_5_chat_template, "tools": [Check().check], "tokenize": False}
-    system = build_tokenizer([]).apply_chat_template([asked], **options).partition("<|im_end|>")[0]
+    system = str(build_tokenizer([]).apply_chat_template([asked], **options)).partition("<|im_end|>")[0]
     tags = (*TAGS, before, after, "<tool_response>\n", "\n</tool_response>", system.removeprefix("<|im_start|>"))
     return {"pattern": NUMBERS, "tags": tags, "template": qwen2_5_chat_template}
 

@@ -17,10 +17,11 @@ import random
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import permutations, product
+from typing import Any
 
 from grpo_ext.tasks.countdown import Countdown, apply
 
-Demonstration = dict[str, list[dict[str, str]]]
+Demonstration = dict[str, list[dict[str, Any]]]
 
 
 def countdown_demonstrations(

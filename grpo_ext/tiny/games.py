@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from transformers.utils import get_json_schema
 
@@ -58,12 +59,12 @@ def check_demonstrations(
     for _ in range(count):
         row, world = rng.choice(problems), Check()
         world.reset(row)
-        messages = task.prompt(row)
+        messages: list[dict[str, Any]] = task.prompt(row)
         equations = [equation for found in chains(tuple(sorted(row["nums"])), task.operators).values() for _, equation in found]
         while True:
             expression = rng.choice(equations)
             call = {"type": "function", "function": {"name": "check", "arguments": {"expression": expression}}}
-            turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+            turn: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
             if rng.random() < 1 / turns:
                 break
             told = world.check(expression)
