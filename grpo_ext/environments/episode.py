@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from numbers import Real
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ class Episode:
 
     Attributes:
         prompt: the conversation that it begins with.
+        seed: what the environment may draw from.
         ids: tokens of turns and answers so far.
         mask: for each of them 1 where the model wrote it, 0 where the environment did.
         messages: turns and answers so far, as chat messages.
@@ -56,8 +57,8 @@ class Episode:
         self.ended = self.truncated = False
         self._first = 0  # token of the present turn
         seed = row.get("seed")
-        seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
-        opening = self._guarded(lambda: self.environment.reset({**row, "seed": seed}))
+        self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
+        opening = self._guarded(lambda: self.environment.reset({**row, "seed": self.seed}))
         *others, last = row["prompt"]
         self.prompt = [*others, {**last, "content": f"{last['content']}\n{opening}"}] if opening else row["prompt"]
         self.states = [self._numbers()]
@@ -157,6 +158,20 @@ class Episode:
             for before, after in pairwise(self.states)
         ]
 
+    def logged(self, weights: Mapping[str, float] | None = None, counts: bool = True) -> dict[str, Any]:
+        """Return `prompt`, `seed` and `messages` as `samples.jsonl` has them.
+
+        A turn of the model has `counted_tokens`, how many of its tokens the loss counts: none unless the episode `counts`. With
+        the `weights` of `gains` it also has what it `earned`.
+        """
+        lengths = [len(list(tokens)) for mask, tokens in groupby(self.mask) if mask]
+        turns: list[dict[str, Any]] = [{"counted_tokens": length * counts} for length in lengths]
+        if weights is not None:
+            turns = [{**turn, "earned": round(g, 6)} for turn, g in zip(turns, self.gains(weights), strict=True)]
+        left = deque(turns)
+        messages = [{**m, **(left.popleft() if m["role"] == "assistant" else {})} for m in self.messages]
+        return {"prompt": self.prompt, "seed": self.seed, "messages": messages}
+
     def columns(self) -> dict[str, Any]:
         """What rewards may read beside the row's own columns."""
         turns = [message["content"] for message in self.messages if message["role"] == "assistant"]
@@ -180,7 +195,7 @@ def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> B
 
 
 def as_text(messages: Sequence[dict[str, str]]) -> str:
-    """An episode to read: what the environment says stands behind a `>`."""
+    """Return an episode as text, each answer of the environment behind a `>`."""
     return "\n".join(m["content"] if m["role"] == "assistant" else f"> {m['content']}" for m in messages)
 
 

@@ -27,7 +27,7 @@ from grpo_ext.observe.read_run import RunData, distinct, find_folder, read_run, 
 from grpo_ext.observe.report.columns import CHUNK, sample_columns, sample_texts
 from grpo_ext.observe.run_log import METRICS, SAMPLES
 
-SCRIPTS = ("store.js", "charts.js", "completions.js", "detail.js", "pairs.js", "main.js")
+SCRIPTS = ("store.js", "charts.js", "completions.js", "conversation.js", "detail.js", "pairs.js", "main.js")
 
 
 def write_report(

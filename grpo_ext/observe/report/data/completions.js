@@ -106,7 +106,7 @@ async function matching(found, words, run) {
   const hits = [];
   let told = performance.now();
   for (const i of found) {
-    const text = browser.samples.textNow(i) ?? (await browser.samples.entry(i))[0];
+    const [text] = browser.samples.entryNow(i) ?? (await browser.samples.entry(i));
     const [id, messages] = await browser.samples.prompt(i);
     const prompt = () => messages.some(([, content]) => content.toLowerCase().includes(words));
     if (id.startsWith(words) || text.toLowerCase().includes(words) || prompt()) hits.push(i);
@@ -150,8 +150,9 @@ function drawRows() {
 function rowAt(at, samples, i) {
   const { index } = samples;
   const start = (whole) => whole.slice(0, 160).replaceAll("\n", " ⏎ ");
-  const text = el("div", { class: "text" }, start(samples.textNow(i) ?? ""));
-  if (samples.textNow(i) === undefined) samples.entry(i).then(([found]) => (text.textContent = start(found)));
+  const entry = samples.entryNow(i);
+  const text = el("div", { class: "text" }, entry ? preview(entry) : "");
+  if (!entry) samples.entry(i).then((found) => text.replaceChildren(...preview(found)));
   const prompt = el("div", { class: "text prompt" });
   samples.prompt(i).then(([, messages]) => (prompt.textContent = start(messages.at(-1)?.[1] ?? "")));
   const head = el("div", { class: "head" }, el("span", {}, `step ${index.step[i]}`), el("b", {}, figure(index.reward[i])),

@@ -77,8 +77,8 @@ async function morePairs(samples, pairs, from, place) {
 
 async function side(samples, i) {
   const { index, run } = samples;
-  const [text, , marks] = await samples.entry(i);
+  const entry = await samples.entry(i);
   const scores = run.rewards.map(({ name }) => `${name} ${figure(index.rewards[name]?.[i])}`).join(", ");
   return el("div", {}, el("p", { class: "quiet" }, `step ${index.step[i]}: ${scores}`),
-    el("div", { class: "completion", dir: "auto" }, ...marked(text, marks)));
+    completionOf(samples, i, entry));
 }

@@ -52,13 +52,13 @@ class Samples {
     return mode === name ? mode : `${mode} ${name}`;
   }
 
-  // The text of the i-th completion if it is at hand, else undefined.
-  textNow(i) {
+  // The entry of the i-th completion if it is at hand, else undefined.
+  entryNow(i) {
     const chunk = this.chunks.get(Math.floor(i / this.run.chunk));
-    return Array.isArray(chunk) ? chunk[i % this.run.chunk][0] : undefined;
+    return Array.isArray(chunk) ? chunk[i % this.run.chunk] : undefined;
   }
 
-  // [text, what each reward said, marks] of the i-th completion.
+  // [text, what each reward said, marks, turns] of the i-th completion.
   async entry(i) {
     const number = Math.floor(i / this.run.chunk);
     if (!this.chunks.has(number)) {
