@@ -64,7 +64,7 @@ class Rule:
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of 5 logs has fallen from its best, in standard errors of such a mean.
 
-    The standard error is estimated from the differences of neighbouring logs. A fall by less than a fifth of the best counts as 0.
+    The standard error comes from the differences of neighbouring logs. A fall by less than a fifth of the best counts as 0.
     """
     values, window = history.of("reward")[-500:], WINDOW // 2
     if len(values) < 2 * window:

@@ -35,7 +35,7 @@ class JsonLines:
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Add a line for each row; the first key of a row is `step`.
 
-        Lines that cannot be written are kept in memory and written with the next ones, so that a full disk does not end the run.
+        A full disk does not end the run: lines that cannot be written stay in memory and are written with the next ones.
         """
         self._pending += [encoded(row) for row in rows]
         if not self._pending:
@@ -139,13 +139,9 @@ def end_of(part: Path, step: int) -> int:
 def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a log, oldest first. The log may still be written: a last line that is not whole is left out.
 
-    A log is untrusted: a line that is not a row is skipped, and one sentence says how many there were and where the first one is.
-    A number that is not finite, or beyond 1e100, becomes `None`.
-
-    Args:
-        path: of the newest part.
-        fields: fields that each row must have beside `step`, with their types.
-        faults: list that gets the sentence; `None` logs it as a warning.
+    A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how many
+    there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A number that is not
+    finite, or beyond 1e100, becomes `None`.
     """
     bad, first = 0, ""
     for part in parts(path):

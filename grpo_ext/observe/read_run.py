@@ -150,7 +150,7 @@ def mappings(value: Any) -> list[Row]:
 
 
 def read_mapping(path: Path, faults: list[str]) -> Row:
-    """Read a YAML or JSON file as a mapping. It is empty without a file, and with one that cannot be read, named in `faults`."""
+    """Read a YAML or JSON file as a mapping; empty if there is no file or it cannot be read, which goes to `faults`."""
     if not path.is_file():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Completions as the page keeps them: an index of short columns, read at once; texts in chunks, read when they are shown."""
+"""Completions as the page holds them: an index of short columns, read at once, and texts in chunks, read when shown."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Turn = tuple[int, int, bool, float | None, float | None]  # start, end, the mode
 
 
 def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
-    """The index, and the prompts that its column `prompt` counts.
+    """Return the index and the list of prompts.
 
-    Every column has an entry a completion. `dataset` counts `datasets`; `cut` is 1 where the completion ran into the limit.
+    A column of the index has one entry per completion. `prompt` and `dataset` are positions in the list of prompts and in
+    `datasets`; `cut` is 1 for a completion that reached the limit.
     """
     rows = run.samples
     datasets = numbered((row["mode"], row["dataset"]) for row in rows)
     numbers = numbered(row["prompt_id"] for row in rows)
-    prompts = {row["prompt_id"]: row["prompt"] for row in reversed(rows)}  # as each was first
+    prompts = {row["prompt_id"]: row["prompt"] for row in reversed(rows)}  # each as it was first logged
     index = {
         **{name: [row[name] for row in rows] for name in ("step", "group", "length")},
         **{name: [rounded(row[name]) for row in rows] for name in ("reward", "advantage")},
@@ -37,12 +38,12 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 
 def numbered(keys: Iterable[Any]) -> dict[Any, int]:
-    """The keys in order, each once, with their numbers."""
+    """Return each distinct key with its number, in order of appearance."""
     return {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
 
 def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
-    """Of each completion its text, what the rewards said, the marks on it, and the turns of an episode."""
+    """Return for each completion its text, what the rewards said, the marks on it, and the turns of an episode."""
     found = []
     for row in rows:
         said, marks = explain(row, rewards)
@@ -52,7 +53,7 @@ def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> l
 
 
 def turns(row: dict[str, Any]) -> list[Turn]:
-    """Where the messages of an episode stand in its text; none where its line has no messages or other ones than its text."""
+    """Return where the messages of an episode are in its text; nothing if they are missing or differ from the text."""
     found: list[Turn] = []
     at = 0
     for message in mappings(row.get("messages")):
@@ -69,9 +70,9 @@ def turns(row: dict[str, Any]) -> list[Turn]:
 
 
 def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[str, str], list[Mark]]:
-    """By reward, as `run.json` has them, what it says of a line of `samples.jsonl`; and all marks on its characters.
+    """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
 
-    A reward that has nothing to say, or whose columns were not kept, says nothing.
+    `rewards` are those of `run.json`. A reward without an explanation, or whose columns were not logged, is left out.
     """
     said: dict[str, str] = {}
     marks: list[Mark] = []
@@ -85,7 +86,7 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
                 continue
             read = {name: columns[name] for name in entry.signature.columns}
             words, more = entry.explain(row["text"][first:end], **read, **(reward.get("options") or {}))
-        except Exception:  # columns of another shape than the reward reads, and `explain` may be anybody's
+        except Exception:  # the columns may have another shape, and `explain` may be a user's
             continue
         said[reward["name"]] = words
         marks += [(start + first, end + first, kind, told) for start, end, kind, told in more]
@@ -93,7 +94,7 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
 
 
 def messages(prompt: Any) -> list[list[str]]:
-    """A prompt as roles and texts; plain text has no role."""
+    """Return a prompt as roles and texts; plain text has no role."""
     if not isinstance(prompt, list):
         return [["", str(prompt)]]
     parts = [part if isinstance(part, dict) else {"content": part} for part in prompt]
