@@ -108,7 +108,7 @@ RULES: dict[str, Rule] = {
              "go back to the last checkpoint; lower learning_rate, look at the rewards, train in bf16 or fp32", not_finite),
         Rule("reward_collapse", 6.0, "the mean reward has fallen by this many standard errors from its best",
              "go back to a checkpoint before the fall; lower learning_rate, raise beta, lower num_iterations", reward_collapse),
-        Rule("kl", 10.0, "the KL to the reference is this many times what it was",
+        Rule("kl", 10.0, "the KL to the reference is this many times its usual value",
              "lower learning_rate or raise beta", lambda h: rise(h.of("kl"), 0.05)),
         Rule("entropy", 20.0, "the entropy is this many times smaller than at the start: the model no longer explores",
              "lower learning_rate, raise epsilon_high or temperature, set entropy_coef",
@@ -128,7 +128,7 @@ RULES: dict[str, Rule] = {
         Rule("logp_difference", 0.1, "the sampler and the trainer differ by this much in a token's log-prob, on average",
              "look for a difference in precision, weights or sampling settings between sampler and trainer",
              lambda h: h.recent(*LOGP_DIFFERENCE, window=3)),
-        Rule("grad_norm", 10.0, "the gradient norm is this many times the usual",
+        Rule("grad_norm", 10.0, "the gradient norm is this many times its usual value",
              "lower learning_rate or max_grad_norm", lambda h: rise(h.of("grad_norm"), 1e-3)),
     )
 }  # fmt: skip

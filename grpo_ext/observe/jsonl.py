@@ -139,9 +139,9 @@ def end_of(part: Path, step: int) -> int:
 def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a log, oldest first. The log may still be written: a last line that is not whole is left out.
 
-    A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how many
-    there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A number that is not
-    finite, or beyond 1e100, becomes `None`.
+    A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how
+    many there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A number that is
+    not finite, or beyond 1e100, becomes `None`.
     """
     bad, first = 0, ""
     for part in parts(path):

@@ -144,5 +144,5 @@ def held_out(columns: dict[str, Column]) -> Panel:
 def seconds(columns: dict[str, Column]) -> Panel:
     curves = [series(key.partition("/")[2], columns[key]) for key in columns if key.startswith(SECONDS)]
     if "step_time" in columns:
-        curves.insert(0, series("a step", columns["step_time"]))
+        curves.insert(0, series("whole step", columns["step_time"]))
     return Panel("Seconds", "Where the time of a step goes.", curves)

@@ -39,7 +39,7 @@ function marked(text, marks, start, end) {
     pieces.push(over.length ? el("mark", { class: faulty ? "fault" : null, title: words }, piece) : piece);
   }
   if (stop < end) pieces.push(el("span", { class: "quiet" }, ` … ${end - stop} more characters`));
-  return pieces.length ? pieces : [el("span", { class: "quiet" }, "(nothing)")];
+  return pieces.length ? pieces : [el("span", { class: "quiet" }, "(empty)")];
 }
 
 // The first characters of a completion on one line, the model's words and the environment's told apart.
@@ -47,6 +47,6 @@ function preview([text, , , turns]) {
   const line = (some) => some.replaceAll("\n", " ⏎ ");
   if (!turns.length) return [line(text.slice(0, 160))];
   const pieces = turns.slice(0, 12).map(([start, end, wrote]) =>
-    el("span", { class: wrote ? "model" : "world" }, line(text.slice(start, Math.min(end, start + 160))) || "(nothing)"));
+    el("span", { class: wrote ? "model" : "world" }, line(text.slice(start, Math.min(end, start + 160))) || "(empty)"));
   return turns.length > 12 ? [...pieces, "…"] : pieces;
 }

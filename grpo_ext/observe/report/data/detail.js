@@ -11,7 +11,7 @@ async function showCompletion(samples, i) {
   const [entry, [id, messages]] = await Promise.all([samples.entry(i), samples.prompt(i)]);
   if (detail.samples !== samples || detail.at !== i) return; // another was chosen meanwhile
   const facts = [`step ${index.step[i]}`, samples.dataset(i), `group ${index.group[i]}`, `prompt ${id}`,
-    `${index.length[i]} tokens`, index.cut[i] ? "cut off at the limit" : "ended by itself"];
+    `${index.length[i]} tokens`, index.cut[i] ? "cut off at the limit" : "finished"];
   document.getElementById("detail").replaceChildren(
     el("p", { class: "quiet" }, facts.join(" · ")),
     el("h3", {}, "Prompt"), ...messages.map(messageOf),
@@ -33,7 +33,7 @@ function rewardTable(samples, i, said) {
     return el("tr", {}, el("td", {}, name), el("td", { class: "n" }, figure(value)),
       el("td", { class: "n quiet" }, typeof weight === "number" ? `× ${figure(weight)}` : ""), el("td", { class: "said" }, words));
   });
-  const total = el("tr", {}, el("td", {}, el("b", {}, "together")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
+  const total = el("tr", {}, el("td", {}, el("b", {}, "weighted sum")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
     el("td"), el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${figure(index.advantage[i])}`));
   return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows, total)));
 }
