@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from numbers import Real
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ class Episode:
 
     Attributes:
         prompt: the conversation that it begins with.
+        seed: what the environment may draw from.
         ids: tokens of turns and answers so far.
         mask: for each of them 1 where the model wrote it, 0 where the environment did.
         prompt_ids: its tokens.
@@ -62,8 +63,8 @@ class Episode:
         self.ended = self.truncated = False
         self._first = 0  # token of the present turn
         seed = row.get("seed")
-        seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
-        opening = self._guarded(lambda: self.environment.reset({**row, "seed": seed}))
+        self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
+        opening = self._guarded(lambda: self.environment.reset({**row, "seed": self.seed}))
         *others, last = prompt
         joint = self.environment.joint if last["content"] else ""
         self.prompt = [*others, {**last, "content": f"{last['content']}{joint}{opening}"}] if opening else prompt
@@ -222,6 +223,20 @@ class Episode:
             for before, after in pairwise(self.states)
         ]
 
+    def logged(self, weights: Mapping[str, float] | None = None, counts: bool = True) -> dict[str, Any]:
+        """Return `prompt`, `seed` and `messages` as `samples.jsonl` has them.
+
+        A turn of the model has `counted_tokens`, how many of its tokens the loss counts: none unless the episode `counts`. With
+        the `weights` of `gains` it also has what it `earned`.
+        """
+        lengths = [len(list(tokens)) for mask, tokens in groupby(self.mask) if mask]
+        turns: list[dict[str, Any]] = [{"counted_tokens": length * counts} for length in lengths]
+        if weights is not None:
+            turns = [{**turn, "earned": round(g, 6)} for turn, g in zip(turns, self.gains(weights), strict=True)]
+        left = deque(turns)
+        messages = [{**m, "content": as_read(m), **(left.popleft() if m["role"] == "assistant" else {})} for m in self.messages]
+        return {"prompt": self.prompt, "seed": self.seed, "messages": messages}
+
     def columns(self) -> dict[str, Any]:
         """What rewards may read beside the row's own columns."""
         found = {"environment": self._state, "turns": lambda: self.said}
@@ -229,17 +244,15 @@ class Episode:
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """An episode to read: what the environment says stands behind a `>`, and a call as `name({"argument": 1})`."""
-    return "\n".join(line for message in messages for line in _lines(message))
+    """Return an episode as text, each answer of the environment behind a `>`."""
+    return "\n".join(as_read(m) if m["role"] == "assistant" else f"> {as_read(m)}" for m in messages)
 
 
-def _lines(message: Message) -> list[str]:
-    content = str(message.get("content") or "")
-    if message["role"] != "assistant":
-        return [f"> {content}"]
+def as_read(message: Message) -> str:
+    """Return what a message says, with calls as `name({"argument": 1})`."""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     shown = [f"{call.get('name')}({json.dumps(call.get('arguments'), ensure_ascii=False, default=str)})" for call in calls]
-    return [content, *shown] if content or not shown else shown
+    return "\n".join([str(message["content"])] * bool(message.get("content")) + shown)
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:

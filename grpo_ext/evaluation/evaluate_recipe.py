@@ -65,9 +65,10 @@ def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
     alone = len(summaries) == 1
     figures = next(iter(summaries.values())) if alone else {"models": summaries, "comparisons": comparisons}
     lines = [
-        json.dumps({**({} if alone else {"model": name}), **rows[s.row], **asdict(s)}, ensure_ascii=False)
+        json.dumps({**({} if alone else {"model": name}), **rows[s.row], **known}, ensure_ascii=False)
         for name, samples in greedy.items()
         for s in samples
+        for known in [{key: value for key, value in asdict(s).items() if value is not None}]
     ]
     texts = {name: [s.text for s in samples] for name, samples in greedy.items()}
     write_atomically(completions, "\n".join(lines) + "\n")

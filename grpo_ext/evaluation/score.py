@@ -19,13 +19,17 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion of one row: what each reward said (`None`: not scored), its length in tokens, and why it ended."""
+    """One completion of one row: what each reward said (`None`: not scored), its length in tokens, and why it ended.
+
+    `episode` is what `samples.jsonl` has of an episode.
+    """
 
     row: int
     text: str
     rewards: dict[str, float | None]
     length: int
     finish_reason: str = "stop"
+    episode: Row | None = None
 
 
 Value = Callable[[Sample], float | None]

@@ -1,1 +1,1 @@
-"""What a run looked like, from what it wrote down."""
+"""The logs of a run, its health monitor, and the report."""

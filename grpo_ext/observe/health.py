@@ -1,4 +1,4 @@
-"""The health monitor: looks at every log of a run, and says so where it goes wrong, while it can still be saved."""
+"""The health monitor: checks every log of a run and raises an alarm as soon as the run goes wrong."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from grpo_ext.observe.run_log import RunLog
 
 logger = logging.getLogger(__name__)
 
-GROUPS_READ = 4  # of each generation, for repetition
+GROUPS_READ = 4  # groups of each generation that are checked for repetition
 
 
 class HealthMonitor(TrainerCallback):
-    """Alarms go to the log of the process and to `metrics.jsonl`, and do what their rule says.
+    """Writes alarms to the log of the process and to `metrics.jsonl`, and acts as their rules say.
 
     `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. `rollback` ends
-    it and leaves in `rollback` what the trainer goes back for. Only the main process judges; all processes act together.
+    the run and leaves the alarm in `rollback`, so that the trainer goes back. The main process judges; all act together.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):
         self.rules, self.log = rules, log
         self.watch = Watch(rules)
-        self.rollback: dict[str, Any] | None = None  # the alarm, as it is noted
+        self.rollback: dict[str, Any] | None = None  # the alarm
         self.stopped_by: str | None = None
-        self._repeating: list[bool] = []  # of the completions since the last log
+        self._repeating: list[bool] = []  # for each completion since the last log
 
     def wants(self, step: int, group: int) -> bool:
         return group < GROUPS_READ
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
         own = [row for row in rows if row["mode"] == "train" and self.wants(row["step"], row["group"])]
-        self._repeating += [repeats_itself(row["text"]) for row in own]
+        self._repeating += [repeats_itself(words_of(row)) for row in own]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Learn what a resumed run has seen; its old alarms are not raised again."""
+        """Take the earlier logs of a resumed run, without raising their alarms again."""
         self.watch, self.rollback, self.stopped_by = Watch(self.rules), None, None
         for entry in state.log_history:
             if is_training_log(entry):
@@ -63,11 +63,17 @@ class HealthMonitor(TrainerCallback):
         control.should_training_stop |= action in ("rollback", "stop")
         if action == "rollback":
             self.rollback = urgent
-            control.should_evaluate = control.should_save = False  # of weights that are given up
+            control.should_evaluate = control.should_save = False  # these weights are discarded
         if urgent and action == "stop":
             self.stopped_by = urgent["message"]
 
 
+def words_of(row: dict[str, Any]) -> str:
+    """Return what the model wrote in a completion, without the answers of an environment."""
+    turns = [message["content"] for message in row.get("messages", ()) if message["role"] == "assistant"]
+    return "\n".join(turns) if turns else row["text"]
+
+
 def is_training_log(logs: dict[str, Any]) -> bool:
-    """Whether it is neither an evaluation's nor the summary at the end."""
+    """Whether a log is neither of an evaluation nor the summary at the end."""
     return bool(logs) and "train_runtime" not in logs and not any(key.startswith("eval_") for key in logs)

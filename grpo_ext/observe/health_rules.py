@@ -1,7 +1,7 @@
-"""Signs that a run is going wrong: each a few lines over the metrics of the last steps.
+"""Signs that a run goes wrong: each rule is a few lines over the metrics of the last steps.
 
-A rule looks at a `History`, compares a figure with its threshold, and returns the figure where it is over. Figures are made so
-that a larger one is worse. Windows are counted in logs; with `logging_steps: 1` these are steps.
+A rule computes a figure from a `History`, such that a larger figure is worse, and compares it with a threshold. Windows are
+counted in logs; with `logging_steps: 1` these are steps.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Literal, get_args
 
 from grpo_ext.common.near import did_you_mean
 
-WINDOW = 10  # logs that a mean is taken over
-Action = Literal["warn", "checkpoint", "rollback", "stop"]  # each outweighs those before it
+WINDOW = 10  # logs of a mean
+Action = Literal["warn", "checkpoint", "rollback", "stop"]  # from the mildest to the strongest
 ACTIONS: tuple[Action, ...] = get_args(Action)
 REPETITION = "samples/repetition"
 
 
 class History:
-    """The finite values of each metric, in the order in which they were logged; what was not finite is in `odd`."""
+    """The finite values of each metric in the order of the logs. `odd` holds the values of the last log that are not finite."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = {}
@@ -40,37 +40,31 @@ class History:
                 self.odd[key] = value
 
     def of(self, *keys: str) -> list[float]:
-        """The values of the first of these metrics that was logged."""
+        """Return the values of the first of these metrics that was logged."""
         return next((self.values[key] for key in keys if key in self.values), [])
 
     def recent(self, *keys: str, window: int = WINDOW) -> float | None:
-        """The mean of the last values; `None` where there are too few."""
+        """Return the mean of the last `window` values; `None` if there are fewer."""
         values = self.of(*keys)
         return fmean(values[-window:]) if len(values) >= window else None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a sign is called, from where on it counts, what it means, what to try, and how it is measured."""
+    """A sign that a run goes wrong."""
 
     name: str
     threshold: float
     meaning: str
-    advice: str
-    measure: Callable[[History], float | None]
+    advice: str  # what to try
+    measure: Callable[[History], float | None]  # `None` while there are too few logs
     action: str = "warn"
-
-    def alarm(self, value: float) -> dict[str, Any]:
-        """What there is to say of a figure above the threshold: what it is, what it means, what to try."""
-        words = f"{self.meaning[0].upper()}{self.meaning[1:]} ({value:.3g}, above {self.threshold:g})."
-        note = {"alarm": self.name, "value": value, "threshold": self.threshold, "action": self.action}
-        return {**note, "message": f"{words} What to try: {self.advice}."}
 
 
 def reward_collapse(history: History) -> float | None:
-    """How far the mean reward has fallen from its best, both over 5 logs, in standard errors of such a mean.
+    """Return how far the mean reward of 5 logs has fallen from its best, in standard errors of such a mean.
 
-    The noise is that of neighbouring logs. A fall by less than a fifth of the best is none.
+    The standard error comes from the differences of neighbouring logs. A fall by less than a fifth of the best counts as 0.
     """
     values, window = history.of("reward")[-500:], WINDOW // 2
     if len(values) < 2 * window:
@@ -83,20 +77,20 @@ def reward_collapse(history: History) -> float | None:
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
-    """How many times the usual value, the median of what was before, the last ones are; below `floor` nothing is a rise."""
+    """Return the median of the last values divided by the median of up to 50 values before, which is at least `floor`."""
     enough = len(values) >= WINDOW + window
     return median(values[-window:]) / max(median(values[-50 - window : -window]), floor) if enough else None
 
 
 def growth(values: list[float]) -> float | None:
-    """How many times as large as two windows ago."""
+    """Return the mean of the last 5 values divided by the mean of 5 values two windows ago."""
     if len(values) < 3 * WINDOW:
         return None
     return fmean(values[-WINDOW // 2 :]) / max(fmean(values[-2 * WINDOW - WINDOW // 2 : -2 * WINDOW]), 1.0)
 
 
 def fall_from_start(values: list[float]) -> float | None:
-    """How many times smaller than at the start."""
+    """Return the mean of the first values divided by the mean of the last 5."""
     if len(values) < 2 * WINDOW:
         return None
     return fmean(values[:WINDOW]) / max(fmean(values[-WINDOW // 2 :]), 1e-9)
@@ -114,7 +108,7 @@ RULES: dict[str, Rule] = {
              "go back to the last checkpoint; lower learning_rate, look at the rewards, train in bf16 or fp32", not_finite),
         Rule("reward_collapse", 6.0, "the mean reward has fallen by this many standard errors from its best",
              "go back to a checkpoint before the fall; lower learning_rate, raise beta, lower num_iterations", reward_collapse),
-        Rule("kl", 10.0, "the KL to the reference is this many times what it was",
+        Rule("kl", 10.0, "the KL to the reference is this many times its usual value",
              "lower learning_rate or raise beta", lambda h: rise(h.of("kl"), 0.05)),
         Rule("entropy", 20.0, "the entropy is this many times smaller than at the start: the model no longer explores",
              "lower learning_rate, raise epsilon_high or temperature, set entropy_coef",
@@ -134,7 +128,7 @@ RULES: dict[str, Rule] = {
         Rule("logp_difference", 0.1, "the sampler and the trainer differ by this much in a token's log-prob, on average",
              "look for a difference in precision, weights or sampling settings between sampler and trainer",
              lambda h: h.recent(*LOGP_DIFFERENCE, window=3)),
-        Rule("grad_norm", 10.0, "the gradient norm is this many times the usual",
+        Rule("grad_norm", 10.0, "the gradient norm is this many times its usual value",
              "lower learning_rate or max_grad_norm", lambda h: rise(h.of("grad_norm"), 1e-3)),
     )
 }  # fmt: skip
@@ -142,30 +136,36 @@ RULES: dict[str, Rule] = {
 
 @dataclass
 class Watch:
-    """The rules in use, and which of them are raised. A rule speaks once, and again after it was quiet for a window."""
+    """The rules in use. A rule raises an alarm once, and again after it was quiet for a window."""
 
     rules: list[Rule]
     history: History = field(default_factory=History)
-    quiet: dict[str, int] = field(default_factory=dict)
+    quiet: dict[str, int] = field(default_factory=dict)  # logs since the rule last was over its threshold
 
     def add(self, logs: dict[str, Any]) -> list[dict[str, Any]]:
-        """Take a training log; the alarms that are new with it, as `metrics.jsonl` has them."""
+        """Take a training log and return the new alarms as rows for `metrics.jsonl`."""
         self.history.add(logs)
         alarms = []
         for rule in self.rules:
-            value = rule.measure(self.history)
+            value, quiet = rule.measure(self.history), self.quiet.get(rule.name, WINDOW)
             over = value is not None and value > rule.threshold
-            if value is not None and over and self.quiet.get(rule.name, WINDOW) >= WINDOW:
-                alarms.append(rule.alarm(value))
-            self.quiet[rule.name] = 0 if over else self.quiet.get(rule.name, WINDOW) + 1
+            self.quiet[rule.name] = 0 if over else quiet + 1
+            if over and quiet >= WINDOW:
+                words = f"{rule.meaning[0].upper()}{rule.meaning[1:]} ({value:.3g}, above {rule.threshold:g})."
+                alarm = {"alarm": rule.name, "value": value, "threshold": rule.threshold, "action": rule.action}
+                alarms.append({**alarm, "message": f"{words} What to try: {rule.advice}."})
         return alarms
 
 
 def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
-    """The rules as a recipe wants them; `ValueError` names the setting that is wrong.
+    """Return the rules with the settings of a recipe.
 
-    `settings` have by rule `false` to leave it out, a threshold, or `{threshold: ..., action: ...}`; `action` is that of the
-    rules that name none, and `"none"` means that there are no rules.
+    Args:
+        settings: for each rule to change `false`, a threshold, or `{threshold: ..., action: ...}`.
+        action: of the rules without an action in `settings`; `"none"` returns no rules.
+
+    Raises:
+        ValueError: for an unknown rule or action, or another kind of setting.
     """
     if action == "none":
         return []
@@ -187,6 +187,6 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
 
 
 def repeats_itself(text: str) -> bool:
-    """Whether a text of some length says the same again and again: it shrinks to less than a tenth when compressed."""
+    """Whether a text of at least 200 bytes repeats itself: its first 4,000 bytes compress to less than a tenth."""
     data = text.encode("utf-8", "replace")[:4000]
     return len(data) >= 200 and len(zlib.compress(data, 1)) < len(data) / 10

@@ -1,9 +1,8 @@
-"""A log of JSON lines that a crash cannot spoil: whole lines appended, parts of bounded size, cut back where a run resumes.
+"""A log of JSON lines that survives crashes: whole lines, parts of bounded size, cut back where a run resumes.
 
 The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on. Every line begins with its
-step, and steps never fall from one line to the next. A run that resumes from a checkpoint of step S writes again whatever came
-after S, so everything from the first line of a later step on is cut off, and a half-written last line with it. Doing so twice
-changes nothing more.
+step, and steps never fall from one line to the next. A run that resumes from a checkpoint of step S writes the lines after S
+again, so `cut` removes them and a half-written last line. A second `cut` changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d+)[,}]')
 DEEPEST = 16  # levels of a line's nesting
-KEPT_BACK = 64 * 2**20  # bytes held in memory while the disk takes nothing; beyond them the oldest lines go
+KEPT_BACK = 64 * 2**20  # bytes kept in memory while the disk fails; beyond them the oldest lines are lost
 
 
 @dataclass
@@ -34,9 +33,9 @@ class JsonLines:
     _pending: list[bytes] = field(default_factory=list)
 
     def append(self, rows: list[dict[str, Any]]) -> None:
-        """Add a line for each row, which begins with its `step`.
+        """Add a line for each row; the first key of a row is `step`.
 
-        A disk that takes nothing does not end the run: the lines are kept in memory, and written with the next ones.
+        A full disk does not end the run: lines that cannot be written stay in memory and are written with the next ones.
         """
         self._pending += [encoded(row) for row in rows]
         if not self._pending:
@@ -52,7 +51,7 @@ class JsonLines:
             logger.warning("%s cannot be written (%s). %s", self.path, error, how)
 
     def sync(self) -> None:
-        """Have the disk hold all that was appended, so that a checkpoint never outlives its log; a disk that fails is told."""
+        """Flush the log to the disk, so that no checkpoint is newer than its log. A failure is a warning."""
         try:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -62,12 +61,11 @@ class JsonLines:
             logger.warning("%s may not have reached the disk (%s). The run goes on.", self.path, error)
 
     def cut(self, step: int) -> None:
-        """Drop every line after `step`, and what is not a whole line."""
+        """Remove all lines after `step` and a last line that is not whole."""
         for part in reversed(parts(self.path)):
             if keep := end_of(part, step):
                 os.truncate(part, keep)
-                if part != self.path:
-                    os.replace(part, self.path)  # goes on where it was rotated away
+                os.replace(part, self.path)  # the run appends to it again
                 break
             part.unlink()
 
@@ -88,7 +86,7 @@ class JsonLines:
 
 
 def encoded(row: dict[str, Any]) -> bytes:
-    """A row as one line of strict JSON; numbers that JSON does not know become null, told under `not_finite`."""
+    """Return a row as one line of strict JSON. Numbers that are not finite become null and are named under `not_finite`."""
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
     except ValueError:
@@ -99,15 +97,15 @@ def encoded(row: dict[str, Any]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no type for: a number of numpy or torch as a number, else as text."""
+    """Return a number of numpy or torch as a Python number, and any other value as text."""
     try:
         return value.item()
-    except Exception:  # an array, or a type that is no number at all
+    except Exception:  # an array, or not a number at all
         return str(value)
 
 
 def finite(value: Any, place: str, found: dict[str, str]) -> Any:
-    """`value` with `None` where a number is not finite; `found` tells which it was, by its place such as `rewards/a`."""
+    """Return `value` with `None` for numbers that are not finite, and note these in `found` by place, such as `rewards/a`."""
     if isinstance(value, dict):
         return {key: finite(part, f"{place}/{key}".lstrip("/"), found) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -121,13 +119,13 @@ def finite(value: Any, place: str, found: dict[str, str]) -> Any:
 
 
 def parts(path: Path) -> list[Path]:
-    """The files of a log, oldest first."""
+    """Return the files of a log, oldest first."""
     older = path.parent.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]*.jsonl")
     return [*sorted(older, key=lambda part: int(part.stem.rpartition("-")[2])), *([path] if path.exists() else [])]
 
 
 def end_of(part: Path, step: int) -> int:
-    """Where the first line begins that is later than `step` or not whole; the size of the file if there is none."""
+    """Return where the first line begins that is later than `step` or not whole; without such a line, the file's size."""
     position = 0
     with part.open("rb") as file:
         for line in file:
@@ -139,17 +137,17 @@ def end_of(part: Path, step: int) -> int:
 
 
 def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a log, oldest first, also while it is being written: a last line that is not whole yet is left out.
+    """Yield the rows of a log, oldest first. The log may still be written: a last line that is not whole is left out.
 
-    A log is untrusted: a line that is no row is skipped, and a sentence says how many were and where the first one is. A number
-    that is not finite, or beyond 1e100, is `None`. `fields` are types of the fields that a row has, beside `step`. `faults`
-    takes the sentence; `None`: the process's log does.
+    A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how
+    many there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A number that is
+    not finite, or beyond 1e100, becomes `None`.
     """
     bad, first = 0, ""
     for part in parts(path):
         try:
             file = part.open("rb")
-        except FileNotFoundError:  # rotated away this moment; its lines are read next time
+        except FileNotFoundError:  # it was rotated this moment; its lines are read next time
             continue
         with file:
             for number, line in enumerate(file, 1):
@@ -167,17 +165,21 @@ def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | N
 
 
 def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
-    """JSON as a mapping, or with `fields` as a row; `ValueError` where a field is missing, or what is nested is too deep."""
+    """Parse JSON as a mapping, and with `fields` as a row.
+
+    Raises:
+        ValueError: if it is not a mapping, lacks a field, or is nested too deeply.
+    """
     row = json.loads(line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None)
     if not isinstance(row, dict):
-        raise ValueError("it is no mapping")
+        raise ValueError("it is not a mapping")
     for name, kind in (fields or {}).items():
         if name not in row or not isinstance(row[name], kind):
             raise ValueError(f"its {name!r} is missing or of another type")
     for name, kind in (("not_finite", object), ("rewards", int | float | None)) if fields else ():
         inner = row.get(name, {})
         if not isinstance(inner, dict) or not all(isinstance(value, kind) for value in inner.values()):
-            raise ValueError(f"its {name!r} is no mapping, or has values of another type")
+            raise ValueError(f"its {name!r} is not a mapping, or has values of another type")
     level: list[Any] = [row]
     for _ in range(DEEPEST):
         parts_of = [x.values() if isinstance(x, dict) else x for x in level]
@@ -188,7 +190,7 @@ def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str,
 
 
 def number_of(text: str) -> float | None:
-    """A number of a log, whole where it is written so and every program can hold it."""
+    """Return a number of a log: an integer if it is written as one and every program can hold it."""
     value = float(text)
     if not abs(value) <= 1e100:
         return None

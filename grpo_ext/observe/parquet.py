@@ -12,11 +12,11 @@ from grpo_ext.observe.read_run import find_folder
 from grpo_ext.observe.run_log import METRICS, SAMPLE, SAMPLES
 
 ROWS_AT_ONCE = 10_000
-KINDS: tuple[type, ...] = (type(None), bool, int, float, str)  # a column is of the last of them that is in it
+KINDS: tuple[type, ...] = (type(None), bool, int, float, str)  # a column has the last of these types among its values
 
 
 def export_parquet(path: Path) -> list[Path]:
-    """Write `metrics.parquet` and `samples.parquet` beside the logs of a run; returns the files written.
+    """Write `metrics.parquet` and `samples.parquet` beside the logs of a run; return the files.
 
     Each reward is a column `rewards/NAME`; prompts and the data set's columns are JSON text.
     """
@@ -26,7 +26,7 @@ def export_parquet(path: Path) -> list[Path]:
 
 
 def write_table(log: Path, fields: dict[str, Any]) -> Path:
-    """One log as one file, read twice: for the types of its columns, then for its rows."""
+    """Write one log as one file. The log is read twice: for the types of its columns, then for its rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -46,13 +46,9 @@ def write_table(log: Path, fields: dict[str, Any]) -> Path:
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as numbers and texts. Parquet holds no lone surrogate: it becomes its escape."""
+    """Return a row as numbers and texts. Lone surrogates, which parquet cannot hold, become escapes."""
     found: dict[str, Any] = {f"rewards/{name}": value for name, value in row.get("rewards", {}).items()}
-    for key, value in row.items():
-        if isinstance(value, dict | list) or key == "prompt":
-            found[key] = json.dumps(value, ensure_ascii=False)
-        else:
-            whole = key in ("step", "group", "length") or not isinstance(value, int)
-            found[key] = value if whole or isinstance(value, bool) else float(value)
-    found.pop("rewards", None)
+    for key in (key for key in row if key != "rewards"):
+        as_json = isinstance(row[key], dict | list) or key == "prompt"
+        found[key] = json.dumps(row[key], ensure_ascii=False) if as_json else row[key]
     return {k: v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for k, v in found.items()}

@@ -1,4 +1,4 @@
-"""Curves as a picture, for a README or a paper: the same panels as on the report's page."""
+"""Curves as a picture, for a README or a paper: the panels of the report's page."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from grpo_ext.observe.read_run import RunData
 
 LINE, RAW, BAND = {"linewidth": 1.8}, {"linewidth": 0.8, "alpha": 0.3}, {"alpha": 0.15, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
-FEW = 25  # values that are drawn as dots, with error bars where there are any
+FEW = 25  # values at most that are drawn as dots, with error bars if they have any
 
 
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
-    """Draw the runs' panels, or only `most` of them, those that matter most, overlaid; the ending of `out` says the format."""
+    """Draw the panels of the runs, or only the `most` important ones, overlaid; the suffix of `out` says the format."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -46,7 +46,7 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
 
 
 def draw(axis: Any, series: Series, label: str, color: int, dash: int) -> None:
-    """Few points as dots with error bars, many as a smoothed line with the raw one behind it; the spread as a band."""
+    """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the spread as a band."""
     look = {"color": f"C{color % 10}", "linestyle": DASHES[dash % len(DASHES)]}
     steps, values = series.steps, [float("nan") if value is None else value for value in series.values]
     spread = [value or 0.0 for value in series.spread] if series.spread else None
@@ -67,6 +67,6 @@ def draw(axis: Any, series: Series, label: str, color: int, dash: int) -> None:
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
-    """Exponential moving average, corrected for its start: the first value is itself. What is not a number stays so."""
+    """Return the exponential moving average, corrected for its start: the first value stays as it is, and so do NaNs."""
     given = pd.Series(values, dtype=float)
     return given.ewm(alpha=1 - weight, ignore_na=True).mean().where(given.notna()).tolist()

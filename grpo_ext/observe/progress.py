@@ -1,7 +1,4 @@
-"""The progress bar of a run: what matters of each log in the bar itself, evaluations as lines above it.
-
-Everything else that is logged is in `trainer_state.json`, and goes to the trackers that the recipe names.
-"""
+"""The progress bar of a run: the main figures of each log in the bar, evaluations as lines above it."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ SHORT = {
 
 
 class RunProgress(ProgressCallback):
-    """A bar with the last log's main figures."""
+    """A bar with the main figures of the last log."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or self.training_bar is None or not logs:
@@ -29,14 +26,14 @@ class RunProgress(ProgressCallback):
 
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
-    """Of a training log, the figures that say how it goes: mean of each reward, then those in `SHORT`."""
+    """Return the main figures of a training log: the mean of each reward, then those in `SHORT`."""
     figures = {key.split("/")[1]: logs[key] for key in logs if key.startswith("rewards/") and key.endswith("/mean")}
     figures |= {name: logs[key] for key, name in SHORT.items() if key in logs}
     return {name: value for name, value in figures.items() if isinstance(value, float | int)}
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
-    """The figures of an evaluation log with their standard errors; empty for any other log."""
+    """Return the figures of an evaluation log with their standard errors; empty for any other log."""
     parts = []
     for key, value in logs.items():
         mean = key.startswith("eval_") and not key.endswith(("_se", "_runtime", "_per_second"))
@@ -47,7 +44,7 @@ def evaluation_line(logs: dict[str, Any]) -> str:
 
 
 class RunLines(TrainerCallback):
-    """The same as lines, where there is to be no bar."""
+    """Prints the same figures as lines, for runs without a bar."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         figures = ", ".join(f"{name} {value:.3g}" for name, value in main_figures(logs or {}).items())
@@ -56,7 +53,7 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Give a trainer this bar, or these lines, in place of what prints every log in full; a notebook keeps its table."""
+    """Replace the callbacks that print every log in full by this bar or these lines; a notebook keeps its table."""
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(callback)

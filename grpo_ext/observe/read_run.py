@@ -1,16 +1,18 @@
-"""A run as its folder tells it: metrics, completions, recipe, versions, alarms. Also of a run that still goes on.
+"""A run as its folder describes it: metrics, completions, recipe, versions, alarms. The run may still go on.
 
-Nothing of it is trusted: what is no row, no recipe or no `run.json` is left out and named in `faults`.
+The folder is untrusted: what cannot be read is left out and named in `faults`.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from grpo_ext.common.files import checkpoints
@@ -23,39 +25,30 @@ Row = dict[str, Any]
 
 @dataclass
 class StepFigures:
-    """Means over the training groups of each step, by reward (`reward`: the weighted sum), from rows as they were written."""
+    """Means over the training groups of each step, by reward (`reward`: the weighted sum)."""
 
-    steps: list[int] = field(default_factory=list)  # those that have groups
+    steps: list[int] = field(default_factory=list)  # those with groups
     mean: dict[str, list[float | None]] = field(default_factory=dict)  # of each step: the mean of its groups' means
-    spread: dict[str, list[float | None]] = field(default_factory=dict)  # and of their (population) deviations
-    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # lowest and highest that a completion got
-    _step: int | None = None
-    _groups: dict[int, list[dict[str, float | None]]] = field(default_factory=dict)  # of the step that is read
+    spread: dict[str, list[float | None]] = field(default_factory=dict)  # and of their (population) standard deviations
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # lowest and highest reward of a completion
 
-    def add(self, row: Row) -> None:
-        """Take the next row."""
-        if row["mode"] != "train":
-            return
-        if row["step"] != self._step:
-            self.end()
-            self._step = row["step"]
-        self._groups.setdefault(row["group"], []).append({"reward": row["reward"], **row["rewards"]})
 
-    def end(self) -> None:
-        """Close the last step."""
-        if not self._groups or self._step is None:
-            return
-        groups = list(self._groups.values())
-        for name in {**self.mean, **groups[0][0]}:
-            found = [[value for row in group if (value := row.get(name)) is not None] for group in groups]
-            scored = [values for values in found if values]
-            for column, figure in ((self.mean, fmean), (self.spread, pstdev)):
-                means = column.setdefault(name, [None] * len(self.steps))
-                means.append(fmean(figure(values) for values in scored) if scored else None)
-            if ends := [value for values in scored for value in values] + list(self.bounds.get(name, ())):
-                self.bounds[name] = min(ends), max(ends)
-        self.steps.append(self._step)
-        self._groups = {}
+def step_figures(rows: Iterable[Row]) -> StepFigures:
+    """Return the figures of lines of `samples.jsonl`; evaluations are left out."""
+    train = [(row["step"], row["group"], {"reward": row["reward"], **row["rewards"]}) for row in rows if row["mode"] == "train"]
+    if not train:
+        return StepFigures()
+    names = list(dict.fromkeys(name for *_, scores in train for name in scores))
+    index = pd.MultiIndex.from_tuples([(step, group) for step, group, _ in train])
+    table = pd.DataFrame([[scores.get(name) for name in names] for *_, scores in train], index=index, dtype=float)
+    groups = table.groupby(level=[0, 1])
+    means, spreads = (part.groupby(level=0).mean() for part in (groups.mean(), groups.std(ddof=0)))
+    mean, spread = (
+        {name: [None if math.isnan(value) else value for value in part[i]] for i, name in enumerate(names)}
+        for part in (means, spreads)
+    )
+    bounds = {name: (table[i].min(), table[i].max()) for i, name in enumerate(names) if table[i].notna().any()}
+    return StepFigures(means.index.tolist(), mean, spread, bounds)
 
 
 @dataclass
@@ -65,9 +58,9 @@ class RunData:
     name: str  # short, and different from the other runs' names
     folder: Path  # where the logs lie
     metrics: list[Row]  # of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file
-    samples: list[Row] = field(default_factory=list)  # of all prompts or of a share, in the order of their making
-    total_samples: int = 0  # how many there are in the logs
-    figures: StepFigures = field(default_factory=StepFigures)  # by step, what only the completions tell
+    samples: list[Row] = field(default_factory=list)  # of all prompts or of a share, oldest first
+    total_samples: int = 0  # number of completions in the logs
+    figures: StepFigures = field(default_factory=StepFigures)  # of all completions
     recipe: Row = field(default_factory=dict)  # `recipe.yaml`; empty where it is missing
     about: Row = field(default_factory=dict)  # `run.json`; empty where it is missing
     faults: list[str] = field(default_factory=list)  # sentences on what could not be read
@@ -84,22 +77,24 @@ class RunData:
 
     @property
     def outcome(self) -> str | None:
-        """The reward that says whether a problem is solved: the one that the run took, else its first."""
+        """The reward that says whether a problem is solved: the one in `run.json`, else the first."""
         names = [reward["name"] for reward in self.rewards]
         return self.about.get("outcome") if self.about.get("outcome") in names else next(iter(names), None)
 
     @property
     def pass_threshold(self) -> float:
-        """The outcome from which a completion counts as right, as in training."""
+        """The least outcome of a completion that counts as right, as in training."""
         found = self.recipe.get("pass_threshold", self.about.get("pass_threshold"))
         return found if isinstance(found, int | float) else 1.0
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
-    """Read the run in `path`, or in the folder `grpo` below it, as the demos have it; `FileNotFoundError` if there is none.
+    """Read the run in `path`, or in its folder `grpo`, where the demos have it.
 
-    Of a run with more than about `max_samples` completions, those of a share of the prompts are kept, each prompt in all its
-    steps.
+    Of more than about `max_samples` completions those of a share of the prompts are kept, each prompt in all its steps.
+
+    Raises:
+        FileNotFoundError: if there is no run.
     """
     folder = find_folder(Path(path).expanduser())
     run = RunData(name or short_name(folder), folder, [])
@@ -109,17 +104,21 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     else:
         rows = mappings(read_mapping(state_files(folder)[-1], run.faults).get("log_history"))
         run.metrics = [row for row in rows if isinstance(row.get("step"), int)]
+    run.figures = step_figures(kept_samples(run, max_samples))
+    return run
+
+
+def kept_samples(run: RunData, most: int) -> Iterator[Row]:
+    """Yield all completions of a run; keep those of a share of the prompts, about `most`, in `run.samples`."""
     share = 1.0
-    for row in read(folder / SAMPLES, SAMPLE, run.faults):
-        run.figures.add(row)
+    for row in read(run.folder / SAMPLES, SAMPLE, run.faults):
         run.total_samples += 1
         if in_share(row["prompt_id"], share):
             run.samples.append(row)
-        while len(run.samples) > max_samples:
+        while len(run.samples) > most:
             share *= 0.9
             run.samples = [row for row in run.samples if in_share(row["prompt_id"], share)]
-    run.figures.end()
-    return run
+        yield row
 
 
 def find_folder(path: Path) -> Path:
@@ -135,23 +134,23 @@ def short_name(folder: Path) -> str:
 
 
 def distinct(names: list[str]) -> list[str]:
-    """The names with a number behind those that occur twice."""
+    """Return the names, with a number behind those that occur twice."""
     return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
 def state_files(folder: Path) -> list[Path]:
-    """Every `trainer_state.json` of a run, the one of the most steps last."""
+    """Return every `trainer_state.json` of a run, the one with the most steps last."""
     found = [path / "trainer_state.json" for path in [*checkpoints(folder), folder]]
     return [path for path in found if path.is_file()]
 
 
 def mappings(value: Any) -> list[Row]:
-    """Those parts of a list that are mappings."""
+    """Return the mappings in a list; none if `value` is not a list."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
 
 
 def read_mapping(path: Path, faults: list[str]) -> Row:
-    """A YAML or JSON file as a mapping; empty if there is none, or none that can be read, which `faults` is told."""
+    """Read a YAML or JSON file as a mapping; empty if there is no file or it cannot be read, which goes to `faults`."""
     if not path.is_file():
         return {}
     try:

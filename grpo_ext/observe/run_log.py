@@ -1,8 +1,6 @@
-"""What a run writes down as it goes: `metrics.jsonl`, `samples.jsonl` and `run.json` in its `output_dir`.
+"""The logs of a run: `metrics.jsonl`, `samples.jsonl` and `run.json` in its `output_dir`.
 
-`metrics.jsonl` has a line for everything that the trainer logs; `samples.jsonl` one for every completion that it scored, or for
-a share of the groups (`log_samples`). See `grpo_ext.observe.jsonl` for how they survive crashes, and docs/report.md for the
-fields. One process writes, the main one.
+docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they survive crashes. Only the main process writes.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
-SAMPLE = {  # the fields of a line of samples.jsonl and their types; beside them `step` and `columns`
+SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
     "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
     "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,
 }  # fmt: skip
@@ -35,20 +33,20 @@ PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "d
 
 @dataclass(eq=False)
 class RunLog(TrainerCallback):
-    """Writes the logs of one training. Nothing is written before it begins.
+    """Writes the logs of one training.
 
-    Which groups' completions are written is settled by their step and number, so a resumed run writes the same.
+    Step and number of a group decide whether its completions are written, so a resumed run writes the same ones.
     """
 
     share: float = 1.0  # of the groups whose completions are written, 0 to 1
-    max_mb: float = 256.0  # size in MiB at which a log goes on in a new file
-    about: dict[str, Any] = field(default_factory=dict)  # what else `run.json` tells of the run
+    max_mb: float = 256.0  # size in MiB at which a log continues in a new file
+    about: dict[str, Any] = field(default_factory=dict)  # further entries of `run.json`
     metrics: JsonLines | None = None
     samples: JsonLines | None = None
-    _summed_up: bool = False  # whether the log ends with the summary of a whole run
+    _summed_up: bool = False  # the log ends with the summary of a complete run
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Cut the logs back to the step that the run resumes from; put those of another run aside."""
+        """Cut the logs back to the step that the run resumes from; a new run moves old logs aside."""
         if not state.is_world_process_zero:
             return
         folder = Path(args.output_dir)
@@ -62,14 +60,14 @@ class RunLog(TrainerCallback):
         self._write_about(folder, state.global_step, args)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        part = state.global_step < state.max_steps or self._summed_up  # the run will go on, or was done before
+        part = state.global_step < state.max_steps or self._summed_up  # the run will continue, or was complete before
         if logs and not ("train_runtime" in logs and part):
-            kept = state.log_history[-1] if state.log_history else {}  # other callbacks take figures out of `logs`
+            kept = state.log_history[-1] if state.log_history else {}  # other callbacks remove figures from `logs`
             more = {key: kept[key] for key in kept if key != "step" and kept.keys() >= logs.keys()}
             self.note(state.global_step, {**more, **logs})
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
-        """Add a line to `metrics.jsonl`; a figure that a reward logged under a name of the line's own becomes `logged/NAME`."""
+        """Add a line to `metrics.jsonl`. A figure named `step`, `time` or `not_finite` becomes `logged/NAME`."""
         own = {"step": step, "time": round(time.time(), 3)}
         figures = {f"logged/{key}" if key in (*own, "not_finite") else key: value for key, value in figures.items()}
         if self.metrics is not None:
@@ -89,7 +87,7 @@ class RunLog(TrainerCallback):
             log.sync()
 
     def _write_about(self, folder: Path, step: int, args: Any) -> None:
-        """`run.json`: what runs with which versions, and each time that it was started."""
+        """Write `run.json`: the rewards and data of the run, versions, and each start."""
         try:
             starts = list(row_of((folder / RUN).read_text(encoding="utf-8"))["starts"]) if step else []
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -100,7 +98,7 @@ class RunLog(TrainerCallback):
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that a run stands on."""
+    """Return the versions of Python and of the packages that a run uses."""
     found = {"grpo_ext": grpo_ext.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -109,7 +107,7 @@ def versions() -> dict[str, str]:
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
-    """Move an earlier run's logs, and what fits the patterns `more`, to `folder/earlier-N`, so that a new run loses none."""
+    """Move the logs of an earlier run, and files that match the patterns `more`, to `folder/earlier-N`."""
     old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size]
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:

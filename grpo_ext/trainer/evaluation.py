@@ -103,7 +103,11 @@ def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Compl
     scores = trainer.parts.judge.rewards(asked, prompts, texts, ids, environments)  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)
     given = [by_name(trainer.reward_func_names, row) for row in scores[first : first + len(flat)].tolist()]
-    return [Sample(i, c.text, g, c.length, c.finish_reason) for (i, c), g in zip(flat, given, strict=True)]
+    weights = trainer.parts.rollout.settings.turn_weights
+    return [
+        Sample(i, c.text, g, c.length, c.finish_reason, c.episode.logged(weights) if c.episode else None)
+        for (i, c), g in zip(flat, given, strict=True)
+    ]
 
 
 def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:

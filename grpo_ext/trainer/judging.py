@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -54,6 +54,7 @@ class Judged:
     """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks.
 
     `given` are the rewards as they were given, NaN where one did not score a completion; in `rewards` such gaps are filled.
+    `episodes` are what `samples.jsonl` has of each episode; empty where a completion is one turn.
     """
 
     rows: list[Row]
@@ -65,6 +66,7 @@ class Judged:
     rewards: Tensor  # (B of all ranks, R)
     advantages: Tensor  # (B of all ranks,)
     lengths: list[int]
+    episodes: list[Row] = field(default_factory=list)
 
 
 class Judge:

@@ -153,7 +153,9 @@ class Rollout:
         seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
-        return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths)
+        counted = table.completion_mask.any(1).tolist()
+        logged = [e.logged(self.settings.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
+        return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths, logged)
 
     def _sample(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         state, schedule = self.trainer.state, self.settings.schedule

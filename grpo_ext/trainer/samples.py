@@ -53,6 +53,7 @@ class Samples:
                     "text": text_of(judged.completions[i]), "advantage": worth[i], "length": judged.lengths[i],
                     "finish_reason": "length" if judged.truncated[i] else "stop",
                     "rewards": by_name(trainer.reward_func_names, given[i]),
+                    **(judged.episodes[i] if judged.episodes else {}),
                 }))  # fmt: skip
         self._give(gather_object(mine))
 
@@ -63,6 +64,7 @@ class Samples:
             self._whole(rows[s.row], {
                 "step": step, "mode": "eval", "dataset": name, "group": s.row, "prompt": rows[s.row]["prompt"], "text": s.text,
                 "advantage": None, "length": s.length, "finish_reason": s.finish_reason, "rewards": s.rewards,
+                **(s.episode or {}),
             })
             for s in samples if any(callback.wants(step, s.row) for callback in callbacks)
         ])  # fmt: skip
@@ -73,7 +75,8 @@ class Samples:
         weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
         parts = [weights[key] * reward for key, reward in sample["rewards"].items() if reward is not None]
         columns = sorted({column for reward in trainer.reward_funcs for column in getattr(reward, "columns", ())})
-        found = {"prompt_id": prompt_id(sample["prompt"]), "reward": sum(parts) if parts else None}
+        asked = [sample["prompt"], sample["seed"]] if "seed" in sample else sample["prompt"]  # each seed is another problem
+        found = {"prompt_id": prompt_id(asked), "reward": sum(parts) if parts else None}
         return {**sample, **found, "columns": {key: row[key] for key in columns if key in row}}
 
     def _give(self, rows: list[dict[str, Any]]) -> None:

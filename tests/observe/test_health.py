@@ -13,6 +13,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.environments.episode import as_text
+from grpo_ext.observe.health import words_of
 from grpo_ext.observe.health_rules import RULES, WINDOW, Watch, chosen_rules, repeats_itself
 from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.load import load_recipe
@@ -110,6 +112,14 @@ def test_texts_that_repeat_themselves():
     assert not repeats_itself(
         "; ".join(f"{rng.randint(1, 99)} + {rng.randint(1, 99)} = {rng.randint(1, 198)} no" for _ in range(60))
     )
+
+
+def test_what_an_environment_repeats_is_no_repetition_of_the_model():
+    said = [("user", "the same board. " * 40) if turn % 2 else ("assistant", f"move {turn}") for turn in range(9)]
+    messages = [{"role": role, "content": text} for role, text in said]
+    row = {"text": as_text(messages), "messages": messages}
+    assert repeats_itself(row["text"]) and not repeats_itself(words_of(row))
+    assert repeats_itself(words_of({"text": row["text"]}))
 
 
 def test_rules_are_set_in_a_recipe():

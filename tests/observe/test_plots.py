@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_ext.observe.panels import MOST_POINTS, Panel, by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs, smooth
-from grpo_ext.observe.read_run import RunData, StepFigures, read_run
+from grpo_ext.observe.read_run import RunData, read_run, step_figures
 
 
 def test_a_column_has_the_steps_where_the_metric_was_logged_and_gaps_where_it_was_not_finite():
@@ -47,12 +47,12 @@ ROWS = st.lists(
 @given(ROWS)
 def test_figures_of_a_step_are_means_over_its_groups(groups):
     groups = sorted(groups, key=lambda group: group[0])
-    figures = StepFigures()
+    rows = []
     for number, (step, scores) in enumerate(groups):
         for score in scores:
-            figures.add({"step": step, "mode": "train", "group": number, "reward": score, "rewards": {"a": score}})
-            figures.add({"step": step, "mode": "eval", "group": number, "reward": 9.0, "rewards": {"a": 9.0}})
-    figures.end()
+            rows.append({"step": step, "mode": "train", "group": number, "reward": score, "rewards": {"a": score}})
+            rows.append({"step": step, "mode": "eval", "group": number, "reward": 9.0, "rewards": {"a": 9.0}})
+    figures = step_figures(rows)
     assert figures.steps == sorted({step for step, _ in groups})
     for at, step in enumerate(figures.steps):
         own = [scores for s, scores in groups if s == step]
@@ -110,11 +110,7 @@ def test_a_curve_that_shows_nothing_is_told_in_words(title, curves, words):
 
 
 def run_of(folder, rows, metrics=()):
-    figures = StepFigures()
-    for row in rows:
-        figures.add({"mode": "train", **row})
-    figures.end()
-    return RunData("a", folder, list(metrics), figures=figures)
+    return RunData("a", folder, list(metrics), figures=step_figures({"mode": "train", **row} for row in rows))
 
 
 def test_one_reward_is_drawn_once_and_its_band_ends_at_what_it_gave(tmp_path):

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.cli.main import main
+from grpo_ext.environments.episode import as_text
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.observe.read_run import read_run
-from grpo_ext.observe.report.columns import explain, in_utf16
+from grpo_ext.observe.report.columns import MOST_MESSAGES, explain, in_utf16, sample_texts
 from grpo_ext.observe.report.page import build_page, packed
 from grpo_ext.rewards import register
 from grpo_ext.rewards.explanation import Explanation
@@ -82,6 +84,7 @@ def test_data_comes_back_as_it_was_and_cannot_spell_a_tag(text):
 
 def test_hostile_text_stays_data(tmp_path):
     rows = [sample(1, HOSTILE, prompt=HOSTILE), sample(2, HOSTILE, prompt=HOSTILE)]
+    rows.append(played(3, HOSTILE, HOSTILE, HOSTILE, more=[{"earned": HOSTILE, "role": HOSTILE}]))
     metrics = [{"step": 1, HOSTILE: 1.0, "alarm": HOSTILE, "message": HOSTILE}]
     folder = write_run(tmp_path / "run<b>", rows, metrics)
     (folder / "recipe.yaml").write_text(json.dumps({"system_prompt": HOSTILE[:40]}))
@@ -91,9 +94,48 @@ def test_hostile_text_stays_data(tmp_path):
     assert all("document.title='owned'" not in data for _, data in executed)
     assert not any(name.startswith("on") or (name in ("src", "href") and not str(value).startswith("#"))
                    for _, attrs in page.tags for name, value in attrs.items())  # fmt: skip
-    assert page.block("texts-0-0")[0][0] == HOSTILE
+    assert page.block("texts-0-0")[0][0] == HOSTILE and page.block("texts-0-0")[2][0].count(HOSTILE) == 3
     assert page.block("prompts-0")[0][1] == [["user", HOSTILE]]
     assert page.block("runs")["runs"][0]["alarms"][0]["alarm"] == HOSTILE
+
+
+def played(step, *said, more=(), **settings):
+    """A line of an episode: what the model and its environment said in turn, and what else each message has."""
+    messages = [{"role": "user" if i % 2 else "assistant", "content": text} for i, text in enumerate(said)]
+    messages = [{**message, **extra} for message, extra in zip_longest(messages, more, fillvalue={})]
+    return sample(step, as_text(messages), messages=messages, **settings)
+
+
+def test_the_turns_of_an_episode_are_found_in_its_text():
+    row = played(
+        1, "16", "𝟙 high", "8\n> 4", "", HOSTILE, more=[{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 3}]
+    )
+    [[text, _, _, turns]] = sample_texts([row], [])
+    wide = text.encode("utf-16-le", "surrogatepass")
+    pieces = [(wide[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"), *more) for start, end, *more in turns]
+    assert pieces == [
+        ("16", True, 2, 0.25), ("𝟙 high", False, None, None), ("8\n> 4", True, 3, None), ("", False, None, None),
+        (HOSTILE, True, None, None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "messages", [None, 3, [], ["a"], [{}], [{"role": "assistant", "content": "other"}], [{"content": 3}], {"a": 1}, [[[]]]]
+)
+def test_messages_that_are_not_the_text_s_leave_it_a_text(messages):
+    assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], []) == [["a\n> b\nc", {}, [], []]]
+
+
+def test_an_episode_of_many_turns_is_shown_to_a_bound():
+    [[text, _, _, turns]] = sample_texts([played(1, *["x"] * 5000)], [])
+    assert len(turns) == MOST_MESSAGES and text.count("x") == 5000
+
+
+def test_what_a_reward_says_of_an_episode_is_of_its_last_turn():
+    row = played(1, "<answer>3 + 3</answer>", "no", "好 <answer>3 + 4</answer>")
+    said, marks = explain(row, [{"name": "countdown", "options": {}}])
+    assert "Answer read: 3 + 4" in said["countdown"]
+    assert [row["text"][start:end] for start, end, *_ in marks] == ["3 + 4"] and marks[0][0] > row["text"].index("好")
 
 
 def test_the_policy_lets_our_script_and_plotly_run_and_no_other_and_nothing_out(tmp_path):

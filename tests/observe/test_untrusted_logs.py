@@ -180,7 +180,7 @@ def test_tables_hold_columns_of_mixed_types(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": i, **row}) + "\n" for i, row in enumerate(rows)))
     [path] = export_parquet(tmp_path)
     assert pq.read_table(path).to_pylist() == [
-        {"step": 0, "x": "1.0", "y": 0.5, "z": None, "w": None},
+        {"step": 0, "x": "1", "y": 0.5, "z": None, "w": None},
         {"step": 1, "x": "a", "y": 1.0, "z": None, "w": None},
         {"step": 2, "x": None, "y": None, "z": None, "w": "[1]"},
     ]

@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.environments.episode import as_text
 from grpo_ext.recipe.problems import RecipeError
 
 WORLD = {"name": f"{REPO}/tests/environments/worlds.py:Counting", "turn_tokens": 4, "most": 3}
@@ -43,11 +44,11 @@ class Gradients(TrainerCallback):
 
 def make(folder, out, callbacks=None, cls=GRPOExtTrainer, **settings):
     usual = {"max_steps": 3, "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "environment": WORLD}
+    usual["max_completion_length"] = 60
     args = GRPOExtConfig(
         output_dir=str(out),
         per_device_train_batch_size=8,
         num_generations=4,
-        max_completion_length=60,
         max_grad_norm=1e9,
         report_to="none",
         use_cpu=True,
@@ -152,6 +153,27 @@ def test_evaluation_plays_and_samples_are_conversations(tiny_folder, tmp_path):
     for sample in samples:
         assert sample["text"].count("\n> ") == 2 and "> 2 of 3" in sample["text"]
         assert sample["length"] <= 12 and sample["rewards"]["environment"] is not None
+        assert "earned" not in sample["messages"][0]
+    assert len({sample["prompt_id"] for sample in samples}) == len({sample["seed"] for sample in samples}) > 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"mask_truncated_completions": True, "max_completion_length": 24}])
+def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, settings):
+    trainer = make(
+        tiny_folder, tmp_path, environment={**WORLD, "credit": "turn"}, eval_temperature=0.0, max_steps=1, **settings
+    )
+    trainer.train()
+    trainer.evaluate(Dataset.from_list(ROWS[:3]))
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert {sample["mode"] for sample in samples} == {"train", "eval"}
+    for sample in samples:
+        turns = [message for message in sample["messages"] if message["role"] == "assistant"]
+        assert as_text(sample["messages"]) == sample["text"]
+        left_out = sample["mode"] == "train" and settings and sample["finish_reason"] == "length"
+        assert sum(turn["counted_tokens"] for turn in turns) == (0 if left_out else sample["length"])
+        assert sum(turn["earned"] for turn in turns) == pytest.approx(sample["rewards"]["environment"], abs=1e-5)
+        assert all(message.keys() == {"role", "content"} for message in sample["messages"] if message["role"] == "user")
+    assert any(sample["finish_reason"] == "length" for sample in samples) == bool(settings)
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,30 @@
-"""Completions as the page keeps them: an index of short columns, read at once; texts in chunks, read when they are shown."""
+"""Completions as the page holds them: an index of short columns, read at once, and texts in chunks, read when shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.read_run import RunData, mappings
 from grpo_ext.rewards.explanation import Mark
 from grpo_ext.rewards.registry import explaining
 
 CHUNK = 250  # completions whose texts are unpacked together
+MOST_MESSAGES, MOST_MARKS = 200, 1000  # of a completion in the page, so that no completion holds the browser up
+Turn = tuple[int, int, bool, float | None, float | None]  # start, end, the model's, tokens that count, earned
 
 
 def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
-    """The index, and the prompts that its column `prompt` counts.
+    """Return the index and the list of prompts.
 
-    Every column has an entry a completion. `dataset` counts `datasets`; `cut` is 1 where the completion ran into the limit.
+    A column of the index has one entry per completion. `prompt` and `dataset` are positions in the list of prompts and in
+    `datasets`; `cut` is 1 for a completion that reached the limit.
     """
     rows = run.samples
     datasets = numbered((row["mode"], row["dataset"]) for row in rows)
     numbers = numbered(row["prompt_id"] for row in rows)
-    prompts = {row["prompt_id"]: row["prompt"] for row in reversed(rows)}  # as each was first
+    prompts = {row["prompt_id"]: row["prompt"] for row in reversed(rows)}  # each as it was first logged
     index = {
         **{name: [row[name] for row in rows] for name in ("step", "group", "length")},
         **{name: [rounded(row[name]) for row in rows] for name in ("reward", "advantage")},
@@ -35,23 +38,46 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 
 def numbered(keys: Iterable[Any]) -> dict[Any, int]:
-    """The keys in order, each once, with their numbers."""
+    """Return each distinct key with its number, in order of appearance."""
     return {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
 
 def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
-    """Of each completion its text, what the rewards said, and the marks on it."""
-    explained = [(row["text"], *explain(row, rewards)) for row in rows]
-    return [[text, said, in_utf16(text, marks)] for text, said, marks in explained]
+    """Return for each completion its text, what the rewards said, the marks on it, and the turns of an episode."""
+    found = []
+    for row in rows:
+        said, marks = explain(row, rewards)
+        spans = marks[:MOST_MARKS], turns(row)[:MOST_MESSAGES]
+        found.append([row["text"], said, *(in_utf16(row["text"], some) for some in spans)])
+    return found
+
+
+def turns(row: dict[str, Any]) -> list[Turn]:
+    """Return where the messages of an episode are in its text; nothing if they are missing or differ from the text."""
+    found: list[Turn] = []
+    at = 0
+    for message in mappings(row.get("messages")):
+        content, wrote = message.get("content"), message.get("role") == "assistant"
+        at += 0 if wrote else 2  # the "> " that `as_text` writes
+        if not isinstance(content, str) or not row["text"].startswith(content, at):
+            return []
+        counted, earned = (
+            x if isinstance(x := message.get(key), int | float) else None for key in ("counted_tokens", "earned")
+        )
+        found.append((at, at + len(content), wrote, counted, rounded(earned)))
+        at += len(content) + 1  # the line's end
+    return found
 
 
 def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[str, str], list[Mark]]:
-    """By reward, as `run.json` has them, what it says of a line of `samples.jsonl`; and all marks on its characters.
+    """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
 
-    A reward that has nothing to say, or whose columns were not kept, says nothing.
+    `rewards` are those of `run.json`. A reward without an explanation, or whose columns were not logged, is left out.
     """
     said: dict[str, str] = {}
     marks: list[Mark] = []
+    spoken = [(start, end) for start, end, wrote, *_ in turns(row) if wrote] or [(0, len(row["text"]))]
+    first, end = spoken[-1]  # of an episode rewards read the last turn
     columns = row.get("columns") or {}
     for reward in rewards:
         try:
@@ -59,28 +85,28 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
             if entry is None or entry.explain is None:
                 continue
             read = {name: columns[name] for name in entry.signature.columns}
-            words, more = entry.explain(row["text"], **read, **(reward.get("options") or {}))
-        except Exception:  # columns of another shape than the reward reads, and `explain` may be anybody's
+            words, more = entry.explain(row["text"][first:end], **read, **(reward.get("options") or {}))
+        except Exception:  # the columns may have another shape, and `explain` may be a user's
             continue
         said[reward["name"]] = words
-        marks += [mark for mark in more if mark not in marks]
-    return said, sorted(marks)
+        marks += [(start + first, end + first, kind, told) for start, end, kind, told in more]
+    return said, sorted(set(marks))
 
 
 def messages(prompt: Any) -> list[list[str]]:
-    """A prompt as roles and texts; plain text has no role."""
+    """Return a prompt as roles and texts; plain text has no role."""
     if not isinstance(prompt, list):
         return [["", str(prompt)]]
     parts = [part if isinstance(part, dict) else {"content": part} for part in prompt]
     return [[str(part.get("role", "")), str(part.get("content", ""))] for part in parts]
 
 
-def in_utf16(text: str, marks: list[Mark]) -> list[Mark]:
-    """Marks counted as a browser counts characters, in which those beyond U+FFFF are two."""
-    if text.isascii() or not marks or max(text) <= "\uffff":
-        return marks
+def in_utf16(text: str, spans: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return marks or turns with their first two entries, start and end, counted as a browser does: U+10000 and up are two."""
+    if text.isascii() or not spans or max(text) <= "\uffff":
+        return [*spans]
     wide = [0, *accumulate(2 if character > "\uffff" else 1 for character in text)]
-    return [(wide[start], wide[end], kind, words) for start, end, kind, words in marks]
+    return [(wide[start], wide[end], *more) for start, end, *more in spans]
 
 
 def rounded(value: float | None) -> float | None:

@@ -1,7 +1,7 @@
-"""The report: parts in `data/`, data compressed beside them, and a policy that lets nothing else run and nothing out.
+"""The page of the report: the files in `data/` and the compressed data of the runs in one HTML file.
 
-What a model wrote is untrusted. It lies in the page as base64 of gzip, in which no tag can be spelt; the page's scripts show it
-as text nodes only; and the Content-Security-Policy names the scripts by their hashes, so that nothing else would run.
+What a model wrote is untrusted. The page holds it as base64 of gzip, which cannot contain a tag. Its scripts show it only as
+text nodes. Its Content-Security-Policy allows only these scripts, by their hashes, and no request.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from grpo_ext.observe.read_run import RunData, distinct, find_folder, read_run, 
 from grpo_ext.observe.report.columns import CHUNK, sample_columns, sample_texts
 from grpo_ext.observe.run_log import METRICS, SAMPLES
 
-SCRIPTS = ("store.js", "charts.js", "completions.js", "detail.js", "pairs.js", "main.js")
+SCRIPTS = ("store.js", "charts.js", "completions.js", "conversation.js", "detail.js", "pairs.js", "main.js")
 
 
 def write_report(
     paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000, renew: float | None = None
 ) -> list[RunData]:
-    """Write the page of these runs, about `max_samples` completions in it, and a picture, whose ending says its format.
+    """Write the page of these runs with about `max_samples` completions, and a picture, whose suffix says its format.
 
-    The open page loads itself again after `renew` seconds.
+    The open page reloads itself every `renew` seconds; `None`: never.
     """
     names = distinct([short_name(find_folder(path)) for path in paths])
     runs = [read_run(path, name, max_samples // len(paths)) for path, name in zip(paths, names, strict=True)]
@@ -46,7 +46,7 @@ def write_report(
 
 
 def watch(paths: list[Path], seconds: float, write: Callable[[], None]) -> None:
-    """Call `write` now, and again whenever a log has grown, until it is interrupted."""
+    """Call `write` now and whenever a log has grown, until interrupted; look every `seconds`."""
     seen: list[tuple[str, int]] | None = None
     while True:
         logs = [find_folder(path) / name for path in paths for name in (METRICS, SAMPLES)]
@@ -58,17 +58,17 @@ def watch(paths: list[Path], seconds: float, write: Callable[[], None]) -> None:
 
 
 def build_page(runs: list[RunData], renew_seconds: float | None = None) -> str:
-    """The report of runs as HTML; with `renew_seconds` the page loads itself again after so many seconds."""
+    """Return the page as HTML; with `renew_seconds` it reloads itself."""
     blocks = dict(data_blocks(runs, renew_seconds))
     script = "\n".join(part(name) for name in SCRIPTS)
-    scripts = f"{source_hash(script)} {source_hash(plotly_script())}"
+    scripts = f"{source_hash(script)} {source_hash(plotly()[0])}"
     policy = (
         f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
     )
     data = "\n".join(f'<script type="text/plain" id="{name}">{block}</script>' for name, block in blocks.items())
     fill = {
-        "POLICY": html.escape(policy, quote=True).replace("&#x27;", "'"),
+        "POLICY": policy,
         "TITLE": html.escape(", ".join(run.name for run in runs)),
         "STYLE": part("page.css"),
         "DATA": data,
@@ -79,8 +79,8 @@ def build_page(runs: list[RunData], renew_seconds: float | None = None) -> str:
 
 
 def data_blocks(runs: list[RunData], renew_seconds: float | None) -> Iterator[tuple[str, str]]:
-    """Id and content of each block: `plotly`, `runs`, and for the i-th run `index-i`, `prompts-i`, `texts-i-0`, ..."""
-    yield "plotly", packed_plotly()
+    """Yield id and content of each block: `plotly`, `runs`, and for the i-th run `index-i`, `prompts-i`, `texts-i-0`, ..."""
+    yield "plotly", plotly()[1]
     yield "runs", packed({"renew": renew_seconds, "made": time.time(), "runs": [about(run) for run in runs]})
     for i, run in enumerate(runs):
         index, prompts = sample_columns(run)
@@ -91,7 +91,7 @@ def data_blocks(runs: list[RunData], renew_seconds: float | None) -> Iterator[tu
 
 
 def about(run: RunData) -> dict[str, Any]:
-    """Everything of a run but its completions."""
+    """Return what the page shows of a run except its completions."""
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -108,28 +108,24 @@ def about(run: RunData) -> dict[str, Any]:
 
 
 def packed(value: Any) -> str:
-    """JSON as gzip as base64. Lone surrogates become their JSON escapes."""
+    """Return JSON, compressed by gzip, as base64. Lone surrogates become JSON escapes."""
     text = json.dumps(finite(value, "", {}), ensure_ascii=False, separators=(",", ":"))
     squeezed = gzip.compress(text.encode("utf-8", "backslashreplace"), compresslevel=6, mtime=0)
     return base64.b64encode(squeezed).decode("ascii")
 
 
 def part(name: str) -> str:
-    """A file of the page."""
+    """Return the text of a file in `data/`."""
     return resources.files("grpo_ext.observe.report").joinpath("data", name).read_text(encoding="utf-8")
 
 
 def source_hash(script: str) -> str:
-    """A script as the policy names it."""
+    """Return the name of a script in the policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 @cache
-def plotly_script() -> str:
-    """plotly.js as its Python package brings it."""
-    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-
-
-@cache
-def packed_plotly() -> str:
-    return packed(plotly_script())
+def plotly() -> tuple[str, str]:
+    """Return plotly.js from its Python package, and the same packed."""
+    script = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    return script, packed(script)

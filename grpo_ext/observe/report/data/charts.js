@@ -1,11 +1,11 @@
 "use strict";
-// Curves: one plot a panel, smoothed with the raw values behind, several runs overlaid. Drawn when they come into view.
+// Curves: one plot per panel, smoothed over the raw values, several runs overlaid. Each is drawn when it comes into view.
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7cf0", "#999999"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const charts = { smoothing: 0.8, hidden: new Set(), plots: [], runs: [] };
 
-// The frames of the plots, and what changes them.
+// Make the frames of the plots and their controls.
 function prepareCurves(runs) {
   charts.runs = runs;
   fillPanels(document.getElementById("panels"), "panels");
@@ -30,7 +30,7 @@ function prepareCurves(runs) {
   window.addEventListener("afterprint", () => redraw());
 }
 
-// Plotly is large: it comes last, when everything else can be used. The page's policy knows this script by its hash.
+// Plotly is large, so it is loaded last, when the rest of the page works. The page's policy allows it by its hash.
 async function drawCurves() {
   document.head.append(el("script", {}, await unpack("plotly")));
   charts.watcher = new IntersectionObserver((entries) => {
@@ -48,7 +48,7 @@ function toggle(run, i) {
   return el("label", {}, box, el("span", { class: "chip", style: { background: COLOURS[i % COLOURS.length] } }), run.name);
 }
 
-// A figure for each panel title that any run has.
+// Add a figure for each panel that any run has.
 function fillPanels(place, kind) {
   const titles = [...new Set(charts.runs.flatMap((run) => run[kind].map((panel) => panel.title)))];
   const words = [];
@@ -92,7 +92,7 @@ function drawPlot(plot, { again = false, paper = false } = {}) {
   Plotly.react(plot.div, traces, layout, { responsive: true, displayModeBar: false });
 }
 
-// With one run a colour says which curve it is; with several which run, and the dashes which curve.
+// With one run, colours distinguish curves; with several, colours distinguish runs and dashes curves.
 function tracesOf(panel, run) {
   const several = charts.runs.length > 1;
   return panel.series.flatMap((series, j) => {
@@ -114,7 +114,7 @@ function tracesOf(panel, run) {
   });
 }
 
-// One standard deviation of the groups on both sides of the curve, within the values that there were.
+// One standard deviation within a group on both sides of the curve, within the lowest and highest value.
 function band(series, values, colour, shared) {
   if (!series.spread) return [];
   const spread = series.values.length <= 25 ? series.spread : smooth(series.spread, charts.smoothing);
@@ -140,7 +140,7 @@ function smooth(values, weight) {
   });
 }
 
-// Plotly reads a few tags in names.
+// Plotly interprets a few tags in names.
 function escapeForPlotly(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("%{", "% {");
 }

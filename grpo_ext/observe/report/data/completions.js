@@ -3,7 +3,7 @@
 
 const ROW = 72; // height of a row in pixels, as in the style sheet
 const SORTS = {
-  "as made": null, "highest reward first": ["reward", -1], "lowest reward first": ["reward", 1],
+  "oldest first": null, "highest reward first": ["reward", -1], "lowest reward first": ["reward", 1],
   "longest first": ["length", -1], "shortest first": ["length", 1], "highest advantage first": ["advantage", -1],
 };
 const browser = { samples: null, shown: [], selected: -1, fields: {}, search: 0 };
@@ -48,7 +48,7 @@ function buildFilters() {
     field("reward", "", choice(rewards.map((name) => [name, name]))),
     field("low", "from ", number("any", "any")),
     field("high", "to ", number("any", "any")),
-    field("cut", "Ended ", choice([["", "in any way"], ["0", "by itself"], ["1", "at the limit"]])),
+    field("cut", "End ", choice([["", "any"], ["0", "finished"], ["1", "cut off"]])),
     field("sort", "Order ", choice(Object.keys(SORTS).map((name) => [name, name]))),
     field("search", "", el("input", { type: "search", placeholder: "Search prompt id or text", "aria-label": "Search" })),
     el("button", { type: "reset" }, "Clear"),
@@ -106,13 +106,13 @@ async function matching(found, words, run) {
   const hits = [];
   let told = performance.now();
   for (const i of found) {
-    const text = browser.samples.textNow(i) ?? (await browser.samples.entry(i))[0];
+    const [text] = browser.samples.entryNow(i) ?? (await browser.samples.entry(i));
     const [id, messages] = await browser.samples.prompt(i);
     const prompt = () => messages.some(([, content]) => content.toLowerCase().includes(words));
     if (id.startsWith(words) || text.toLowerCase().includes(words) || prompt()) hits.push(i);
     if (run !== browser.search) return null;
     if (performance.now() - told > 200) {
-      document.getElementById("count").textContent = `searching … ${hits.length} found so far`;
+      document.getElementById("count").textContent = `Searching … ${hits.length} found`;
       await new Promise((resolve) => setTimeout(resolve));
       told = performance.now();
     }
@@ -124,7 +124,7 @@ function showFound(found) {
   browser.shown = found;
   const { samples } = browser;
   const { run } = samples;
-  const part = run.samples < run.totalSamples ? ` (a share of the prompts; the run made ${run.totalSamples})` : "";
+  const part = run.samples < run.totalSamples ? ` (of a share of the prompts; the run has ${run.totalSamples})` : "";
   document.getElementById("count").textContent = `${found.length} of ${samples.count} completions${part}`;
   browser.list.firstChild.style.height = `${found.length * ROW}px`;
   browser.list.scrollTop = 0;
@@ -132,7 +132,7 @@ function showFound(found) {
   if (found.length) select(0);
   else {
     drawRows();
-    document.getElementById("detail").replaceChildren(el("p", { class: "quiet" }, "No completion fits these filters."));
+    document.getElementById("detail").replaceChildren(el("p", { class: "quiet" }, "No completion matches these filters."));
   }
 }
 
@@ -150,8 +150,9 @@ function drawRows() {
 function rowAt(at, samples, i) {
   const { index } = samples;
   const start = (whole) => whole.slice(0, 160).replaceAll("\n", " ⏎ ");
-  const text = el("div", { class: "text" }, start(samples.textNow(i) ?? ""));
-  if (samples.textNow(i) === undefined) samples.entry(i).then(([found]) => (text.textContent = start(found)));
+  const entry = samples.entryNow(i);
+  const text = el("div", { class: "text" }, entry ? preview(entry) : "");
+  if (!entry) samples.entry(i).then((found) => text.replaceChildren(...preview(found)));
   const prompt = el("div", { class: "text prompt" });
   samples.prompt(i).then(([, messages]) => (prompt.textContent = start(messages.at(-1)?.[1] ?? "")));
   const head = el("div", { class: "head" }, el("span", {}, `step ${index.step[i]}`), el("b", {}, figure(index.reward[i])),

@@ -1,41 +1,28 @@
 "use strict";
-// One completion: its prompt, its text with marks, what each reward said, and the same prompt at other steps.
+// One completion: its prompt, what was written, what each reward said, and the same prompt at other steps.
 
+const MOST_BUTTONS = 500; // for other completions of a prompt
 const detail = { samples: null, at: -1 };
 
 async function showCompletion(samples, i) {
   detail.samples = samples;
   detail.at = i;
   const { index } = samples;
-  const [[text, said, marks], [id, messages]] = await Promise.all([samples.entry(i), samples.prompt(i)]);
+  const [entry, [id, messages]] = await Promise.all([samples.entry(i), samples.prompt(i)]);
   if (detail.samples !== samples || detail.at !== i) return; // another was chosen meanwhile
   const facts = [`step ${index.step[i]}`, samples.dataset(i), `group ${index.group[i]}`, `prompt ${id}`,
-    `${index.length[i]} tokens`, index.cut[i] ? "cut off at the limit" : "ended by itself"];
+    `${index.length[i]} tokens`, index.cut[i] ? "cut off at the limit" : "finished"];
   document.getElementById("detail").replaceChildren(
     el("p", { class: "quiet" }, facts.join(" · ")),
     el("h3", {}, "Prompt"), ...messages.map(messageOf),
-    el("h3", {}, "Completion"), el("div", { class: "completion", dir: "auto" }, ...marked(text, marks)),
-    el("h3", {}, "Rewards"), rewardTable(samples, i, said),
+    el("h3", {}, "Completion"), completionOf(samples, i, entry),
+    el("h3", {}, "Rewards"), rewardTable(samples, i, entry[1]),
     ...samePrompt(samples, i),
   );
 }
 
 function messageOf([role, content]) {
   return el("div", { class: "message", dir: "auto" }, role ? el("small", {}, role) : null, content);
-}
-
-// The text in pieces, those that a reward spoke of as marks with its words as their title.
-function marked(text, marks) {
-  const cuts = [...new Set([0, text.length, ...marks.flatMap(([start, end]) => [start, end])])].sort((a, b) => a - b);
-  const pieces = [];
-  for (let k = 0; k + 1 < cuts.length; k++) {
-    const over = marks.filter(([start, end]) => start <= cuts[k] && end >= cuts[k + 1]);
-    const piece = text.slice(cuts[k], cuts[k + 1]);
-    const faulty = over.some(([, , kind]) => kind === "fault");
-    const words = over.map(([, , , said]) => said).join("\n");
-    pieces.push(over.length ? el("mark", { class: faulty ? "fault" : null, title: words }, piece) : piece);
-  }
-  return pieces.length ? pieces : [el("span", { class: "quiet" }, "(nothing)")];
 }
 
 function rewardTable(samples, i, said) {
@@ -46,7 +33,7 @@ function rewardTable(samples, i, said) {
     return el("tr", {}, el("td", {}, name), el("td", { class: "n" }, figure(value)),
       el("td", { class: "n quiet" }, typeof weight === "number" ? `× ${figure(weight)}` : ""), el("td", { class: "said" }, words));
   });
-  const total = el("tr", {}, el("td", {}, el("b", {}, "together")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
+  const total = el("tr", {}, el("td", {}, el("b", {}, "weighted sum")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
     el("td"), el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${figure(index.advantage[i])}`));
   return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows, total)));
 }
@@ -63,7 +50,11 @@ function samePrompt(samples, i) {
   }));
   const lists = [["The same prompt at this step", all.filter(together)],
     ["The same prompt at other steps", all.filter((other) => !together(other))]];
-  return lists.flatMap(([title, some]) => (some.some((other) => other !== i) ? [el("h3", {}, title), buttons(some)] : []));
+  return lists.flatMap(([title, some]) => {
+    if (!some.some((other) => other !== i)) return [];
+    const more = some.length > MOST_BUTTONS ? ` (the first ${MOST_BUTTONS} of ${some.length})` : "";
+    return [el("h3", {}, title + more), buttons(some.slice(0, MOST_BUTTONS))];
+  });
 }
 
 // Show a completion that need not be in the list as it is filtered now.

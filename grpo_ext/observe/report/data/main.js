@@ -1,5 +1,5 @@
 "use strict";
-// The page as a whole: overview, recipe, keys, and loading itself again while a run goes on.
+// The page as a whole: overview, recipe, keys, and reloading while a run goes on.
 
 async function main() {
   const { runs, renew, made } = await unpack("runs");
@@ -17,14 +17,14 @@ async function main() {
   listenToKeys();
   if (renew) renewEvery(renew);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
-  await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve))); // until that is to be seen
+  await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve))); // until the page shows it
   await drawCurves();
   document.documentElement.dataset.curves = String(Math.round(performance.now()));
 }
 
-// First and last value of each main curve, one row a run.
+// First and last value of each main curve, one column per run.
 function drawOverview(runs, made) {
-  const wanted = ["Held-out rewards", "Reward", "Reward by function", "Completion length, tokens", "Entropy, nats a token"];
+  const wanted = ["Held-out rewards", "Reward", "Reward by function", "Completion length, tokens", "Entropy, nats per token"];
   const heads = [];
   for (const title of wanted) {
     for (const run of runs) {
@@ -43,7 +43,7 @@ function drawOverview(runs, made) {
   const table = el("table", {},
     el("thead", {}, el("tr", {}, el("th"), runs.map((run) => el("th", { scope: "col" }, `${run.name} (${steps(run)})`)))),
     el("tbody", {}, heads.map(row)));
-  const note = `From the first step to the last; of curves with more than 25 values the mean of the first and last tenth. Made ${new Date(made * 1000).toLocaleString()}.`;
+  const note = `Values at the first and the last step; for curves with more than 25 values, means over the first and the last tenth. Written on ${new Date(made * 1000).toLocaleString()}.`;
   document.getElementById("summary").append(el("div", { class: "wide" }, table), el("p", { class: "quiet" }, note));
   const place = document.getElementById("alarms");
   for (const fault of runs.flatMap((run) => run.faults)) place.before(el("p", { class: "alarm" }, el("b", {}, "Not read: "), fault));
@@ -68,7 +68,7 @@ function fromTo(series, coloured) {
     " ", el("span", { class: tone }, `(${change > 0 ? "+" : ""}${figure(change, 2)})`)];
 }
 
-// What each run was started with; lines in which runs differ are marked.
+// Recipe, versions and starts of each run; rows in which runs differ are marked.
 function drawRecipe(runs) {
   const flat = runs.map((run) => ({ ...run.recipe, ...prefixed("version of ", Object(run.about.versions)), ...started(run) }));
   const keys = [...new Set(flat.flatMap((values) => Object.keys(values)))];
@@ -80,7 +80,7 @@ function drawRecipe(runs) {
       values.map((value) => el("td", { class: "value" }, value)));
   });
   const head = el("thead", {}, el("tr", {}, el("th", {}, "key"), runs.map((run) => el("th", { scope: "col" }, run.name))));
-  const body = keys.length ? el("table", {}, head, el("tbody", {}, rows)) : el("p", { class: "quiet" }, "No recipe was kept.");
+  const body = keys.length ? el("table", {}, head, el("tbody", {}, rows)) : el("p", { class: "quiet" }, "There is no recipe.");
   document.getElementById("recipe-body").append(el("div", { class: "wide" }, body));
 }
 
@@ -117,7 +117,7 @@ function listenToKeys() {
   });
 }
 
-// Loads the page again, but never under the hands of somebody who reads in it.
+// Reload the page, but not while somebody uses it.
 function renewEvery(seconds) {
   let touched = 0;
   for (const event of ["keydown", "pointerdown", "wheel", "touchstart"]) {

@@ -1,9 +1,9 @@
 "use strict";
-// The same prompts before and after: at the first and the last evaluation, or at the first and last time in training.
+// The same prompts before and after: at the first and the last evaluation, or at their first and last step in training.
 
 const PAIRS_AT_ONCE = 5;
 
-// [prompt's first completion, its last] for each prompt that was met at several steps, those that improved most first.
+// [prompt's first completion, its last] for each prompt with completions at several steps, most improved first.
 function findPairs(samples) {
   const { index } = samples;
   for (const mode of ["eval", "train"]) {
@@ -26,7 +26,7 @@ function drawPairs(allSamples) {
     const { mode, pairs } = findPairs(samples);
     if (allSamples.length > 1) body.append(el("h3", {}, samples.run.name));
     if (!pairs.length) {
-      body.append(el("p", { class: "quiet" }, "No prompt was met at two steps."));
+      body.append(el("p", { class: "quiet" }, "No prompt has completions at two steps."));
       continue;
     }
     const { index } = samples;
@@ -47,9 +47,9 @@ function drawPairs(allSamples) {
       morePairs(samples, kinds[choice.value], 0, place);
     };
     choice.addEventListener("change", fill);
-    const what = mode === "eval" ? "held-out prompts, at the first and the last evaluation" : "training prompts, first and last time";
+    const what = mode === "eval" ? "held-out prompts, at the first and the last evaluation" : "training prompts, at their first and their last step";
     body.append(el("p", { class: "controls" }, choice, el("span", { class: "quiet" }, what)), place);
-    // nothing is unpacked before the reader comes near
+    // unpack nothing before the reader is near
     new IntersectionObserver((entries, watcher) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
       watcher.disconnect();
@@ -77,8 +77,8 @@ async function morePairs(samples, pairs, from, place) {
 
 async function side(samples, i) {
   const { index, run } = samples;
-  const [text, , marks] = await samples.entry(i);
+  const entry = await samples.entry(i);
   const scores = run.rewards.map(({ name }) => `${name} ${figure(index.rewards[name]?.[i])}`).join(", ");
   return el("div", {}, el("p", { class: "quiet" }, `step ${index.step[i]}: ${scores}`),
-    el("div", { class: "completion", dir: "auto" }, ...marked(text, marks)));
+    completionOf(samples, i, entry));
 }

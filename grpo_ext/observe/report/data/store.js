@@ -1,7 +1,7 @@
 "use strict";
-// The data of the page: unpacked when it is asked for, and kept.
+// The data of the page, unpacked on first use and kept.
 
-// An element with attributes and children. Strings become text nodes: nothing a model wrote is ever read as HTML.
+// An element with attributes and children. Strings become text nodes: what a model wrote is never read as HTML.
 function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -52,13 +52,13 @@ class Samples {
     return mode === name ? mode : `${mode} ${name}`;
   }
 
-  // The text of the i-th completion if it is at hand, else undefined.
-  textNow(i) {
+  // The entry of the i-th completion if it is unpacked, else undefined.
+  entryNow(i) {
     const chunk = this.chunks.get(Math.floor(i / this.run.chunk));
-    return Array.isArray(chunk) ? chunk[i % this.run.chunk][0] : undefined;
+    return Array.isArray(chunk) ? chunk[i % this.run.chunk] : undefined;
   }
 
-  // [text, what each reward said, marks] of the i-th completion.
+  // [text, what each reward said, marks, turns] of the i-th completion.
   async entry(i) {
     const number = Math.floor(i / this.run.chunk);
     if (!this.chunks.has(number)) {

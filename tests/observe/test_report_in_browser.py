@@ -1,0 +1,71 @@
+"""The report in headless Chromium: an episode is a conversation, what it says stays text, and no length holds the page up."""
+
+from __future__ import annotations
+
+import pytest
+from test_report_page import HOSTILE, played, sample, write_run
+
+from benchmarks.browser import Browser, find_browser
+from benchmarks.report import READY
+from grpo_ext.observe.report.page import write_report
+
+pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
+SHOWN = "[...document.querySelectorAll('#detail .turn')].map((turn) => [turn.className, turn.textContent])"
+SCRIPTS = "document.scripts.length + document.images.length"
+MORE = [{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 0, "earned": -0.5}]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    text = HOSTILE.replace("\ud800", "")  # which a browser shows as another character
+    hostile = played(1, "16", text, text, more=MORE)
+    long = played(2, *["y" * 100] * 3000, prompt="many turns")
+    rows = [hostile, long, sample(3, "z" * 3_000_000, prompt="long"), played(4, "16", "high", "8", mode="eval", more=MORE)]
+    write_report([write_run(folder, [*rows, played(5, "8", mode="eval")])], folder / "report.html")
+    with Browser(width=390, height=844, phone=True) as browser:
+        browser.open(folder / "report.html")
+        browser.run(READY)
+        browser.scripts, browser.hostile = browser.run(SCRIPTS), text
+        yield browser
+        assert not browser.errors
+
+
+def choose(page, at):
+    """Show the completion at this place of the list; wait until it is there."""
+    step = at + 1
+    return page.run(
+        f"select({at}), new Promise((done) => {{ const wait = () => document.getElementById('detail').textContent"
+        f".startsWith('step {step} ') ? done() : setTimeout(wait, 10); wait(); }})"
+    )
+
+
+def test_an_episode_is_a_conversation_of_texts(page):
+    choose(page, 0)
+    assert page.run(SHOWN) == [
+        ["turn model counts", "turn 1 · 2 tokens in the loss · earned +0.2516"],
+        ["turn world", f"environment{page.hostile}"],
+        ["turn model", f"turn 2 · left out of the loss · earned -0.5{page.hostile}"],
+    ]
+    assert page.run("document.title") != "owned" and page.run(SCRIPTS) == page.scripts
+    row = "[...document.querySelectorAll('#row-0 .text span')].map((piece) => [piece.className, piece.textContent])"
+    assert page.run(row) == [["model", "16"], ["world", page.hostile[:160]], ["model", page.hostile[:160]]]
+
+
+def test_no_length_holds_the_page_up(page):
+    choose(page, 1)
+    assert page.run("document.querySelectorAll('#detail .turn').length") == 200
+    assert "more characters" in page.run("document.querySelector('.conversation').lastChild.textContent")
+    choose(page, 2)
+    assert 100_000 < page.run("document.querySelector('#detail .completion').textContent.length") < 100_100
+    assert page.run("document.documentElement.scrollWidth") == 390
+
+
+def test_before_and_after_shows_conversations(page):
+    page.run("document.getElementById('pairs').scrollIntoView()")
+    wait = (
+        "new Promise((done) => { const wait = () => document.querySelector('.pair') ? done() : setTimeout(wait, 10); wait(); })"
+    )
+    page.run(wait)
+    sides = page.run("[...document.querySelectorAll('.pair .conversation')].map((side) => side.textContent)")
+    assert sides == ["turn 1 · 2 tokens · earned +0.2516environmenthighturn 2 · 0 tokens · earned -0.58", "turn 18"]
