@@ -41,14 +41,19 @@ def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Compl
         ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), left)
         for i, tokens, values in zip(waiting, ids, told, strict=False):
             logps[i] += values[: take_turn(episodes[i], tokens, left)]
+    return of_played(request, logps)
+
+
+def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
+    """The generation of a request whose episodes are over, with the log-prob of each token that the model wrote."""
     found = Generation(
         prompt_ids=request.prompt_ids,
-        completion_ids=[episode.ids for episode in episodes],
+        completion_ids=[episode.ids for episode in request.episodes],
         policy_step=request.policy_step,
         temperature=request.temperature,
         sampling_logps=logp_tensors(logps),
     )
-    return of_episodes(found, episodes)
+    return of_episodes(found, request.episodes)
 
 
 def take_turn(episode: Episode, tokens: list[int], asked: int) -> int:

@@ -14,15 +14,16 @@ from functools import partial
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from peft import PeftModel
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.samplers.as_ready import LogProbs, Told, play_as_ready
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.base_kept import base_kept
-from grpo_ext.samplers.by_turns import Completed, play_by_turns
+from grpo_ext.samplers.by_turns import Completed, of_played, play_by_turns
 from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.seams.vllm import made_with, usual_vllm
 from grpo_ext.step.records import Generation
@@ -48,6 +49,10 @@ class VLLMSampler(Sampler):
 
     def sample(self, request: Request) -> Generation:
         self.vllm.temperature = request.temperature
+        if request.episodes and self.vllm.mode == "server":
+            logps: LogProbs = [[] for _ in request.episodes]
+            self.vllm.play(request, logps)
+            return of_played(request, logps)
         if request.episodes:
             longest = self.vllm.max_completion_length
             try:
@@ -105,15 +110,18 @@ class OurVLLM(VLLMGeneration):
 
     def _connect(self) -> str:
         """Find the server and join its workers; what it computes in."""
-        self.vllm_client = self._client()(
+        self.vllm_client = self._new_client()
+        self.vllm_client.init_communicator(device=self.accelerator.device)
+        return self.vllm_client.get_server_info()["model_config"]["dtype"]
+
+    def _new_client(self) -> Any:
+        return self._client()(
             base_url=self.server_base_url,
             group_port=self.group_port,
             connection_timeout=self.server_timeout,
             request_timeout=self.options.vllm_server_request_timeout,
             vocabulary=self.model.config.get_text_config().vocab_size,
         )
-        self.vllm_client.init_communicator(device=self.accelerator.device)
-        return self.vllm_client.get_server_info()["model_config"]["dtype"]
 
     def _client(self) -> Callable[..., VLLMClient]:
         from grpo_ext.samplers.vllm_client import ServerClient
@@ -157,6 +165,35 @@ class OurVLLM(VLLMGeneration):
         `EngineFailure` on all ranks, if it does not come back or refuses the request.
         """
         return self._until_answered(partial(super().generate, *args, **kwargs))
+
+    def play(self, request: Request, logps: LogProbs) -> None:
+        """Play a request's episodes, all ranks at once and each by its own requests; `logps` as `play_as_ready` has them.
+
+        A server that fails is waited for, given the current weights, and the episodes go on. `EngineFailure` as for `generate`.
+        """
+        if not self.accelerator.is_main_process and not hasattr(self, "vllm_client"):
+            self.vllm_client = self._new_client()
+        client = self.vllm_client
+        sampling = {
+            "repetition_penalty": self.repetition_penalty,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p or 0.0,
+            "logprobs": self.logprobs,
+            "generation_kwargs": self.generation_kwargs,
+        }
+
+        def ask(ids: list[int], most: int) -> Told:
+            found = client.complete(ids, max_tokens=most, **sampling)
+            return found["completion_ids"][0], [token[0] for token in found["logprobs"][0]]
+
+        def work() -> None:
+            with client.room_for(request):
+                failure = play_as_ready(request.episodes, request.prompt_ids, logps, ask)
+            client.failed(next((f for f in gather_object([failure]) if f), None))
+
+        self._until_answered(work)
 
     def _until_answered(self, work: Callable[[], Any]) -> Any:
         if self.mode != "server":

@@ -12,11 +12,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from trl.generation.vllm_client import VLLMClient
 
+from grpo_ext.samplers.base import Request
 from grpo_ext.vllm.completions import what_is_wrong
 from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, Line, who_answers
 from grpo_ext.vllm.transfer import WeightGroup, own_address
@@ -138,19 +140,47 @@ class ServerClient(VLLMClient):
     def _checked(self, generate: Any, prompts: Any, features: Any, n: int, sampling: dict[str, Any]) -> dict[str, Any]:
         given = {"max_tokens": 16, "logprobs": 0, **sampling, **(sampling.get("generation_kwargs") or {})}
         longest = given["max_tokens"] or self.get_server_info()["model_config"]["max_model_len"]
-        tokens = n * (sum(map(len, prompts)) + len(prompts) * longest)
         told = None if given["logprobs"] is None else given["logprobs"] + 1
-        self._line.most = MOST_BYTES + tokens * TOKEN_BYTES * (told or 1)
+        with self._most(n * (sum(map(len, prompts)) + len(prompts) * longest) * (told or 1)):
+            return self._asked(generate, prompts, features, n, longest, told, sampling)
+
+    def _asked(
+        self, generate: Any, prompts: Any, features: Any, n: int, longest: int, told: int | None, sampling: dict[str, Any]
+    ) -> dict[str, Any]:
         try:
             found = generate(prompts, features, n, **sampling)
             wrong = what_is_wrong(found, prompts, n, longest, told, self._vocabulary)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             wrong = f"they are not of vLLM's form ({type(error).__name__})"
-        finally:
-            self._line.most = MOST_BYTES
         if wrong:
             raise ConnectionError(f"completions came that were not asked for: {wrong}")
         return found
+
+    @contextmanager
+    def _most(self, tokens: int) -> Iterator[None]:
+        """Take answers of so many tokens within."""
+        self._line.most = MOST_BYTES + tokens * TOKEN_BYTES
+        try:
+            yield
+        finally:
+            self._line.most = MOST_BYTES
+
+    # ---- episodes, whose turns are asked for by many threads
+
+    def room_for(self, request: Request) -> AbstractContextManager[None]:
+        """Take the answer to any one turn of a request's episodes within."""
+        return self._most(max((len(ids) for ids in request.prompt_ids), default=0) + max(e.room for e in request.episodes))
+
+    def complete(self, ids: list[int], max_tokens: int, **sampling: Any) -> dict[str, Any]:
+        """One completion of `ids`, with log-probs; raises whatever went wrong."""
+        given = {"max_tokens": max_tokens, **sampling}
+        return self._asked(super().generate, [ids], None, 1, max_tokens, given["logprobs"] + 1, given)
+
+    def failed(self, cause: str | None) -> None:
+        """Take it that the server failed for this cause, or has other weights than it was given."""
+        if cause is not None and self.failure is None:
+            self.failure, self.refused = cause, "Request failed: 4" in cause
+        self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
         """Find a server again within `seconds` and join its workers; where that fails, `failure` is set anew."""

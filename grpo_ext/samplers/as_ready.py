@@ -1,0 +1,57 @@
+"""Episodes beside a server: each goes on as soon as its environment has answered, whatever the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from grpo_ext.environments.episode import Episode
+from grpo_ext.samplers.by_turns import take_turn
+
+MOST_REQUESTS = 256  # of a rank at a time
+Told = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
+LogProbs = list[list[float | None]]
+
+
+def play_as_ready(
+    episodes: list[Episode], prompt_ids: list[list[int]], logps: LogProbs, ask: Callable[[list[int], int], Told]
+) -> str | None:
+    """Play episodes to their end, or until a request fails; a further call goes on.
+
+    Threads ask; environments answer in this one, where their deadlines hold.
+
+    Args:
+        episodes: of this rank.
+        prompt_ids: tokens of their prompts.
+        logps: of the tokens of each episode so far, `None` for those of environments; extended here.
+        ask: completes a list of tokens by so many tokens at most.
+
+    Returns:
+        Why a request failed; `None` if none did.
+    """
+    running: dict[Future[Told], tuple[int, int]] = {}
+    failure = None
+    with ThreadPoolExecutor(max(1, min(len(episodes), MOST_REQUESTS))) as pool:
+
+        def go_on(i: int) -> None:
+            while episodes[i].pending:
+                episodes[i].read()
+                logps[i].append(None)
+            left = episodes[i].turn_left()
+            running[pool.submit(ask, prompt_ids[i] + episodes[i].ids, left)] = i, left
+
+        for i, episode in enumerate(episodes):
+            if not episode.ended:
+                go_on(i)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                i, left = running.pop(future)
+                try:
+                    tokens, values = future.result()
+                except Exception as error:  # the line's, or of a status that is no 200
+                    failure = failure or f"{type(error).__name__}: {error}"
+                    continue
+                logps[i] += values[: take_turn(episodes[i], tokens, left)]
+                if not episodes[i].ended and failure is None:
+                    go_on(i)
+    return failure
