@@ -12,8 +12,6 @@ machine does not have, such as a data set of the hub without a network, is a not
 exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """What the subcommands share: their help is the docstring of their file, and most of them read a recipe."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

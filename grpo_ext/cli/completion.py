@@ -8,8 +8,6 @@ examples:
 The script is written once and starts nothing; write it again after an update. Open a new shell to use it.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from typing import Any

@@ -11,8 +11,6 @@ examples:
 It makes the model, warms it up, trains it with GRPO on a CPU, and shows what changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -11,8 +11,6 @@ and compared with the first: paired differences with 95 % bootstrap intervals, a
 Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -18,8 +18,6 @@ exit codes: 0 done; 1 it ran and the answer is no (a check that failed, a run th
 cannot be used; 75 a signal ended a run, and the same command goes on; 130 interrupted
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import sys

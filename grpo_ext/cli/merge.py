@@ -9,8 +9,6 @@ transformers, vLLM and others load the result like any model. It is read again b
 with those of base and adapter. A recipe's `save_merged: true` does the same at the end of training.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

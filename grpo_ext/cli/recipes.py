@@ -6,8 +6,6 @@ examples:
   grpo-ext train --config countdown/tiny
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

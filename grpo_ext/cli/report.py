@@ -11,8 +11,6 @@ RUN is a run's output_dir, or a demo's folder. The page needs no network and no 
 completions and what each reward said of them, before and after, recipe, alarms.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -8,8 +8,6 @@ It runs until it is interrupted, and writes what vLLM says to vllm_server.log in
 `grpo-ext train --serve` does both.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import signal

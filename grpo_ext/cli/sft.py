@@ -9,8 +9,6 @@ SFTConfig, ModelConfig and ScriptArguments. The data set has conversational `pro
 TRL's SFTTrainer takes.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from grpo_ext.cli.train import add_training_parser

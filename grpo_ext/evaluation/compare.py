@@ -1,7 +1,5 @@
 """Two models on the same rows: paired differences with their uncertainty, and the problems that changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from statistics import fmean
 from typing import Any

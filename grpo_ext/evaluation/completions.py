@@ -4,8 +4,6 @@ A model's own `generation_config` (Qwen2.5's says top_p 0.8 and a repetition pen
 default, so the config is swapped for the time of the call rather than passed beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Evaluations: greedy, and the mean of several samples, on the same held-out rows; of a recipe, its rows and rewards, too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

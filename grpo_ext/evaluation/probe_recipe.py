@@ -1,7 +1,5 @@
 """Samples of a recipe's training prompts before training: how often each is solved."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores of completions, and what they add up to."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

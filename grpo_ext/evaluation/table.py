@@ -1,7 +1,5 @@
 """Markdown: figures of evaluations, differences with their intervals, problems that changed; what a run adds to its card."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Completions from a vLLM engine of its own, as `generate_completions` gives them from a transformers model."""
 
-from __future__ import annotations
-
 import gc
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The checks of a recipe together: as a command asks for them, and as the trainer does at its start."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

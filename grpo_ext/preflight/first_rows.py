@@ -1,7 +1,5 @@
 """The first rows of a recipe's data, read as the run will read them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

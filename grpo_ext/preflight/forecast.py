@@ -1,7 +1,5 @@
 """A recipe's plan with what stands around it: its rows counted, its prompts measured, its model's size, vLLM's traffic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any

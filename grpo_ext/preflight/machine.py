@@ -1,7 +1,5 @@
 """What this machine has for a run: packages, the vLLM server, room on the disk, a writable folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Whether a recipe's model can be loaded: a whole folder, or a name that the cache or the hub knows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

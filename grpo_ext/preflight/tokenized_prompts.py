@@ -1,7 +1,5 @@
 """Prompts as the model will see them: through the chat template and the tokenizer, counted, and looked at for known traps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

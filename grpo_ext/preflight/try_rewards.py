@@ -1,7 +1,5 @@
 """The rewards of a recipe, run on three made-up completions of its first row."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

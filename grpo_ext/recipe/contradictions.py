@@ -1,7 +1,5 @@
 """Options of a recipe that contradict each other, and options that do nothing beside the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Which keys there are, and the words that each takes, is kept in the user's cache
 was read from. Where there is no such file, slips are told later by `load_recipe`, in the same words.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -4,8 +4,6 @@ Ours say all in their annotations. TRL types many of its own as plain `str` or `
 never: `CHOICES` and `BOUNDS` say what they take.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The recipes and accelerate configs that come with the package, by name, and how an accelerate config shards."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys of open-r1, ms-swift and older versions of TRL, and what to write instead; `docs/coming-from.md` has the tables."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Container, Iterable
 

@@ -1,7 +1,5 @@
 """The options about groups of completions: which count, and which prompts they are of. `docs/groups.md` explains them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

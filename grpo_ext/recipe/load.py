@@ -5,8 +5,6 @@ dataclasses themselves are built when first asked for, since TRL's look at the m
 into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What must hold between the options of the loss: its type, what it is divided by, its reference, its entropy bonus."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal

@@ -12,8 +12,6 @@ Per GPU, with W processes, B completions of a micro-batch and T tokens of prompt
 - cache: 2 x layers x key-value width x 2 bytes for each token of a process's share of a generation, where transformers samples
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from grpo_ext.recipe.batch import Batch

@@ -1,10 +1,8 @@
 """How a recipe's faults are told: all at once, each with its place and what to write instead; and what was seen besides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -16,7 +14,7 @@ class Problem:
     place: str | None = None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
     idle: bool = False  # the value does nothing beside the others: a slip in a recipe, and harmless from Python
 
-    def placed(self, places: Mapping[str, str | None]) -> Problem:
+    def placed(self, places: Mapping[str, str | None]) -> Self:
         """The same fault with the place where its key was set."""
         return replace(self, place=places.get(self.key) if self.key else None)
 

@@ -3,8 +3,6 @@
 Nothing heavy is imported here: the launcher reads a recipe with it and answers at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A rule is a short function of the values that yields problems. Rules see only wh
 processes is the launcher's, or what the accelerate config says.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator

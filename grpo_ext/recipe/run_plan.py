@@ -4,8 +4,6 @@ The arithmetic is that of TRL's sampler (`RepeatSampler`), transformers' loop (`
 `DefaultFlowCallback`) and accelerate's data loader; a test trains and compares.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

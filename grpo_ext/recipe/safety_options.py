@@ -1,7 +1,5 @@
 """The options that keep a run alive: steps without a finite gradient, alarms, going back, going on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ A key keeps TRL's name and meaning wherever TRL has one. `GRPOExtConfig` holds t
 beside them. The fields of the named task (see `grpo_ext.tasks`) and of TRL's `ModelConfig` are recipe keys, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The options about sampling, and those about speed: what is left out of a step because it does not change the gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """From what a recipe says to what a field holds: the type, the words and the bounds of single values."""
 
-from __future__ import annotations
-
 import math
 import types
 import typing

@@ -1,7 +1,5 @@
 """The options about vLLM that TRL has no name for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

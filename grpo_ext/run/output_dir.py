@@ -1,7 +1,5 @@
 """The folder of a run: one run has it at a time, and the next goes on from its checkpoints or moves them aside."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a recipe to the parts of a run: data, rewards, model arguments. Shared by training and evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

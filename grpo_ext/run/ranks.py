@@ -1,7 +1,5 @@
 """What a process that trains does for the launcher that started it: check its ranks, tell it, end with it, leave in order."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the programs `train` and `sft` share: recipe in, trained model out, faults told without a traceback."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings
