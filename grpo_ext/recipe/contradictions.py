@@ -1,17 +1,22 @@
-"""Options of a recipe that contradict each other, and options that do nothing beside the others."""
+"""Options of a recipe that contradict each other."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from grpo_ext.objective.policy import ratios_move
+from grpo_ext.common.modules import load_file
+from grpo_ext.objective.kl import REFUSED
+from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.objective.schedule import FIELDS, resolve_schedule
 from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.needs import TRL_LOSSES
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import convert
 
 Values = Mapping[str, Any]
-# The key that a contradiction is told of, when there is one, and the words; what is in braces is a value of the recipe.
+# The key at fault, when there is a contradiction, and the message, which names values of the recipe in braces.
 Contradiction = tuple[str, Callable[[Values], Any], str]
 
 ALWAYS: tuple[Contradiction, ...] = (
@@ -20,15 +25,15 @@ ALWAYS: tuple[Contradiction, ...] = (
     ("save_merged", lambda v: v["save_merged"] and not v["use_peft"],
      "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true."),
     ("save_merged", lambda v: v["save_merged"] and v["use_peft"] and (v["load_in_4bit"] or v["load_in_8bit"]),
-     "save_merged would add the adapter to other weights than the rounded ones that load_in_4bit or load_in_8bit trains "
-     "it beside: take one of the two out. (`grpo-ext merge` does so where that is wanted.)"),
+     "save_merged adds the adapter to the base's own weights, and load_in_4bit or load_in_8bit trains it beside rounded "
+     "ones: take one of the two out. (`grpo-ext merge` merges such an adapter all the same.)"),
 )  # fmt: skip
 
 SUPERVISED: tuple[Contradiction, ...] = (
     ("dataset_name", lambda v: not v["dataset_name"],
      "dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id."),
     ("dataset_test_split", lambda v: "dataset_test_split" in v,
-     "dataset_test_split does nothing here: supervised training reads dataset_train_split alone. Take it out."),
+     "dataset_test_split does nothing here: supervised training reads only dataset_train_split. Take it out."),
     ("eval_strategy", lambda v: v["eval_strategy"] != "no",
      "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models."),
 )  # fmt: skip
@@ -102,12 +107,6 @@ GRPO: tuple[Contradiction, ...] = (
     ("entropy_coef_min", lambda v: v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"],
      "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}: swap them."),
     # groups and prompts
-    ("group_filter", lambda v: v["group_filter"] != "off" and v["loss_normalization"] != "step",
-     "group_filter: {group_filter} needs loss_normalization: step, which counts what is left of a step."),
-    ("group_filter",
-     lambda v: v["group_filter"] != "off" and v["multi_objective_aggregation"] != "sum_then_normalize",
-     "group_filter: {group_filter} needs multi_objective_aggregation: sum_then_normalize; the other divides by a standard "
-     "deviation over all groups, those left out, too."),
     ("group_filter_pass_rates",
      lambda v: (p := v["group_filter_pass_rates"]) is not None and not (len(p) == 2 and 0 <= p[0] <= p[1] <= 1),
      "group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {group_filter_pass_rates}."),
@@ -148,7 +147,27 @@ def corrected(v: Values) -> bool:
     return bool(v["use_vllm"] and v["vllm_importance_sampling_correction"])
 
 
+def loss_type(v: Values, _: int) -> Iterator[Problem]:
+    """The loss is one of TRL's or a registered one; plugin files may register more."""
+    if v["loss_type"] not in loss_names() and "reward_plugins" not in getattr(v, "unsound", ()):
+        for path in v["reward_plugins"] or ():
+            with suppress(Exception):  # reported where the rewards are built
+                load_file(path)
+    own = [name for name in loss_names() if name not in TRL_LOSSES]
+    try:
+        convert("loss_type", v["loss_type"], Literal[(*TRL_LOSSES, *own)])
+    except ValueError as error:
+        yield Problem(str(error), "loss_type")
+
+
+def reference(v: Values, _: int) -> Iterator[Problem]:
+    """The estimator of the KL has the gradient of a KL."""
+    if v["beta"] and (why := REFUSED.get((v["kl_estimator"], v["use_bias_correction_kl"]))):
+        yield Problem(f"kl_estimator: {why}.", "kl_estimator")
+
+
 def weights_match(v: Values, _: int) -> Iterator[Problem]:
+    """There is one weight for each reward."""
     rewards, weights = v["reward_funcs"], v["reward_weights"]
     if weights is None:
         return
@@ -159,7 +178,7 @@ def weights_match(v: Values, _: int) -> Iterator[Problem]:
 
 
 def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Sampling settings that contradict each other, or that completions cannot be scored under."""
+    """Completions can be scored exactly under the sampling settings, which do not contradict each other."""
     given = v["generation_kwargs"]
     if v["logprob_policy"] != "sampling" or isinstance(given, str):
         return
@@ -173,13 +192,13 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
         return
     batch = batch_of(v, num_processes)
-    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # which notes what was kept
+    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # and that pass notes the kept tokens
     if params.truncated and not watched and v["beta"] and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")
 
 
 def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A temperature that moves, and what it needs."""
+    """A temperature schedule has what it needs."""
     batch = batch_of(v, num_processes)
     if v["temperature_schedule"] == "constant" and v["temperature_end"] is None:
         return
@@ -192,38 +211,10 @@ def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
 
 
 def best_model(v: Values, _: int) -> Iterator[Problem]:
-    """Each checkpoint is of an evaluated step."""
+    """With `load_best_model_at_end` each checkpoint is saved at a step that is evaluated."""
     if not v["load_best_model_at_end"] or {v["eval_strategy"], v["save_strategy"]} != {"steps"}:
         return
     every, saved = v["eval_steps"] or v["logging_steps"], v["save_steps"]
     if (every < 1) != (saved < 1) or round(saved * 1e6) % round(every * 1e6):
         words = f"needs save_steps {saved:g} to be a multiple of eval_steps {every:g}."
         yield Problem(f"load_best_model_at_end {words}", "save_steps")
-
-
-# Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.
-IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
-    ("vllm_", lambda v: v["use_vllm"], "use_vllm: true"),
-    ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
-    ("lora_", lambda v: v["use_peft"], "use_peft: true"),
-    ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),
-    ("vespo_", lambda v: v["loss_type"] == "vespo", "loss_type: vespo"),
-    ("ref_model_", lambda v: v["sync_ref_model"], "sync_ref_model: true"),
-    ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
-    ("kl_estimator", lambda v: v["beta"], "beta above 0"),
-    ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
-    (("eval_top_", "eval_min_p", "eval_num_samples"), lambda v: v["eval_temperature"], "eval_temperature above 0"),
-    ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
-    ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
-)
-# Keys of those beginnings that are themselves what is asked for, or serve `grpo-ext eval`, too.
-NOT_IDLE = ("eval_strategy", "eval_dataset_name")
-
-
-def idle_keys(v: Values) -> Iterator[Problem]:
-    """Notes on keys that a recipe sets and that do nothing beside its others."""
-    for key in v:
-        for beginning, works, what in IDLE:
-            if key.startswith(beginning) and key not in NOT_IDLE and v[key] and not works(v):
-                yield Problem(f"{key} does nothing without {what}.", key)
-                break

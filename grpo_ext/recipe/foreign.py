@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks import task_classes
 
-# Fields of TRL's that nothing here reads.
+# Fields of TRL that have no effect here.
 UNUSED = ("ignore_bias_buffers",)
-# key -> (whose it is, what to write)
+# key -> (where it comes from, what to write)
 FOREIGN: dict[str, tuple[str, str]] = {
     "max_prompt_length": ("older TRL, open-r1", "take it out: prompts are not cut; `grpo-ext check` counts their tokens, and "
                           "the task gsm8k has max_prompt_tokens"),
@@ -53,7 +53,7 @@ FOREIGN: dict[str, tuple[str, str]] = {
 
 
 def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:
-    """What to write instead of a key that is not `known`; `others` are those of the other kind of recipe."""
+    """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe."""
     if key in UNUSED:
         return f"{key} does nothing here. Take it out."
     if key in others:
