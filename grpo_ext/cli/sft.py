@@ -1,4 +1,4 @@
-"""`grpo-ext sft`: supervised training as a recipe says.
+"""`grpo-ext sft`: supervised training by a recipe.
 
 examples:
   grpo-ext sft --config recipes/countdown/tiny-sft.yaml

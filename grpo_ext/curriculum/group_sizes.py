@@ -144,9 +144,3 @@ def suggest(expectations: Sequence[Expectation]) -> tuple[int, str]:
         f"even groups of {last.num_generations} find more signal than smaller ones: {last.with_signal.value:.0%}; "
         "easier prompts would do more"
     )
-
-
-def rule_of_thumb(counts: Sequence[PassCount]) -> float:
-    """1 / pass rate: so many completions hold one that is right, on average; infinite where none is."""
-    right, samples = sum(count.right for count in counts), sum(count.samples for count in counts)
-    return samples / right if right else math.inf

@@ -21,7 +21,6 @@ from grpo_ext.curriculum.group_sizes import (
     Expectation,
     chance_rewards_differ,
     expect,
-    rule_of_thumb,
     solved_shares,
     suggest,
     wilson,
@@ -77,15 +76,13 @@ def test_wilson_is_the_textbook_interval():
     assert 0.1 < wilson(0, 20).high < 0.2
 
 
-def test_shares_and_the_rule_of_thumb():
+def test_shares_of_solved_prompts():
     counts = [PassCount("a", 0, 4), PassCount("b", 4, 4), PassCount("c", 1, 4), PassCount("d", 3, 4)]
     assert {name: share.value for name, share in solved_shares(counts).items()} == {
         "never": 0.25,
         "sometimes": 0.5,
         "always": 0.25,
     }
-    assert rule_of_thumb(counts) == 2
-    assert rule_of_thumb(counts[:1]) == math.inf
     assert expect(counts, 4).with_signal.value == 0.5
     assert expect(counts, 4).completions_per_useful_group == 8
 

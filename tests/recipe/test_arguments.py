@@ -61,7 +61,7 @@ def test_text_becomes_the_number_that_it_stands_for():
             {"group_filter": "drop", "loss_normalization": "micro_batch"},
             "group_filter: drop needs loss_normalization: step",
         ),
-        ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "needs multi_objective_aggregation: sum_then_normalize"),
+        ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "group_filter: drop needs multi"),
         ({"advantage_normalizer": "useful", "loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
         ({"curriculum": "easy_to_hard"}, "needs difficulty_column"),
         ({"harvest": {"min_rewrd": 1}}, "Did you mean 'min_reward'?"),

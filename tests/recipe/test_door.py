@@ -99,4 +99,4 @@ def test_the_command_answers_without_torch(tmp_path, text, code, words):
     assert done.stdout.splitlines()[-1] == code
     if code == "1":
         found = json.loads(subprocess.run([*command, "--json"], capture_output=True, cwd=REPO).stdout[: -len("1\n")])
-        assert not found["sound"] and "nothing else was looked at" in found["notes"][0]["message"]
+        assert not found["sound"] and "nothing else was checked" in found["notes"][0]["message"]
