@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.load import load_recipe
     from grpo_ext.recipe.problems import Findings
     from grpo_ext.vllm import EngineFailure
-    from grpo_ext.vllm.of_recipe import server_of
+    from grpo_ext.vllm.server import server_of
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     if not args.dry_run:  # a dry run needs no network

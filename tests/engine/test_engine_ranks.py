@@ -17,7 +17,7 @@ from conftest import REPO
 from engine_parts import WANDERING, check_run, check_truncated, free_port, outside, steps_of, train_words, words
 
 from grpo_ext import load_recipe
-from grpo_ext.vllm.of_recipe import server_of
+from grpo_ext.vllm.server import server_of
 from grpo_ext.vllm.transfer import own_address
 
 pytestmark = pytest.mark.vllm

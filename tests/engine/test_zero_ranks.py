@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from sharded_run import check_same, launched, ten_steps
 
 from grpo_ext import load_recipe
-from grpo_ext.vllm.of_recipe import server_of
+from grpo_ext.vllm.server import server_of
 
 pytestmark = pytest.mark.vllm
 
