@@ -25,8 +25,7 @@ ALWAYS: tuple[Contradiction, ...] = (
     ("save_merged", lambda v: v["save_merged"] and not v["use_peft"],
      "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true."),
     ("save_merged", lambda v: v["save_merged"] and v["use_peft"] and (v["load_in_4bit"] or v["load_in_8bit"]),
-     "save_merged adds the adapter to the base's own weights, and load_in_4bit or load_in_8bit trains it beside rounded "
-     "ones: take one of the two out. (`grpo-ext merge` merges such an adapter all the same.)"),
+     "save_merged adds the adapter to exact weights, but load_in_4bit or load_in_8bit trains with rounded ones: take one out."),
 )  # fmt: skip
 
 SUPERVISED: tuple[Contradiction, ...] = (
@@ -42,8 +41,7 @@ GRPO: tuple[Contradiction, ...] = (
     # the model
     ("lora_target_modules",
      lambda v: v["use_peft"] and len(names := v["lora_target_modules"] or []) == 1 and names[0].isidentifier(),
-     "a single entry of lora_target_modules is a pattern of the whole name, and no layer is called just "
-     "{lora_target_modules[0]!r}: write '.*{lora_target_modules[0]}', or all-linear, or several names."),
+     "lora_target_modules: a single entry must match whole names of layers: write '.*{lora_target_modules[0]}' or all-linear."),
     ("fp16", lambda v: v["fp16"] and v["bf16"], "fp16 and bf16 are both true: keep one, or write `bf16: false`."),
     ("load_in_8bit", lambda v: v["load_in_4bit"] and v["load_in_8bit"],
      "load_in_4bit and load_in_8bit are both true: keep one."),
@@ -52,8 +50,7 @@ GRPO: tuple[Contradiction, ...] = (
      "auto_find_batch_size would break groups when it halves the batch: take it out and lower per_device_train_batch_size."),
     ("pad_to_multiple_of",
      lambda v: v["pad_to_multiple_of"] not in (None, "auto") and v["loss_normalization"] == "step",
-     "pad_to_multiple_of pads nothing, since rows are cut to their longest: take it out, or write loss_normalization: "
-     "micro_batch."),
+     "pad_to_multiple_of pads nothing, because padding is cut: take it out, or write loss_normalization: micro_batch."),
     ("max_tokens_per_micro_batch",
      lambda v: v["max_tokens_per_micro_batch"] and (v["top_entropy_quantile"] or 1.0) < 1.0,
      "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one out."),
@@ -64,42 +61,36 @@ GRPO: tuple[Contradiction, ...] = (
     ("curriculum", lambda v: v["curriculum"] != "none" and v["dataset_streaming"],
      "curriculum: {curriculum} chooses among all rows: take dataset_streaming out."),
     ("resume", lambda v: v["resume_from_checkpoint"] and v["resume"] != "auto",
-     "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin. Take the second out."),
+     "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin: take the second out."),
     ("resume",
-     lambda v: not v["resume_from_checkpoint"] and v["resume"] not in ("auto", "never")
-     and not Path(v["resume"]).expanduser().is_dir(),
+     lambda v: not (v["resume_from_checkpoint"] or v["resume"] in ("auto", "never") or Path(v["resume"]).expanduser().is_dir()),
      "resume is auto, never, or the folder of a checkpoint; there is no folder {resume!r}."),
     # the sampler
     ("use_transformers_continuous_batching", lambda v: v["use_transformers_continuous_batching"] and v["use_vllm"],
      "use_vllm and use_transformers_continuous_batching are both true, and only one can sample: keep use_vllm."),
     ("use_transformers_continuous_batching",
      lambda v: v["use_transformers_continuous_batching"] and not (v["use_vllm"] or v["bf16"] is False or v["fp16"]),
-     "use_transformers_continuous_batching with bf16 turns the trained weights into bfloat16 for good, where small steps "
-     "round to nothing: write `bf16: false`, or use_vllm instead."),
+     "use_transformers_continuous_batching with bf16 rounds the trained weights to bfloat16 for good: write `bf16: false`."),
     ("max_completion_length", lambda v: v["max_completion_length"] is None and not v["use_vllm"],
-     "max_completion_length: null ends completions after 20 tokens where transformers samples: write a number."),
+     "max_completion_length: null ends completions after 20 tokens if transformers samples: write a number."),
     ("vllm_max_model_length",
      lambda v: v["use_vllm"] and _reaches(v["max_completion_length"], v["vllm_max_model_length"]),
-     "vllm_max_model_length {vllm_max_model_length} is prompt and completion together and leaves no prompt beside "
-     "max_completion_length {max_completion_length}: raise it, or lower max_completion_length."),
+     "vllm_max_model_length leaves no prompt beside max_completion_length {max_completion_length}: raise it."),
     ("vllm_importance_sampling_clip_min",
      lambda v: _reaches(v["vllm_importance_sampling_clip_min"], v["vllm_importance_sampling_clip_max"]),
-     "vllm_importance_sampling_clip_min {vllm_importance_sampling_clip_min:g} must be below "
-     "vllm_importance_sampling_clip_max {vllm_importance_sampling_clip_max:g}."),
+     "vllm_importance_sampling_clip_min is not below vllm_importance_sampling_clip_max: lower it."),
     ("log_completions_hub_repo", lambda v: v["log_completions_hub_repo"] and not v["log_completions"],
      "log_completions_hub_repo uploads nothing without log_completions: true."),
     # the loss
     ("loss_type", lambda v: v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1,
-     "loss_type cispo caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0 "
-     "(ScaleRL, arXiv 2510.13786)."),
+     "loss_type cispo clips all tokens if epsilon_high is below 1: write epsilon_high: 5.0 (ScaleRL, arXiv 2510.13786)."),
     ("vllm_importance_sampling_mode",
      lambda v: v["loss_type"] == "vespo" and corrected(v) and v["vllm_importance_sampling_mode"].startswith("sequence"),
      "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask."),
     ("loss_normalization",
      lambda v: v["loss_normalization"] != "step" and v["logprob_policy"] != "trl"
      and (v["top_k"] or v["top_p"] < 1 or v["min_p"]),
-     "loss_normalization: micro_batch is TRL's own loss, which scores completions with the temperature alone: set "
-     "top_k: 0, top_p: 1.0 and min_p: null, or write logprob_policy: trl."),
+     "loss_normalization: micro_batch ignores top_k, top_p and min_p in scores: unset them, or write logprob_policy: trl."),
     ("sync_ref_model", lambda v: v["sync_ref_model"] and not v["beta"],
      "sync_ref_model has no reference to sync: set beta above 0."),
     ("sync_ref_model", lambda v: v["sync_ref_model"] and v["use_peft"],
@@ -125,11 +116,9 @@ GRPO: tuple[Contradiction, ...] = (
     ("load_best_model_at_end",
      lambda v: v["load_best_model_at_end"] and v["eval_temperature"] is not None
      and v["metric_for_best_model"] in (None, "loss", "eval_loss"),
-     "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
-     "reward) and greater_is_better: true."),
+     "eval_temperature logs no eval_loss: write metric_for_best_model: countdown (or any reward) and greater_is_better: true."),
     ("eval_num_samples", lambda v: v["eval_temperature"] == 0 and v["eval_num_samples"] > 1,
-     "eval_num_samples {eval_num_samples} at eval_temperature 0 is the same completion {eval_num_samples} times: write "
-     "eval_temperature: 0.6, say, or eval_num_samples: 1."),
+     "eval_temperature 0 gives the same completion {eval_num_samples} times: write eval_num_samples: 1, or raise it."),
     ("num_generations_eval", lambda v: v["eval_temperature"] is None and v["num_generations_eval"] == 1,
      "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead."),
     ("lr_scheduler_type",
@@ -147,12 +136,16 @@ def corrected(v: Values) -> bool:
     return bool(v["use_vllm"] and v["vllm_importance_sampling_correction"])
 
 
+def plugins(v: Values, _: int) -> Iterator[Problem]:
+    """Load the plugin files, which may register losses and environments that the next rules look up."""
+    for path in v["reward_plugins"] or ():
+        with suppress(Exception):  # reported where the rewards are built
+            load_file(path)
+    yield from ()
+
+
 def loss_type(v: Values, _: int) -> Iterator[Problem]:
-    """The loss is one of TRL's or a registered one; plugin files may register more."""
-    if v["loss_type"] not in loss_names() and "reward_plugins" not in getattr(v, "unsound", ()):
-        for path in v["reward_plugins"] or ():
-            with suppress(Exception):  # reported where the rewards are built
-                load_file(path)
+    """The loss is one of TRL's or a registered one."""
     own = [name for name in loss_names() if name not in TRL_LOSSES]
     try:
         convert("loss_type", v["loss_type"], Literal[(*TRL_LOSSES, *own)])

@@ -1,18 +1,11 @@
 """The option about episodes of several turns. `docs/several-turns.md` explains it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from grpo_ext.common.modules import load_file
 from grpo_ext.environments.rules import episode_rules
 from grpo_ext.recipe.problems import Problem
-
-if TYPE_CHECKING:
-    from grpo_ext.recipe.rules import Values
 
 
 @dataclass
@@ -29,13 +22,10 @@ class EpisodeOptions:
     environment: dict | str | None = None
 
 
-def environment_rules(v: Values, _: int) -> Iterator[Problem]:
+def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The environment is a known one and takes its options, and no other option contradicts it."""
     if v["environment"] is None:
         return
-    for path in () if "reward_plugins" in v.unsound else v["reward_plugins"] or ():
-        with suppress(Exception):  # reported where the rewards are built
-            load_file(path)
     try:
         rules = episode_rules(v["environment"])
     except ValueError as error:

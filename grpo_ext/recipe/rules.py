@@ -94,6 +94,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     whole_groups,
     whole_eval_groups,
     contradictions.weights_match,
+    contradictions.plugins,
     contradictions.loss_type,
     contradictions.reference,
     adapter_rules,
