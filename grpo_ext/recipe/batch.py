@@ -21,7 +21,7 @@ class Batch:
     per_device_train_batch_size: int  # completions of one micro-batch of one process
     num_processes: int  # that train
     gradient_accumulation_steps: int  # micro-batches of an optimizer step
-    num_generations: int  # completions a prompt (G)
+    num_generations: int  # completions of each prompt (G)
     num_iterations: int = 1  # how often a generation is trained on (mu)
     steps_per_generation: int | None = None  # at most one of this and the next is set
     generation_batch_size: int | None = None

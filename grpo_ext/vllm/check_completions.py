@@ -15,11 +15,11 @@ class Found(TypedDict):
     logprob_token_ids: list[list[list[int]]] | None
 
 
-def completions_fault(found: Any, prompts: list, n: int, longest: int, told: int | None, vocabulary: int) -> str | None:
+def completions_fault(found: Any, prompts: list, n: int, longest: int, num_logprobs: int | None, vocabulary: int) -> str | None:
     """Return what is wrong with completions; `None` if nothing is.
 
     `found` is the server's answer, in the form of `Found`, for P `prompts` (texts or lists of tokens): `n` completions of each
-    with at most `longest` tokens below `vocabulary`, and at most `told` log-probs for each token (`None`: not requested).
+    with at most `longest` tokens below `vocabulary`, and at most `num_logprobs` log-probs for each token (`None`: not requested).
     """
     try:
         rows = TypeAdapter(Found).validate_python(found, strict=True)["completion_ids"]
@@ -35,7 +35,7 @@ def completions_fault(found: Any, prompts: list, n: int, longest: int, told: int
             return f"number {i} has {len(row)} tokens, and at most {longest} were requested"
         if max(row, default=0) >= vocabulary:
             return f"number {i} has tokens that are not among the model's {vocabulary}"
-    if told is None:
+    if num_logprobs is None:
         return None
     logps, names = found["logprobs"], found["logprob_token_ids"]
     if logps is None or names is None or not len(logps) == len(names) == len(rows):
@@ -43,6 +43,6 @@ def completions_fault(found: Any, prompts: list, n: int, longest: int, told: int
     for i, (row, values, tokens) in enumerate(zip(rows, logps, names, strict=True)):
         counts = [len(position) for position in tokens]
         there = len(row) == len(tokens) and all(token in position for token, position in zip(row, tokens, strict=True))
-        if not there or max(counts, default=0) > told or counts != [len(position) for position in values]:
+        if not there or max(counts, default=0) > num_logprobs or counts != [len(position) for position in values]:
             return f"number {i} has log-probs of other tokens"
     return None

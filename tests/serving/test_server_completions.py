@@ -17,16 +17,16 @@ GOOD = {
     "logprobs": [[[-0.5], [-1]], [[0.0]], [[-9999.0], [-0.1], [5e-7]], []],
     "logprob_token_ids": [[[5], [6]], [[7]], [[9], [9], [9]], []],
 }
-ASKED = {"prompts": PROMPTS, "n": 2, "longest": 3, "told": 1, "vocabulary": 10}
+ASKED = {"prompts": PROMPTS, "n": 2, "longest": 3, "num_logprobs": 1, "vocabulary": 10}
 
 
 def test_what_was_asked_for_passes():
     assert completions_fault(GOOD, **ASKED) is None
     more = {**GOOD, "logprobs": [[[-0.1, -0.5]] * len(row) for row in GOOD["completion_ids"]]}
     more["logprob_token_ids"] = [[[0, token] for token in row] for row in GOOD["completion_ids"]]
-    assert completions_fault(more, **{**ASKED, "told": 3}) is None
+    assert completions_fault(more, **{**ASKED, "num_logprobs": 3}) is None
     none = {**GOOD, "logprobs": None, "logprob_token_ids": None}
-    assert completions_fault(none, **{**ASKED, "told": None}) is None
+    assert completions_fault(none, **{**ASKED, "num_logprobs": None}) is None
 
 
 def changed(key, change):
