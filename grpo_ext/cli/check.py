@@ -29,19 +29,19 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.recipe.door import early_slips
+    from grpo_ext.recipe.early_check import early_problems
     from grpo_ext.recipe.read import read_settings
 
     try:
-        findings = Findings(early_slips(read_settings(args.config, args.overrides)))
+        findings = Findings(early_problems(read_settings(args.config, args.overrides)))
     except RecipeError as error:
         findings = Findings(error.problems)
     if findings.sound:
         from grpo_ext.preflight.check_recipe import check_recipe
-        from grpo_ext.recipe.load import keep_keys
+        from grpo_ext.recipe.load import write_key_table
 
         findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
-        keep_keys()
+        write_key_table()
     else:
         findings.note("nothing else was checked: run `check` again when this is corrected.")
     if args.json:

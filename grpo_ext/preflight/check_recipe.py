@@ -62,7 +62,7 @@ def check_recipe(
         check_machine(v, findings)
         check_server(v, findings)
     if sound:
-        check_arguments(recipe, batch, findings)
+        check_training_arguments(recipe, batch, findings)
     return findings
 
 
@@ -142,7 +142,7 @@ def check_schedule(v: Values, findings: Findings) -> None:
         findings.problem(words, "lr_scheduler_kwargs" if given else "lr_scheduler_type")
 
 
-def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
+def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
     """Check that TRL and transformers accept the training arguments, on this machine unless the run will be elsewhere."""
     neutral: dict[str, Any] = {"report_to": "none", "deepspeed": None}
     if findings.elsewhere:

@@ -13,7 +13,7 @@ from trl import ModelConfig, SFTConfig
 
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe.door import remember, sort_settings
+from grpo_ext.recipe.early_check import sort_settings, write_table
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import UNUSED
 from grpo_ext.recipe.needs import TRL_LOSSES, idle_keys, unclipped
@@ -162,7 +162,7 @@ def keys_of(*classes: type) -> dict[str, Any]:
     return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
 
 
-def keep_keys() -> None:
-    """Write the table that `early_slips` reads."""
+def write_key_table() -> None:
+    """Write the table that `early_problems` reads."""
     grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
-    remember(grpo, keys_of(SFTConfig, SFTRunConfig))
+    write_table(grpo, keys_of(SFTConfig, SFTRunConfig))

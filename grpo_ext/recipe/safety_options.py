@@ -17,7 +17,7 @@ class SafetyOptions:
     Args:
         max_skipped_steps (`int`, defaults to 5): optimizer steps in a row that may be skipped because their gradient is not
             finite; one more ends the run with a checkpoint. A skipped step changes neither the weights nor the optimizer's
-            state. `skipped_steps` counts them, and the inputs of the first two are saved in `not_finite-STEP`.
+            state. `skipped_steps` counts them; micro-batches and weights of the first two are saved in `not_finite-STEP`.
         health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does. `"warn"`: it warns.
             `"checkpoint"`: it also saves a checkpoint. `"rollback"`: the run goes back to the last checkpoint from well before
             the alarm, with a lower learning rate. `"stop"`: the run ends with a checkpoint. `"none"`: there is no monitor.

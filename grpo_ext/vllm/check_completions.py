@@ -19,7 +19,7 @@ def completions_fault(found: Any, prompts: list, n: int, longest: int, num_logpr
     """Return what is wrong with completions; `None` if nothing is.
 
     `found` is the server's answer, in the form of `Found`, for P `prompts` (texts or lists of tokens): `n` completions of each
-    with at most `longest` tokens below `vocabulary`, and at most `num_logprobs` log-probs for each token (`None`: not requested).
+    with at most `longest` tokens below `vocabulary`, and at most `num_logprobs` log-probs of a token (`None`: not requested).
     """
     try:
         rows = TypeAdapter(Found).validate_python(found, strict=True)["completion_ids"]

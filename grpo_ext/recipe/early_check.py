@@ -22,7 +22,7 @@ from grpo_ext.recipe.values import choices, convert
 from grpo_ext.tasks import get_task_class
 
 
-def early_slips(settings: Settings) -> list[Problem]:
+def early_problems(settings: Settings) -> list[Problem]:
     """Return the unknown keys and wrong words of a training recipe; none before there is a table."""
     try:
         known: dict[str, Any] = json.loads(_table().read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def sort_settings(
     return values, problems
 
 
-def remember(grpo: dict[str, Any], sft: dict[str, Any]) -> None:
+def write_table(grpo: dict[str, Any], sft: dict[str, Any]) -> None:
     """Write the table, from the types by key of GRPO recipes and of recipes of supervised training."""
     words = {key: _words(hint) for key, hint in grpo.items()}
     with suppress(OSError):  # `load_recipe` reports the faults then
