@@ -1,51 +1,49 @@
-"""`grpo-ext check`: all that can be known of a recipe before a run.
+"""`grpo-ext check`: find the faults of a recipe before a run.
 
 examples:
   grpo-ext check --config recipes/countdown/tiny.yaml
   grpo-ext check --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --elsewhere
   grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
 
-No model is loaded, and no GPU is needed. Looked at: keys, types, ranges, contradictions, the batch; the first rows of the data
-through the chat template and the tokenizer; the rewards on three made-up completions; the vLLM server; the disk. What this
-machine does not have, such as a data set of the hub without a network, is a note.
+It loads no model and needs no GPU. It checks keys, types, ranges, contradictions and the batch; the first rows of the data,
+with chat template and tokenizer; the rewards on three made-up completions; the vLLM server; the disk. A check that is
+impossible here, such as that of a data set on the hub without a network, is a note.
 
 exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
 """
-
-from __future__ import annotations
 
 import argparse
 import json
 from typing import Any
 
-from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
 from grpo_ext.recipe.problems import Findings, RecipeError
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
-    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
-    parser.add_argument("--elsewhere", action="store_true", help="the run will be on another machine: skip this one's")
+    add_processes(parser)
+    parser.add_argument("--elsewhere", action="store_true", help="the run will be on another machine: do not check this one")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.recipe.door import early_slips
+    from grpo_ext.recipe.early_check import early_problems
     from grpo_ext.recipe.read import read_settings
 
     try:
-        findings = Findings(early_slips(read_settings(args.config, args.overrides)))
+        findings = Findings(early_problems(read_settings(args.config, args.overrides)))
     except RecipeError as error:
         findings = Findings(error.problems)
     if findings.sound:
         from grpo_ext.preflight.check_recipe import check_recipe
-        from grpo_ext.recipe.load import keep_keys
+        from grpo_ext.recipe.load import write_key_table
 
         findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
-        keep_keys()
+        write_key_table()
     else:
-        findings.note("nothing else was looked at: `check` tells the rest once this is mended.")
+        findings.note("nothing else was checked: run `check` again when this is corrected.")
     if args.json:
         print(json.dumps({"recipe": args.config, **findings.as_dict()}, indent=2))
     else:
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_findings(findings: Findings, name: str) -> None:
-    """The findings in words: what was seen, then notes, then problems, then the verdict."""
+    """Print figures, notes, problems and the verdict."""
     figures = findings.figures
     if batch := figures.get("batch"):
         sizes = "{prompts} prompts, {completions} completions; an optimizer step: {step} completions".format(**batch)
@@ -75,7 +73,7 @@ def print_findings(findings: Findings, name: str) -> None:
 
 
 def print_prompts(prompts: dict[str, Any]) -> None:
-    """Token counts, and the first prompt with every special token."""
+    """Print token counts, and the first prompt with its special tokens."""
     tokens, room = prompts["tokens"], prompts["room"]
     limit = "no limit is known" if room is None else f"room for {room}, {prompts['over']:.0%} have more"
     counts = f"{tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}"
@@ -85,7 +83,7 @@ def print_prompts(prompts: dict[str, Any]) -> None:
 
 
 def print_rewards(rewards: dict[str, Any]) -> None:
-    """What each reward gives each of the made-up completions."""
+    """Print the score of each reward for each of the made-up completions."""
     labels = list(rewards["completions"])
     width = max(len(name) for name in rewards["scores"]) if rewards["scores"] else 0
     print("rewards  on three made-up completions of the first row:")
@@ -98,5 +96,5 @@ def print_rewards(rewards: dict[str, Any]) -> None:
 
 
 def printable(text: str) -> str:
-    """Text without control characters, which a data set could use to write over the terminal."""
+    """Return text without control characters, with which a data set could write over the terminal."""
     return "".join(ch if ch.isprintable() or ch == "\n" else "\N{REPLACEMENT CHARACTER}" for ch in text)

@@ -1,6 +1,4 @@
-"""What the subcommands share: their help is the docstring of their file, and most of them read a recipe."""
-
-from __future__ import annotations
+"""The parsers of subcommands: the help of each is the docstring of its file, and most of them read a recipe."""
 
 import argparse
 from collections.abc import Callable
@@ -12,9 +10,9 @@ Run = Callable[[argparse.Namespace], int]
 def add_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run | None = None, **settings: Any
 ) -> argparse.ArgumentParser:
-    """The parser of one subcommand, with `settings` of argparse's; `run` is `None` where it has subcommands of its own.
+    """Return the parser of one subcommand, made with argparse's `settings`; `run` is `None` if it has subcommands.
 
-    `doc` is "`grpo-ext NAME`: what it does.", and below that whatever else `--help` shows.
+    `doc` begins with "`grpo-ext NAME`: what it does."; `--help` shows all of it.
     """
     names, _, summary = (doc or "").partition("\n")[0].partition("`: ")
     parser = subparsers.add_parser(
@@ -29,7 +27,7 @@ def add_command(
 
 
 def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run) -> argparse.ArgumentParser:
-    """As `add_command`, for a recipe, each key of which can be set as `--key value`."""
+    """Return the parser of a subcommand that reads a recipe, whose keys can be set as `--key value`."""
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
     words = "a YAML file, or a name that `grpo-ext recipes` lists"
     parser.add_argument("--config", required=True, metavar="RECIPE", help=words)
@@ -37,8 +35,12 @@ def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, 
     return parser
 
 
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
+
+
 def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
-    """Reads a number of at least `least`, as argparse's `type`."""
+    """Return a reader of numbers of at least `least`, for argparse's `type`."""
 
     def read(text: str) -> Any:
         if not (number := kind(text)) >= least:

@@ -1,14 +1,12 @@
-"""`grpo-ext completion`: a script that completes commands and keys in a shell.
+"""`grpo-ext completion`: print a script that completes commands and keys in a shell.
 
 examples:
   grpo-ext completion bash > ~/.local/share/bash-completion/completions/grpo-ext
   grpo-ext completion zsh > ~/.zfunc/_grpo-ext       and in ~/.zshrc, before compinit: fpath+=~/.zfunc
   grpo-ext completion fish > ~/.config/fish/completions/grpo-ext.fish
 
-The script is written once and starts nothing; write it again after an update. Open a new shell to use it.
+Open a new shell to use the script, and write it again after an update.
 """
-
-from __future__ import annotations
 
 import argparse
 import dataclasses
@@ -28,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """The completion script, of the commands and keys that there are now."""
+    """Return the completion script for the present commands and keys."""
     import shtab
     from trl import ModelConfig
 
@@ -43,7 +41,7 @@ def script(shell: str) -> str:
     names = {"NAME": [info.name for info in list_rewards()], "REWARD": explaining_rewards()}  # by the metavar
 
     def tell_words(parser: argparse.ArgumentParser) -> None:
-        """Give a parser, and those under it, the words that argparse itself need not know."""
+        """Add the words to complete to a parser and its subparsers."""
         for key in keys if parser.get_default("takes_overrides") else ():
             if key not in parser._option_string_actions:
                 parser.add_argument(key)

@@ -1,19 +1,17 @@
-"""`grpo-ext demo`: train a tiny model from nothing, offline.
+"""`grpo-ext demo`: train a tiny model with random weights, offline.
 
 examples:
-  grpo-ext demo                        Countdown; finished stages are not redone
+  grpo-ext demo                        Countdown; finished stages are not repeated
   grpo-ext demo gsm8k                  word problems in GSM8K's format: format, tags and accuracy
   grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
-  grpo-ext demo --seed 1               another seed, in a folder of its own
+  grpo-ext demo --seed 1               another seed, in another folder
   grpo-ext demo --restart              from the beginning
   grpo-ext demo --max_steps 3          a minute or less: all stages run, and little is learnt
 
 It makes the model, warms it up, trains it with GRPO on a CPU, and shows what changed.
 """
-
-from __future__ import annotations
 
 import argparse
 import shutil
@@ -30,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
     parser.add_argument("--max_steps", type=int, metavar="N", help="of each training (default: the recipes')")
-    parser.add_argument("--restart", action="store_true", help="forget what was done in that folder")
+    parser.add_argument("--restart", action="store_true", help="delete that folder and begin again")
 
 
 def run(args: argparse.Namespace) -> int:

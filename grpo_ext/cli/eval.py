@@ -5,13 +5,11 @@ examples:
   grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/warm_start --model runs/countdown-tiny/grpo
   grpo-ext eval --config RECIPE --model BASE --model TRAINED --output compared.json --num_samples 16
 
-Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models are asked the same prompts
-and compared with the first: paired differences with 95 % bootstrap intervals, and the problems that became right or wrong.
+Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models complete the same prompts
+and are compared with the first: paired differences with 95 % bootstrap intervals, and the problems that became right or wrong.
 --output FILE.json also writes FILE.md, and every greedy completion.
 Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
 """
-
-from __future__ import annotations
 
 import argparse
 from pathlib import Path
@@ -28,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add("--sample_temperature", type=float, default=1.0, metavar="T", help="of the samples (default 1.0)")
     add("--batch_size", type=int, default=64, metavar="B", help="completions at once, by transformers (default 64)")
     engines = ("auto", "transformers", "vllm")
-    add("--engine", choices=engines, default="auto", help="default: vllm where it is installed beside a GPU")
+    add("--engine", choices=engines, default="auto", help="default: vllm if it is installed and there is a GPU")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_evaluation(found: dict[str, Any]) -> None:
-    """The figures as tables: one line a metric, the models side by side, then each against the first."""
+    """Print the figures of the models side by side, and the comparison of each with the first."""
     from grpo_ext.evaluation.table import difference_rows, print_figures, print_grid
 
     print_figures(found["summaries"], len(found["rows"]))

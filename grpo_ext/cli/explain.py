@@ -1,4 +1,4 @@
-"""`grpo-ext explain`: why a completion got its reward, in words.
+"""`grpo-ext explain`: explain in words why a completion got its reward.
 
 examples:
   grpo-ext explain countdown --nums 19 36 55 7 --target 65 --completion "<answer>55 + 36 - 7 - 19</answer>"
@@ -6,7 +6,8 @@ examples:
   grpo-ext explain poem --lines 水作青龙盘石堤 桃花夹岸鲁门西 若教月下乘舟去 --completion 一棹烟波去未迷
   grpo-ext explain poem --lines 白日依山尽 黄河入海流 欲穷千里目 更上一层楼 --tones pingshui
 
-A reward explains itself where it was registered with `explain=`. `grpo-ext explain REWARD --help` says what it reads and takes.
+A reward can explain its scores if it is registered with `explain=`. `grpo-ext explain REWARD --help` lists its columns and
+options.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run, parents=[plugin_parser()])
-    parser.add_argument("reward", metavar="REWARD", help="a reward that explains itself, or how its name begins")
+    parser.add_argument("reward", metavar="REWARD", help="a reward with explanations, or the beginning of its name")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="its columns, options and --completion")
 
 
@@ -42,16 +43,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explaining_rewards() -> list[str]:
-    """The names of the rewards that explain themselves."""
+    """Return the names of the rewards with explanations."""
     from grpo_ext.rewards.registry import explaining, names
 
     return [name for name in names() if explaining(name)]
 
 
 def explaining_reward(name: str) -> tuple[Registration, Explain]:
-    """The reward called `name`, else the first that explains itself and whose name begins so; and how it explains itself.
+    """Return the reward `name`, or the first with explanations whose name begins so, and its function of explanations.
 
-    `ValueError` if there is none, or it explains nothing.
+    `ValueError` if there is no such reward, or it has no explanations.
     """
     from grpo_ext.rewards.registry import explaining, lookup
 
@@ -59,27 +60,27 @@ def explaining_reward(name: str) -> tuple[Registration, Explain]:
     chosen = name if name in known else next((full for full in known if full.startswith(name)), name)
     if (entry := explaining(chosen)) and entry.explain:
         return entry, entry.explain
-    lookup(name)  # which says where there is no such reward
-    raise ValueError(f"{name} does not explain itself: register(..., explain=...). Those that do: {', '.join(known)}.")
+    lookup(name)  # refuses an unknown reward
+    raise ValueError(f"{name} has no explanations: register(..., explain=...). Rewards that have them: {', '.join(known)}.")
 
 
 def parser_of(entry: Registration, explain: Explain) -> argparse.ArgumentParser:
-    """What `explain` takes, as options: without a default they are needed."""
+    """Return a parser of the arguments of `explain` as options, required if they have no default."""
     parser = argparse.ArgumentParser(prog=f"grpo-ext explain {entry.name}", description=entry.info.summary)
     hints = typing.get_type_hints(explain)
     for name, parameter in inspect.signature(explain).parameters.items():
         flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))
-        settings: dict[str, Any] = {"required": parameter.default is parameter.empty, **taken(hints.get(name, str))}
+        settings: dict[str, Any] = {"required": parameter.default is parameter.empty, **option_of(hints.get(name, str))}
         if name == "completion":
-            settings["help"] = "what the model wrote; text without tags is taken as the answer, where one is read"
+            settings["help"] = "what the model wrote; text without tags counts as the answer"
         elif not settings["required"]:
             settings |= {"default": parameter.default, "help": f"default: {parameter.default}"}
         parser.add_argument(*flags, **settings)
     return parser
 
 
-def taken(hint: Any) -> dict[str, Any]:
-    """How a command line takes a value of a type: argparse's settings."""
+def option_of(hint: Any) -> dict[str, Any]:
+    """Return argparse's settings of an option for a type."""
     if hint is bool:
         return {"action": "store_true"}
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
@@ -90,7 +91,7 @@ def taken(hint: Any) -> dict[str, Any]:
 
 
 def explanation(explain: Explain, completion: str | None, given: dict[str, Any]) -> Explanation:
-    """What the reward says. Of text without tags it is asked again as of an answer, if it then reads one."""
+    """Return the explanation of a completion; text without tags is tried again as an answer."""
     if completion is None:
         return explain(**given)
     found = explain(completion, **given)

@@ -3,22 +3,20 @@
 examples:
   grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
   grpo-ext recipes                                         the recipes that come with the package
-  grpo-ext check --config countdown/tiny                   what is wrong with a recipe, before a run
-  grpo-ext plan --config countdown/tiny                    what its batch means, how many steps there will be
-  grpo-ext train --config countdown/tiny                   train as a recipe says
+  grpo-ext check --config countdown/tiny                   find the faults of a recipe before a run
+  grpo-ext plan --config countdown/tiny                    batch, steps and memory of a run
+  grpo-ext train --config countdown/tiny                   train by a recipe
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
-  grpo-ext serve --config RECIPE                           the vLLM server that a recipe needs
-  grpo-ext probe --config RECIPE                           how many groups will have signal
+  grpo-ext serve --config RECIPE                           start the vLLM server of a recipe
+  grpo-ext probe --config RECIPE                           estimate how many groups will have signal
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora         the adapter of a LoRA run and its base as one whole model
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora         adapter and base of a LoRA run as one model
   grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
-  grpo-ext rewards list                                    what can judge a completion
+  grpo-ext rewards list                                    all rewards
 
-exit codes: 0 done; 1 it ran and the answer is no (a check that failed, a run that broke); 2 the command, the recipe or its data
-cannot be used; 75 a signal ended a run, and the same command goes on; 130 interrupted
+exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used; 75 a signal ended a run,
+and the same command continues it; 130 interrupted
 """
-
-from __future__ import annotations
 
 import argparse
 import platform
@@ -40,12 +38,11 @@ SUBCOMMANDS = (
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser with all subcommands."""
+    """Return the parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    words = "show the versions of this package and of what it uses"
-    parser.add_argument("--version", action=Versions, nargs=0, help=words)
-    parser.add_argument("--debug", action="store_true", help="show tracebacks; may stand anywhere")
+    parser.add_argument("--version", action=Versions, nargs=0, help="show the versions of this package and its libraries")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks; allowed anywhere in the command")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
         import_module(f"grpo_ext.cli.{name}").add_parser(subparsers)
@@ -53,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class Versions(argparse.Action):
-    """`--version`: this package's, and those of the packages that a fault may lie in."""
+    """The option `--version`, which also shows the versions of the main libraries."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"grpo_ext {__version__}")
@@ -75,7 +72,7 @@ def main(words: list[str] | None = None) -> int:
     if rest and not getattr(args, "takes_overrides", False):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.overrides = rest
-    # transformers warns that it will rename options of its own
+    # transformers warns about its own options
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
         return args.run(args)
@@ -88,14 +85,14 @@ def main(words: list[str] | None = None) -> int:
 
 
 def split_debug(words: list[str]) -> tuple[bool, list[str]]:
-    """Whether a bare `--debug` stands anywhere among the words, and the others. With a value it is a recipe's key."""
+    """Return whether a bare `--debug` is among the words, and the other words. With a value it is a key of a recipe."""
     bare = [i for i, word in enumerate(words) if word == "--debug" and (words[i + 1 :] or ["--"])[0].startswith("--")]
     first = words[:1] == ["--debug"]
     return bool(bare) or first, [word for i, word in enumerate(words) if i not in bare and not (first and i == 0)]
 
 
 def tell(error: Exception) -> int:
-    """Say an error in its own words; the exit code for it."""
+    """Print an error without its traceback, and return its exit code."""
     if isinstance(error, ValueError | OSError):
         print(f"grpo-ext: {error}", file=sys.stderr)
         return 2

@@ -5,11 +5,9 @@ examples:
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora --dtype float32
 
-transformers, vLLM and others load the result like any model. It is read again before it is kept, and its log-probs are compared
-with those of base and adapter. A recipe's `save_merged: true` does the same at the end of training.
+transformers and vLLM load the result like any model. The command loads it again and compares its log-probs with those of base
+and adapter before it keeps the result. A recipe's `save_merged: true` does the same at the end of training.
 """
-
-from __future__ import annotations
 
 import argparse
 from pathlib import Path
@@ -19,11 +17,10 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add = add_command(subparsers, __doc__, run).add_argument
-    add("--model", required=True, type=Path, metavar="FOLDER", help="the adapter's: an output_dir, or a checkpoint")
-    add("--out", type=Path, metavar="FOLDER", help="the new folder (default: merged in that of the adapter)")
+    add("--model", required=True, type=Path, metavar="FOLDER", help="folder of the adapter: an output_dir, or a checkpoint")
+    add("--out", type=Path, metavar="FOLDER", help="the new folder (default: merged in the adapter's folder)")
     dtypes = ("auto", "float32", "bfloat16", "float16")
-    words = "of the weights (default auto: that of the base's files; half types round what was learnt)"
-    add("--dtype", choices=dtypes, default="auto", help=words)
+    add("--dtype", choices=dtypes, default="auto", help="of the weights (default: the base's; half types round them)")
     add("--trust_remote_code", action="store_true", help="run code that comes with the base model")
 
 

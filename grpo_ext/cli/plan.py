@@ -1,14 +1,14 @@
-"""`grpo-ext plan`: what a recipe's batch means, and what the run will take.
+"""`grpo-ext plan`: show the batch, the steps and the memory of a run.
 
 examples:
   grpo-ext plan --config recipes/countdown/tiny.yaml
   grpo-ext plan --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --rows 50000
   grpo-ext plan --config mine.yaml --num_generations 16 --json
 
-The numbers are those of the run. Memory is an estimate by stated formulas (grpo_ext/recipe/memory.py). --rows says how many
-training rows there are where the data set cannot be read from here.
+The numbers are those of the run. Memory is an estimate; its formulas are in grpo_ext/recipe/memory.py. --rows gives the number
+of training rows if the data set cannot be read here. If sizes do not fit, the nearest that fit are shown.
 
-exit codes: 0 done; 2 the recipe or its data cannot be used; sizes that do not fit are answered with the nearest that do
+exit codes: 0 done; 2 the recipe or its data cannot be used
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
-    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
-    parser.add_argument("--rows", type=int, metavar="N", help="training rows, where they cannot be counted here")
+    add_processes(parser)
+    parser.add_argument("--rows", type=int, metavar="N", help="training rows, if they cannot be counted here")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    """Batch, steps, checkpoints, evaluations, tokens."""
+    """Yield title and text of the lines about batch, steps, checkpoints, evaluations and tokens."""
     plan = forecast.plan
     batch = plan.batch
     longest = plan.max_completion_length
@@ -86,7 +86,7 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def checkpoints_in_words(forecast: Forecast) -> str:
-    """How many checkpoints, at which steps, and how big."""
+    """Return the number of checkpoints, their steps and their size."""
     saved, kept = forecast.plan.checkpoints, forecast.plan.checkpoints_kept
     if saved == ():
         return "none but the final model"
@@ -99,7 +99,7 @@ def checkpoints_in_words(forecast: Forecast) -> str:
 
 
 def size_lines(forecast: Forecast, vllm: bool) -> Iterator[tuple[str, str]]:
-    """The model's size, and the memory that it takes."""
+    """Yield title and text of the lines about the model's size and memory."""
     size, memory = forecast.size, forecast.memory
     if size is None or memory is None:
         yield "memory", "not known: the model's config cannot be read here"

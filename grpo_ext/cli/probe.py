@@ -1,11 +1,11 @@
-"""`grpo-ext probe`: how many groups will have signal, before training.
+"""`grpo-ext probe`: estimate how many groups will have signal, before training.
 
 examples:
   grpo-ext probe --config recipes/countdown/tiny.yaml
   grpo-ext probe --config RECIPE --num_prompts 512 --samples 32 --output rates.jsonl
 
-Training prompts are completed as training would, and each num_generations gets a line with what to expect of it. The pass rates
-are written as one JSON object a prompt. Every key of a recipe can be set as --key value.
+It completes training prompts as training does, and prints the expected share of groups with signal for each num_generations.
+The pass rates are written as one JSON object for each prompt. Every key of a recipe can be set as --key value.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_probe(name: str, counts: list[PassCount], length: float, num_generations: int) -> None:
-    """The findings by the outcome reward `name`; `length` is the mean of a completion, in tokens."""
-    from grpo_ext.curriculum.group_sizes import SIZES, expect, rule_of_thumb, solved_shares, suggest
+    """Print the estimates by the outcome reward `name`; `length` is the mean of completions in tokens."""
+    from grpo_ext.curriculum.group_sizes import SIZES, expect, solved_shares, suggest
     from grpo_ext.evaluation.table import print_grid
 
     fewest = int(min(count.samples for count in counts))
@@ -66,8 +66,6 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
 
     size, reason = suggest([found[size] for size in SIZES])
     print(f"Suggested num_generations: {size} ({reason}).")
-    thumb = rule_of_thumb(counts)
-    print(f"Rule of thumb, 1 / pass rate: {f'{thumb:.1f}' if thumb < float('inf') else 'no limit'}.")
     waste = 1 - found[num_generations].with_signal.value
     instead = " group_filter: refill generates others in its place." if waste >= 0.3 else ""
     words = f"The recipe as it is, with num_generations {num_generations}"
@@ -75,12 +73,12 @@ def print_probe(name: str, counts: list[PassCount], length: float, num_generatio
 
 
 def in_percent(share: Estimate, mark: str = "") -> tuple[str, str]:
-    """A share and its interval."""
+    """Return a share and its interval."""
     return f"{share.value:.1%}{mark}", f"{share.low:.1%} to {share.high:.1%}"
 
 
 def costs(expected: Expectation, length: float) -> tuple[str, str]:
-    """Completions and tokens for one group with signal."""
+    """Return the completions and tokens for one group with signal."""
     completions = expected.completions_per_useful_group
     if completions == float("inf"):
         return "no limit", "no limit"

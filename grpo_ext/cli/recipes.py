@@ -6,11 +6,8 @@ examples:
   grpo-ext train --config countdown/tiny
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
-import sys
 from pathlib import Path
 
 from grpo_ext.cli.command import add_command
@@ -25,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def list_recipes(args: argparse.Namespace) -> int:
-    """Each recipe's name with the first line of its comment."""
+    """Print each recipe's name with the first line of its comment."""
     from grpo_ext.recipe.folder import recipe_names, recipe_path
 
     names = recipe_names()
@@ -36,14 +33,13 @@ def list_recipes(args: argparse.Namespace) -> int:
 
 
 def copy_recipe(args: argparse.Namespace) -> int:
-    """Copy one; a file that is there already stays."""
+    """Copy a recipe, but never over an existing file."""
     from grpo_ext.recipe.folder import recipe_path
 
     source = recipe_path(args.recipe)
     target = args.target / source.name if args.target.is_dir() else args.target
     if target.exists():
-        print(f"grpo-ext recipes: {target} is there already; name another file.", file=sys.stderr)
-        return 2
+        raise ValueError(f"{target} exists already; name another file.")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     print(f"{target}: edit it, then: grpo-ext check --config {target}")

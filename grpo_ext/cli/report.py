@@ -3,15 +3,13 @@
 examples:
   grpo-ext report runs/countdown-tiny                     writes runs/countdown-tiny/report.html
   grpo-ext report runs/a runs/b --output compare.html     several runs, overlaid and compared
-  grpo-ext report runs/a --png curves.png                 the curves as a picture, too (or .pdf, .svg)
-  grpo-ext report runs/a --watch                          renews the page while the run goes on; Ctrl-C ends it
+  grpo-ext report runs/a --png curves.png                 also the curves as a picture (or .pdf, .svg)
+  grpo-ext report runs/a --watch                          renews the page during the run, until Ctrl-C
   grpo-ext report runs/a --parquet                        metrics.parquet and samples.parquet beside the logs
 
-RUN is a run's output_dir, or a demo's folder. The page needs no network and no server. It shows curves,
-completions and what each reward said of them, before and after, recipe, alarms.
+RUN is a run's output_dir, or a demo's folder. The page needs no network and no server. It shows curves, completions with the
+score of each reward, figures before and after, the recipe, and alarms.
 """
-
-from __future__ import annotations
 
 import argparse
 import sys
@@ -24,11 +22,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add = add_command(subparsers, __doc__, run).add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     add("--output", type=Path, metavar="FILE", help="the page (default: report.html in the run; of several, here)")
-    add("--png", type=Path, metavar="FILE", help="write the curves as a picture, too")
-    add("--parquet", action="store_true", help="write the logs as parquet, too")
-    most = "completions in the page, about; of more, a share of the prompts is taken (default 50000)"
+    add("--png", type=Path, metavar="FILE", help="also write the curves as a picture")
+    add("--parquet", action="store_true", help="also write the logs as parquet")
+    most = "about how many completions to show, of a share of the prompts (default 50000)"
     add("--max_completions", type=at_least(0), default=50_000, metavar="N", help=most)
-    every = "look for new lines every so many seconds (default 10) and renew the page"
+    every = "renew the page every so many seconds (default 10) if there are new lines"
     add("--watch", type=at_least(0, float), nargs="?", const=10.0, metavar="SECONDS", help=every)
 
 

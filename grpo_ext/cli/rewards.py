@@ -1,4 +1,4 @@
-"""`grpo-ext rewards`: what can judge a completion, and how it judges yours.
+"""`grpo-ext rewards`: list rewards, show one, test their examples, score a file of completions.
 
 examples:
   grpo-ext rewards list
@@ -31,24 +31,19 @@ examples:
   grpo-ext rewards score length --option target=200 --option unit=words --input rows.jsonl
   grpo-ext rewards score my_package.rewards:brief --input rows.jsonl --output -
 
-A row is a JSON object a line: {"completion": "<answer>1+2</answer>", "nums": [1, 2], "target": 3}
+Each line of the file is a JSON object: {"completion": "<answer>1+2</answer>", "nums": [1, 2], "target": 3}
 """
 BATCH = 256
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = add_command(subparsers, __doc__)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = add_command(subparsers, __doc__).add_subparsers(title="commands", metavar="COMMAND", required=True)
     plugins = [plugin_parser()]
-    listing = commands.add_parser("list", parents=plugins, help="all rewards, a line each")
-    listing.set_defaults(run=run_list)
-
-    show = commands.add_parser("show", parents=plugins, help="one reward: what it means, reads and takes")
+    commands.add_parser("list", parents=plugins, help="all rewards, one on each line").set_defaults(run=run_list)
+    show = commands.add_parser("show", parents=plugins, help="the meaning, columns and options of one reward")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(run=run_show)
-
-    words = "run the rewards' own examples; exit code 1 if one fails"
-    check = commands.add_parser("check", parents=plugins, help=words)
+    check = commands.add_parser("check", parents=plugins, help="test the examples of rewards; exit code 1 if one fails")
     check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     check.set_defaults(run=run_check)
 
@@ -57,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add("--input", required=True, metavar="FILE", help="rows as JSON lines")
     add("--output", metavar="FILE", help="write the rows with their score under NAME; - for standard output")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the reward")
-    add("--column", default="completion", metavar="KEY", help="where the completion is (default: completion)")
+    add("--column", default="completion", metavar="KEY", help="key of the completion (default: completion)")
     add("--workers", type=int, default=0, metavar="N", help="processes for CPU-heavy rewards (default 0: none)")
     add("--timeout", type=float, default=5.0, metavar="S", help="seconds a row may take (default 5)")
 
@@ -70,14 +65,14 @@ def run_list(args: argparse.Namespace) -> int:
     width = max(len(info.name) for info in catalogue)
     for info in catalogue:
         print(f"{info.name:{width}}  {info.summary}")
-        more = {"reads": ", ".join(info.columns), "takes": options_of(info)}
+        more = {"columns": ", ".join(info.columns), "options": options_of(info)}
         if any(more.values()):
-            print(" " * width + "  " + "; ".join(f"{verb} {what}" for verb, what in more.items() if what))
+            print(" " * width + "  " + "; ".join(f"{kind} {names}" for kind, names in more.items() if names))
     return 0
 
 
 def options_of(info: RewardInfo) -> str:
-    """`mode='loose', target`: with its default, but for one that must be given."""
+    """Return the options with their defaults, such as `mode='loose', target`; a required option has none."""
     from grpo_ext.rewards.signature import REQUIRED
 
     options = {**info.options, **info.optional}.items()
@@ -95,7 +90,7 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"Options:  {options_of(info) or 'none'}")
     if info.optional:
         print(f"          (unless set, the column is read if there is one: {', '.join(info.optional)})")
-    where = "worker processes where reward_workers is above 0" if info.needs_cpu else "the training process"
+    where = "worker processes, if reward_workers is above 0" if info.needs_cpu else "the training process"
     print(f"Runs in:  {where}")
     print("Examples:" if info.examples else "Examples: none")
     for example in info.examples:
@@ -145,7 +140,7 @@ def run_score(args: argparse.Namespace) -> int:
 
 
 def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> tuple[float, int]:
-    """The sum of the scores and how many there are; each row goes to `output` with its own."""
+    """Return the sum of the scores and their number; write each row with its score to `output`."""
     total, scored = 0.0, 0
     for rows in batches(path, column):
         scores = guard(**as_columns(rows, column, guard.columns))
@@ -158,19 +153,18 @@ def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> tu
 
 
 def batches(path: Path, column: str) -> Iterator[list[dict[str, Any]]]:
-    """The file's rows, some at a time, with a progress bar over its bytes."""
+    """Yield the rows of a file in batches, with a progress bar."""
     from tqdm import tqdm
 
-    with path.open("rb") as lines, tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name) as bar:
-        numbered = enumerate(lines, 1)
-        while batch := list(islice(numbered, BATCH)):
-            if rows := [read_row(line, column, f"{path}:{number}") for number, line in batch if line.strip()]:
-                yield rows
-            bar.update(sum(len(line) for _, line in batch))
+    with path.open("rb") as file:
+        lines = enumerate(tqdm(file, desc=path.name, unit=" rows"), 1)
+        rows = (read_row(line, column, f"{path}:{number}") for number, line in lines if line.strip())
+        while batch := list(islice(rows, BATCH)):
+            yield batch
 
 
 def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:
-    """One line's object; `ValueError` with its place if it is none or has no completion."""
+    """Return the object of one line; `ValueError` with its place if it is not an object with a completion."""
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -182,18 +176,17 @@ def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:
 
 
 def as_columns(rows: list[dict[str, Any]], column: str, needed: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Rows as the arguments of a reward: the completions, and the columns that every row has."""
+    """Return rows as the arguments of a reward: the completions, and the columns that every row has."""
     shared = set.intersection(*map(set, rows)) - {column, "completions", "prompt"}
     for name in needed:
         if name not in shared:
-            there = ", ".join(sorted(shared))
-            raise ValueError(f"The reward reads the column {name!r}, which a row lacks. There: {there}.")
+            raise ValueError(f"The reward reads the column {name!r}, which a row lacks; all have {', '.join(sorted(shared))}.")
     columns = {name: [row[name] for row in rows] for name in shared}
     return {"completions": [row[column] for row in rows], **columns}
 
 
 def read_option(text: str) -> tuple[str, Any]:
-    """`key=value`, the value as `read_value` has it."""
+    """Return the key and the value of `key=value`, by `read_value`."""
     key, sign, value = text.partition("=")
     if not sign:
         raise ValueError(f"--option {text}: write it as key=value.")
@@ -201,7 +194,7 @@ def read_option(text: str) -> tuple[str, Any]:
 
 
 def read_value(text: str) -> Any:
-    """What JSON reads, else the text."""
+    """Return the value of JSON text, or any other text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -209,10 +202,9 @@ def read_value(text: str) -> Any:
 
 
 def plugin_parser() -> argparse.ArgumentParser:
-    """The option `--plugin`, a parent of the parsers that have it."""
+    """Return a parent of the parsers with the option `--plugin`."""
     parser = argparse.ArgumentParser(add_help=False)
-    words = "a Python file that registers more"
-    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help=words)
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help="a Python file that registers rewards")
     return parser
 
 

@@ -1,14 +1,12 @@
-"""`grpo-ext serve`: start the vLLM server that a recipe needs.
+"""`grpo-ext serve`: start the vLLM server of a recipe.
 
 examples:
   grpo-ext serve --config recipes/countdown/qwen2.5-3b.yaml --vllm_server_devices 2
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml          # in another terminal, or on another machine
 
-It runs until it is interrupted, and writes what vLLM says to vllm_server.log in the recipe's output_dir.
-`grpo-ext train --serve` does both.
+It runs until it is interrupted. The output of vLLM is written to vllm_server.log in the recipe's output_dir.
+`grpo-ext train --serve` starts the server and trains.
 """
-
-from __future__ import annotations
 
 import argparse
 import shlex
@@ -28,22 +26,21 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.load import load_recipe
     from grpo_ext.recipe.problems import Findings
     from grpo_ext.vllm import EngineFailure
-    from grpo_ext.vllm.of_recipe import server_of
+    from grpo_ext.vllm.server import server_of
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
-    if not args.dry_run:  # which asks no network
+    if not args.dry_run:  # a dry run needs no network
         check_model(recipe.flat, found := Findings(places=recipe.places))
         found.refuse()
     server = server_of(recipe, args.num_processes, here=args.dry_run)
     print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
     if args.dry_run:
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also in a script's background, where SIGINT is ignored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a background job of a script ignores SIGINT
     try:
         process = server.start()
         server.wait_ready(recipe.training.vllm_server_timeout)
-        said = f"what it says is in {server.log}. Ctrl-C stops it."
-        print(f"The vLLM server answers at {server.url}; {said}", flush=True)
+        print(f"The vLLM server answers at {server.url}; its log is {server.log}. Ctrl-C stops it.", flush=True)
         code = process.wait()
         raise EngineFailure(f"The vLLM server ended with code {code}:\n{server.last_lines()}")
     except KeyboardInterrupt:

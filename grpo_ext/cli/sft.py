@@ -1,4 +1,4 @@
-"""`grpo-ext sft`: supervised training as a recipe says.
+"""`grpo-ext sft`: supervised training by a recipe.
 
 examples:
   grpo-ext sft --config recipes/countdown/tiny-sft.yaml
@@ -8,8 +8,6 @@ It starts `accelerate launch`. Every key of a recipe can be set on the command l
 SFTConfig, ModelConfig and ScriptArguments. The data set has conversational `prompt` and `completion` columns, or any form that
 TRL's SFTTrainer takes.
 """
-
-from __future__ import annotations
 
 import argparse
 

@@ -15,7 +15,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def list_tasks(args: argparse.Namespace) -> int:
-    """Each task's name with the first line of its docstring."""
+    """Print each task's name with the first sentence of its docstring."""
     for name, cls in task_classes().items():
         print(f"{name:15} {(cls.__doc__ or '').partition('.')[0]}.")
     return 0

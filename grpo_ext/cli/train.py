@@ -1,4 +1,4 @@
-"""`grpo-ext train`: GRPO training as a recipe says.
+"""`grpo-ext train`: train with GRPO by a recipe.
 
 examples:
   grpo-ext train --config recipes/countdown/tiny.yaml
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_recipe_command
+from grpo_ext.cli.command import add_processes, add_recipe_command
 
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_training_parser(subparsers, __doc__, "grpo_ext.train")
-    parser.add_argument("--serve", action="store_true", help="start the recipe's vLLM server, too; stop it at the end")
+    parser.add_argument("--serve", action="store_true", help="also start the recipe's vLLM server, and stop it at the end")
 
 
 def add_training_parser(subparsers: argparse._SubParsersAction, doc: str | None, module: str) -> argparse.ArgumentParser:
-    """A subcommand that launches `module`."""
+    """Return the parser of a subcommand that launches `module`."""
     parser = add_recipe_command(subparsers, doc, run)
-    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
+    add_processes(parser)
     parser.add_argument("--accelerate_config", metavar="NAME", help="accelerate config to launch with: file or name")
     parser.set_defaults(module=module, serve=False)
     return parser
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.rules import processes
     from grpo_ext.run.launch import launch, threads_of
 
-    # Checked here as well as in each process: a fault is told once, before anything starts.
+    # The processes check the recipe again; here a fault is reported once, before they start.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
     launcher = ["--accelerate_config", args.accelerate_config] if args.accelerate_config else []
     recipe = load(args.config, [*args.overrides, *launcher], args.num_processes)
@@ -61,14 +61,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
-    """Run a job beside the server of its recipe, for which both have a key; its exit code."""
+    """Run a job beside the server of its recipe, with one key for both; return the exit code of the job."""
     from grpo_ext.vllm.http import KEY
-    from grpo_ext.vllm.of_recipe import server_of, trainer_devices
+    from grpo_ext.vllm.server import server_of, trainer_devices
 
     os.environ.setdefault(KEY, secrets.token_urlsafe())
     server, environment = server_of(recipe, num_processes), trainer_devices(recipe)
     args = recipe.training
-    print(f"Starting the vLLM server at {server.url}; what it says is in {server.log}.", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped then, too
+    print(f"Starting the vLLM server at {server.url}; its log is {server.log}.", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SIGTERM also stops the server
     with server.running(args.vllm_server_timeout, restarts=args.vllm_server_retries):
         return job(environment=environment)

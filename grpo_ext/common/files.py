@@ -1,4 +1,4 @@
-"""Files that are whole or not there, the package's own data, and the folders of checkpoints."""
+"""Atomic writes, the data files of the package, the folders of checkpoints, sizes in words."""
 
 import os
 import re
@@ -9,9 +9,9 @@ CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` through a temporary file beside it, so that a stopped run leaves no half-written file.
+    """Write `text` to `path` through a temporary file beside it, which leaves no half-written file.
 
-    Lone surrogates, which a tokenizer can decode to and UTF-8 cannot hold, are written as backslash escapes.
+    Lone surrogates, which tokenizers can produce and UTF-8 cannot encode, become backslash escapes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -23,13 +23,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def data_lines(package: str, name: str) -> list[str]:
-    """The lines of the file `name` in the folder `data` of a package, without comments."""
+    """Return the lines of the file `name` in the folder `data` of a package, without comments."""
     text = resources.files(package).joinpath("data", name).read_text(encoding="utf-8")
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The folders `checkpoint-STEP` of a run, whole or not, by step; no other folder is one of them."""
+    """Return the folders `checkpoint-STEP` of a run by step, complete or not."""
     return sorted((path for path in run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)), key=step_of)
 
 
@@ -38,7 +38,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def in_bytes(count: float) -> str:
-    """Bytes as a person reads them."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Whether a model or a data set can be had, asked once and briefly, before libraries try again and again."""
+"""A single short look-up of a model or data set, instead of the many retries of libraries."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}
 
 
 def find_repo(name: str, kind: str) -> None:
-    """Return where the cache or the hub has the model or data set `name`, which is no folder here.
+    """Return if the cache or the hub has the model or data set `name`, which is not a folder here.
 
-    `FileNotFoundError` if there is no such thing, with what lies beside that path or in the cache under a name like it;
-    `ConnectionError` if the hub cannot be asked.
+    `FileNotFoundError` if there is none, with a similar name beside that path or in the cache; `ConnectionError` if the hub
+    cannot be reached.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -29,13 +29,13 @@ def find_repo(name: str, kind: str) -> None:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
     except (RepositoryNotFoundError, HFValidationError):  # not there, or private
         raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
-    except Exception as error:  # of whatever library carries the question
+    except Exception as error:  # from any library below
         reason = str(error).partition("\n")[0]
         words = f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}"
         raise ConnectionError(words) from None
 
 
 def neighbours(name: str) -> list[str]:
-    """The folders and files beside the path `name`, written as it is."""
+    """Return the folders and files beside the path `name`, in the same form as `name`."""
     parent = Path(name).expanduser().parent
     return [name[: len(name) - len(Path(name).name)] + p.name for p in parent.iterdir()] if parent.is_dir() else []

@@ -1,4 +1,4 @@
-"""Modules from files: plugins, and the way back to a reward's module in another process."""
+"""Imports of modules by file or name: plugins, and rewards in another process."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """The module of a Python file, run once a process; `FileNotFoundError`, or whatever the file raises."""
+    """Return the module of a Python file, run once in each process; `FileNotFoundError`, or what the file raises."""
     path = Path(path).expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(f"no file at {path}")
@@ -22,7 +22,7 @@ def load_file(path: str | Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -36,7 +36,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 @contextmanager
 def exits_told(what: str) -> Iterator[None]:
-    """Turn `sys.exit` of imported code, which would end the command as if all were well, into an `ImportError`."""
+    """Turn `sys.exit` in imported code, which would end the command without an error, into an `ImportError`."""
     try:
         yield
     except SystemExit as error:
@@ -44,25 +44,25 @@ def exits_told(what: str) -> Iterator[None]:
 
 
 def load_place(place: str) -> ModuleType:
-    """What stands before the colon of `package.module:name` or `file.py:name`, found from the working directory, too."""
+    """Return the module of `package.module` or `file.py`; the working directory is searched last."""
     if place.endswith(".py"):
         return load_file(place)
-    if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script not
+    if os.getcwd() not in sys.path:  # `python -m` adds it, a console script does not
         sys.path.append(os.getcwd())
     return load_module(place, None)
 
 
 def load_class(kind: str, name: str, place: str) -> Any:
-    """What stands at `package.module:Class` or `file.py:Class`; `ValueError` where it cannot be loaded, by kind and name."""
+    """Return the class at `package.module:Class` or `file.py:Class`; `ValueError`, with kind and name, if that fails."""
     module, _, attribute = place.partition(":")
     try:
         return getattr(load_place(module), attribute)
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # from the user's module
         raise ValueError(f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}.") from error
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
-    """The module `name`, from `file` where it was itself loaded from a file."""
+    """Return the module `name`, or the one of `file` if no module has that name."""
     try:
         with exits_told(name):
             return importlib.import_module(name)

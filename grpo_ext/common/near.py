@@ -1,13 +1,13 @@
-"""The known word that somebody meant."""
+"""Suggestions for misspelt words."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """` Did you mean 'x'?` for the known word most like `word`, or nothing where none is like it by `cutoff`, 0 to 1.
+    """Return ` Did you mean 'x'?` for the known word most similar to `word`, or an empty text.
 
-    A word that says more or less than a known one (`generations` for `num_generations`) counts as like it, too.
+    `cutoff`, 0 to 1, is the least similarity. A part of a known word (`generations` of `num_generations`) is also similar.
     """
     known = list(known)
     containing = sorted((k for k in known if len(word) > 3 and word in k), key=len)
@@ -16,7 +16,7 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """The sentence for a word that is not among the known ones."""
+    """Return the message for a word that is not a known one."""
     known = sorted(known)
     if guess := did_you_mean(word, known):
         return f"unknown {kind} {word!r}.{guess}"

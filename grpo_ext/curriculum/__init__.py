@@ -1,5 +1,1 @@
-"""Which prompts a step learns from: groups with signal, prompts of the right difficulty, and what becomes of the solved ones.
-
-A group whose completions are all right, or all wrong, has no gradient. Pure functions and small stores of plain state; the
-trainer puts them to use.
-"""
+"""The choice of prompts by pass rates, the figures of groups, and the harvest of good completions; the trainer uses them."""

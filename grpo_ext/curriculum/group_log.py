@@ -1,4 +1,4 @@
-"""What became of the groups of each generation: the figures to log, and advice where most of them teach nothing."""
+"""The figures to log about the groups of each generation, and advice if most groups have no signal."""
 
 import time
 from collections import deque
@@ -8,34 +8,34 @@ from dataclasses import dataclass, field
 from grpo_ext.step.groups import GroupStats
 from grpo_ext.step.refill import Filled
 
-WINDOW = 20  # generations that advice looks back on
-SILENT_SHARE = 0.5  # of the groups, from which there is advice
+WINDOW = 20  # generations that the advice counts
+SILENT_SHARE = 0.5  # least share of groups without signal for advice
 
 
 @dataclass(eq=False)
 class GroupLog:
-    """Counts of one generation after the other."""
+    """Counts of groups, generation by generation."""
 
-    group_filter: str  # the option in force, for the advice
+    group_filter: str  # value of the option, for the advice
     clock: Callable[[], float] = time.perf_counter  # seconds
     _advised: bool = False
-    _ended: float | None = None  # when the generation before began to be trained on
-    _recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # counts of each
+    _ended: float | None = None  # end of the previous generation, on the clock
+    _recent: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))  # counts of generations
 
     def start(self) -> None:
-        """A generation begins."""
+        """Begin a generation."""
         self._started = self.clock()
         self._counts = [0, 0, 0, 0]  # generated, kept, all right, all wrong
         self._further: dict[str, float] = {}
-        self._used: int | None = None  # groups with signal that go into the step; `None`: all that were kept
+        self._used: int | None = None  # groups with signal in the step; `None`: all kept groups
 
     def generated(self, stats: GroupStats) -> None:
-        """Groups were generated and judged."""
+        """Count groups that were generated and judged."""
         found = [stats.kept.numel(), *(int(x.sum()) for x in (stats.kept, stats.all_right, stats.all_wrong))]
         self._counts = [a + b for a, b in zip(self._counts, found, strict=True)]
 
     def refilled(self, filled: Filled) -> None:
-        """How the step was filled."""
+        """Record how the step was filled."""
         self._further = {
             "refilled": filled.further,
             "expired": filled.expired,
@@ -46,7 +46,7 @@ class GroupLog:
         self._used = filled.used
 
     def figures(self) -> dict[str, float]:
-        """The figures of the generation, under the names they are logged by."""
+        """Return the figures of the generation under their log names."""
         generated, kept, right, wrong = self._counts
         self._recent.append(self._counts)
         now, since = self.clock(), self._ended if self._ended is not None else self._started
@@ -59,7 +59,7 @@ class GroupLog:
         return {f"groups/{name}": float(value) for name, value in figures.items()}
 
     def advice(self) -> str | None:
-        """What to set where most groups teach nothing; said once, after half a window."""
+        """Return, once and after half a window, what to set if most groups have no signal."""
         generated, kept, right, wrong = (sum(counts) for counts in zip(*self._recent, strict=True))
         if self._advised or len(self._recent) < WINDOW // 2 or 1 - kept / max(generated, 1) < SILENT_SHARE:
             return None

@@ -1,15 +1,13 @@
-"""What a few samples of each prompt say about groups of other sizes.
+"""Estimates of the share of groups with signal for any group size, from a few samples of each prompt.
 
-A group of G completions has signal where their rewards differ. Of n samples of a prompt of which k_1, k_2, ... have the same
-reward,
+A group of G completions has signal if their rewards differ. If k_1, k_2, ... of n samples of a prompt have the same reward,
 
     1 - [C(k_1, G) + C(k_2, G) + ...] / C(n, G)
 
-is an unbiased estimate of the chance of it for every G up to n: the share of G samples drawn from the n that are not all alike
-(as pass@k is estimated, Chen et al. 2021, arXiv 2107.03374, equation 1). For larger G there is no unbiased estimate. The share
-of the completions that are right, or with partial credit of those that have a prompt's commonest reward, is then taken to
-follow a Beta distribution, fitted to the counts by maximum likelihood, and the result is marked as extrapolated: with p, the
-chance is 1 - p^G - (1-p)^G, which with partial credit is the least that it can be.
+is an unbiased estimate of the chance of signal for G up to n (like pass@k in Chen et al. 2021, arXiv 2107.03374, equation 1).
+There is none for larger G. The share p of right completions (with partial credit, of those with a prompt's commonest reward) is
+then modelled by a Beta distribution, fitted to the counts by maximum likelihood. The chance of signal is 1 - p^G - (1-p)^G,
+with partial credit at least that, and the result is marked as extrapolated.
 """
 
 import math
@@ -25,12 +23,12 @@ from grpo_ext.curriculum.pass_rates import PassCount
 SIZES = (2, 4, 8, 16, 32, 64)
 Z = 1.96  # of a 95 % interval
 _RESAMPLES = 400
-_GAIN = 1.1  # a group size is large enough where twice of it finds less than a tenth more
+_GAIN = 1.1  # a group size is large enough if its double finds less than a tenth more
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A share, and the interval that holds it in 95 of 100 probes."""
+    """A share with its 95 % interval."""
 
     value: float
     low: float
@@ -39,30 +37,30 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What to expect of one group size."""
+    """The estimate for one group size."""
 
     num_generations: int  # G
     with_signal: Estimate  # share of groups
-    extrapolated: bool  # whether G is above the samples a prompt
+    extrapolated: bool  # whether G is above the samples of a prompt
 
     @property
     def completions_per_useful_group(self) -> float:
-        """Completions to generate for one group with signal; infinite where there is none."""
+        """Completions to generate for one group with signal; infinite if there is none."""
         return self.num_generations / self.with_signal.value if self.with_signal.value > 0 else math.inf
 
 
 def chance_rewards_differ(alike: Sequence[int], num_generations: int) -> float:
-    """Unbiased estimate that the rewards of a group of G differ, from one prompt's n samples.
+    """Return the unbiased estimate of the chance that the rewards of a group of G differ, from the samples of one prompt.
 
-    `alike` are k_1, k_2, ..., how many of the samples have the same reward. `ValueError` if n is less than G.
+    `alike` are k_1, k_2, ..., the numbers of samples with the same reward. `ValueError` if n is less than G.
     """
     if num_generations > (samples := sum(alike)):
-        raise ValueError(f"{samples} samples say nothing unbiased of groups of {num_generations}.")
+        raise ValueError(f"{samples} samples give no unbiased estimate for groups of {num_generations}.")
     return 1 - sum(math.comb(k, num_generations) for k in alike) / math.comb(samples, num_generations)
 
 
 def wilson(right: float, samples: float) -> Estimate:
-    """A share with Wilson's score interval (1927), 95 %."""
+    """Return a share with Wilson's 95 % score interval (1927)."""
     if samples == 0:
         return Estimate(math.nan, 0.0, 1.0)
     p, z2 = right / samples, Z**2 / samples
@@ -72,7 +70,7 @@ def wilson(right: float, samples: float) -> Estimate:
 
 
 def solved_shares(counts: Sequence[PassCount]) -> dict[str, Estimate]:
-    """Shares of the prompts that were solved never, sometimes and always."""
+    """Return the shares of the prompts that were solved never, sometimes and always."""
     never = sum(count.right == 0 for count in counts)
     always = sum(count.right == count.samples for count in counts)
     parts = {"never": never, "sometimes": len(counts) - never - always, "always": always}
@@ -80,10 +78,7 @@ def solved_shares(counts: Sequence[PassCount]) -> dict[str, Estimate]:
 
 
 def expect(counts: Sequence[PassCount], num_generations: int, seed: int = 0) -> Expectation:
-    """The share of groups with signal, over prompts like those of the probe.
-
-    The interval is a bootstrap over prompts (percentiles), since it is prompts that were drawn.
-    """
+    """Return the expected share of groups with signal, with the percentile interval of a bootstrap over prompts."""
     fewest = int(min(count.samples for count in counts))
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(len(counts), [1 / len(counts)] * len(counts), size=_RESAMPLES)  # (R, P)
@@ -99,17 +94,17 @@ def expect(counts: Sequence[PassCount], num_generations: int, seed: int = 0) -> 
 
 
 def kinds_of(count: PassCount) -> tuple[int, ...]:
-    """How many of a prompt's samples have the same reward, for each reward."""
+    """Return the numbers of a prompt's samples with the same reward."""
     return count.alike or (int(count.right), int(count.samples - count.right))
 
 
 def _fitted_shares(counts: Sequence[PassCount], weights: np.ndarray, num_generations: int) -> np.ndarray:
-    """(R,), the share under the Beta distribution that fits best, for each weighting (R, P) of the prompts."""
+    """Return the shares (R,) under the best fitting Beta distribution, for each weighting (R, P) of the prompts."""
     means = torch.sigmoid(torch.linspace(-8, 8, 129, dtype=torch.float64))
     sums = torch.logspace(-2, 3, 61, dtype=torch.float64)
     a = (means.unsqueeze(1) * sums).flatten().unsqueeze(1)  # (grid, 1)
     b = ((1 - means).unsqueeze(1) * sums).flatten().unsqueeze(1)
-    # whether there are rewards beside right and wrong
+    # rewards other than right and wrong
     partial = any(not set(kinds_of(c)) <= {c.right, c.samples - c.right} for c in counts)
     pairs = torch.tensor([(max(kinds_of(c)) if partial else c.right, c.samples) for c in counts], dtype=torch.float64)
     kinds, kind_of = pairs.unique(dim=0, return_inverse=True)  # (kinds, 2), (P,)
@@ -128,25 +123,18 @@ def _log_beta(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def suggest(expectations: Sequence[Expectation]) -> tuple[int, str]:
-    """A group size with the reason for it: the smallest whose double finds less than a tenth more groups with signal.
+    """Return the smallest group size whose double finds less than a tenth more groups with signal, and the reason.
 
-    `expectations` are of rising sizes, each twice the one before.
+    `expectations` have rising sizes, each twice the previous one.
     """
     for now, twice in pairwise(expectations):
         a, b = now.with_signal.value, twice.with_signal.value
         if a > 0 and b < _GAIN * a:
-            said = f"{a:.0%} of groups of {now.num_generations} have signal"
-            return now.num_generations, f"{said}; twice as many completions a prompt would make it {b:.0%}"
+            return now.num_generations, f"{a:.0%} of groups of {now.num_generations} have signal, {b:.0%} of twice that size"
     last = expectations[-1]
     if last.with_signal.value == 0:
-        return last.num_generations, "no prompt had rewards that differ: easier prompts, or a better start, come first"
+        return last.num_generations, "no prompt had different rewards: use easier prompts or a better model first"
     return last.num_generations, (
         f"even groups of {last.num_generations} find more signal than smaller ones: {last.with_signal.value:.0%}; "
-        "easier prompts would do more"
+        "easier prompts would help more"
     )
-
-
-def rule_of_thumb(counts: Sequence[PassCount]) -> float:
-    """1 / pass rate: so many completions hold one that is right, on average; infinite where none is."""
-    right, samples = sum(count.right for count in counts), sum(count.samples for count in counts)
-    return samples / right if right else math.inf

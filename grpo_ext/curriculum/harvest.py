@@ -1,7 +1,7 @@
-"""What was solved, kept as a data set for supervised training.
+"""A data set of good completions for supervised training.
 
-One line a completion, as it comes: `step`, `prompt_id`, `prompt`, `completion` and `reward`; `prompt` and `completion` are what
-TRL's `SFTTrainer` reads. The main process writes. See `grpo_ext.observe.jsonl` for how the file survives crashes.
+Each line of the file is one completion with `step`, `prompt_id`, `prompt`, `completion` and `reward`; TRL's `SFTTrainer` reads
+`prompt` and `completion`. Only the main process writes. `grpo_ext.observe.jsonl` makes the file survive crashes.
 """
 
 import json
@@ -15,21 +15,21 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.observe.jsonl import JsonLines, read
 
-_ONE_FILE = 2.0**30  # MiB: a data set is not cut into parts
+_ONE_FILE = 2.0**30  # MiB, so that the data set stays in one file
 
 
 @dataclass(eq=False)
 class Harvest(TrainerCallback):
-    """Writes good completions, each text of a prompt once. Where a run starts anew, an older file is renamed."""
+    """Callback that writes good completions, each text of a prompt once. A run without a checkpoint renames an older file."""
 
-    metric: str  # the reward that they are judged by
+    metric: str  # the reward that judges completions
     min_reward: float = 1.0  # least reward of a completion that is kept
-    max_per_prompt: int = 4  # completions of one prompt at most; the first that come
-    path: str | None = None  # of the file; `None`: `harvest.jsonl` in the run's `output_dir`
+    max_per_prompt: int = 4  # most completions of one prompt; the first are kept
+    path: str | None = None  # path of the file; `None`: `harvest.jsonl` in the run's `output_dir`
     lines: JsonLines | None = field(default=None, init=False)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Put another run's file aside, or cut this run's back to the step that it resumes from."""
+        """Rename the file of another run, or cut this run's file back to the step that it resumes from."""
         if not state.is_world_process_zero:
             return
         path = Path(self.path).expanduser() if self.path else Path(args.output_dir) / "harvest.jsonl"
@@ -48,11 +48,11 @@ class Harvest(TrainerCallback):
             self.lines.sync()
 
     def wants(self, step: int, group: int) -> bool:
-        """Every group may hold a good completion."""
+        """Return `True`: every group may have a good completion."""
         return True
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
-        """Keep what is good of the completions of a generation; the trainer calls it on the main process."""
+        """Write the good completions of a generation; the trainer calls this on the main process."""
         if self.lines is None:
             return
         found = []
@@ -68,7 +68,7 @@ class Harvest(TrainerCallback):
         self.lines.append(found)
 
     def _is_new(self, prompt: str, completion: str) -> bool:
-        """Whether a completion is to be kept; from then on it is known."""
+        """Whether to keep a completion; a later call knows it."""
         if self.kept[prompt] >= self.max_per_prompt or (prompt, completion) in self.seen:
             return False
         self.kept[prompt] += 1

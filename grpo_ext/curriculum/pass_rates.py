@@ -1,4 +1,4 @@
-"""How often each prompt is solved: counts by prompt."""
+"""Counts of how often each prompt is solved."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,34 +11,34 @@ import numpy as np
 
 from grpo_ext.common.files import write_atomically
 
-HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")  # bins of pass rates, as they are logged
+HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")  # log names of the bins of pass rates
 
 
 @dataclass(frozen=True)
 class PassCount:
     """Completions of one prompt."""
 
-    prompt_id: str  # as `prompt_id` makes it
-    right: float  # completions that solved it; fractions where counts decay
+    prompt_id: str  # as `prompt_id` returns it
+    right: float  # completions that solved it; a fraction if counts decay
     samples: float  # completions that were scored
-    alike: tuple[int, ...] | None = None  # how many have each reward; `None`: only right and wrong were given
+    alike: tuple[int, ...] | None = None  # numbers with the same reward; `None`: only right and wrong are known
 
 
 def prompt_id(prompt: Any) -> str:
-    """The same for the same prompt, in every step and run; 12 hexadecimal digits."""
+    """Return 12 hexadecimal digits that identify a prompt in every step and run."""
     text = json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
-    """One JSON object a line, with `pass_rate` beside the counts; whole or not there."""
+    """Write the counts and `pass_rate`, one JSON object in each line, atomically."""
     names = ("prompt_id", "right", "samples")
     rows = ({**{n: getattr(c, n) for n in names}, "pass_rate": c.right / c.samples} for c in counts if c.samples)
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_pass_rates(path: Path) -> dict[str, PassCount]:
-    """What `write_pass_rates` wrote, by prompt id; `ValueError` names a line that is none of it."""
+    """Read a file of `write_pass_rates`, by prompt id; `ValueError` names a malformed line."""
     found = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -54,10 +54,10 @@ def read_pass_rates(path: Path) -> dict[str, PassCount]:
 
 
 class PassRates:
-    """What a run has seen of each prompt of its data set, whose rows have these ids; rows with one prompt share their counts.
+    """The counts of each prompt of a data set whose rows have these ids; rows with the same prompt share their counts.
 
-    A prompt's counts are multiplied by `decay` before new ones are added, since the policy that made them is gone: 0 remembers
-    the last group alone, 1 everything. `start` has counts from before, such as a probe's.
+    The counts of a prompt are multiplied by `decay` before new ones are added, because the policy changes: 0 remembers only the
+    last group, 1 everything. `start` has earlier counts, such as a probe's.
     """
 
     def __init__(self, prompt_ids: Sequence[str], decay: float = 0.5, start: dict[str, PassCount] | None = None):
@@ -69,18 +69,18 @@ class PassRates:
             self.observe(count.prompt_id, count.right, count.samples)
 
     def observe(self, key: str, right: float, samples: float) -> None:
-        """A group of a prompt was scored; one that is not of the data set is passed over."""
+        """Add the counts of a scored group; a prompt that is not in the data set is ignored."""
         number = self.numbers.get(key)
         if number is not None and samples:
             self.right[number] = self.decay * self.right[number] + right
             self.samples[number] = self.decay * self.samples[number] + samples
 
     def means(self) -> np.ndarray:
-        """(rows,), pass rates; one of a prompt that was not seen is 0.5, and few samples draw it there."""
+        """Return pass rates (rows,): (right + 1) / (samples + 2), which is 0.5 for an unseen prompt."""
         return ((self.right + 1) / (self.samples + 2))[self.of_row]
 
     def chance_of_signal(self, num_generations: int) -> np.ndarray:
-        """(rows,), that some of a group pass and some do not: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1)."""
+        """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1)."""
         a, b = self.right + 1, self.samples - self.right + 1
         all_right, all_wrong = np.ones_like(a), np.ones_like(a)
         for i in range(num_generations):  # E[p^G] = product of (a + i) / (a + b + i)
@@ -89,11 +89,11 @@ class PassRates:
         return np.clip(1 - all_right - all_wrong, 1e-12, None)[self.of_row]
 
     def always_solved(self) -> np.ndarray:
-        """(rows,), bool, seen, and right every time that still counts."""
+        """Return booleans (rows,): whether a prompt was seen, and solved every time that still counts."""
         return ((self.samples > 0) & (self.right >= self.samples * (1 - 1e-9)))[self.of_row]
 
     def histogram(self) -> dict[str, float]:
-        """Shares of the prompts seen, by pass rate; empty before any was seen."""
+        """Return the shares of the seen prompts by pass rate; empty before a prompt is seen."""
         seen = self.samples > 0
         if not seen.any():
             return {}
@@ -105,8 +105,7 @@ class PassRates:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Go on from counts of the same data set; `ValueError` if they are of another one."""
+        """Restore counts; `ValueError` if their data set has another number of prompts."""
         if len(state["right"]) != len(self.numbers):
-            wrong = f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
-            raise ValueError(wrong)
+            raise ValueError(f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}.")
         self.right, self.samples = np.array(state["right"]), np.array(state["samples"])

@@ -1,4 +1,4 @@
-"""Prompts beyond those that the data loader brings."""
+"""The supply of prompts beyond those of the data loader."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,26 +15,26 @@ _STREAM = 1  # keeps this order apart from others that are drawn with the same s
 
 @dataclass(eq=False, repr=False)
 class PromptSupply:
-    """An endless supply of rows, deterministic given the seed and how many were taken.
+    """An endless supply of rows, determined by the seed and the number of rows taken.
 
-    First come rows that were put back, then those of the data set in an order of its own, shuffled anew each time around.
+    It gives rows that were put back first, then those of the data set, shuffled again in each pass.
     """
 
-    dataset: Dataset | IterableDataset  # the training rows; a stream is read from its start again where it ends
+    dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
     seed: int  # of the order
-    shuffle: bool = True  # `False`: in the data set's order
-    draw: Draw | None = None  # chooses rows instead, such as a curriculum's; not for streams
+    shuffle: bool = True  # `False`: in the order of the data set
+    draw: Draw | None = None  # another choice of rows, such as a curriculum; not for streams
     waiting: list[Row] = field(default_factory=list)
     position: int = 0  # rows taken from the data set
     _stream: Iterator[Row] | None = None
-    _order: tuple[int, list[int]] = (-1, [])  # of the running time around
+    _order: tuple[int, list[int]] = (-1, [])  # the present pass and its order
 
     def put(self, rows: list[Row]) -> None:
-        """Rows to give out before any other, in their order and after those that wait already."""
+        """Put rows back, to be given out before any others."""
         self.waiting += rows
 
     def take(self, num: int) -> list[Row]:
-        """The next rows."""
+        """Return the next rows."""
         rows, self.waiting = self.waiting[:num], self.waiting[num:]
         more = num - len(rows)
         if isinstance(self.dataset, IterableDataset):
@@ -56,7 +56,7 @@ class PromptSupply:
         return self._order[1][at]
 
     def _endless(self) -> Iterator[Row]:
-        """A stream again and again."""
+        """Yield the rows of a stream again and again."""
         for around in count():
             rows = self.dataset
             if self.shuffle:
@@ -68,7 +68,7 @@ class PromptSupply:
                 raise ValueError("The data set has no rows to draw further prompts from.")
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to give out the same rows from here on."""
+        """Return the state for `load_state_dict`, after which the same rows follow."""
         return {"position": self.position, "waiting": list(self.waiting)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

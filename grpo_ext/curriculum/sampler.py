@@ -1,12 +1,12 @@
-"""The order in which prompts are trained on, generation by generation.
+"""The order of the training prompts, generation by generation.
 
-    none          each epoch a new permutation: TRL's own, also after a resume in a later epoch
-    easy_to_hard  each epoch from prompts that are often solved to those that are not
-    adaptive      by the chance that some of a group pass and some do not
-    easy_pool     at random, but what is always solved seldom (MiMo, arXiv 2505.07608)
+    none          a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
+    easy_to_hard  in each epoch from prompts that are often solved to those that are not
+    adaptive      by the chance that a group has right and wrong completions
+    easy_pool     at random, with few prompts that are always solved (MiMo, arXiv 2505.07608)
 
-The last two draw each generation anew by what is known at that time, without passes over the data. Every draw has a random
-state of its own, made from seed, epoch and its number, so that there is no state to lose.
+The last two draw each generation by the present pass rates, without passes over the data. The random state of each draw is made
+from seed, epoch and number, so that no random state has to be saved.
 """
 
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ _STREAM, _FURTHER = 2, 3  # keep these draws apart from others with the same see
 
 @dataclass
 class Curriculum:
-    """How likely each prompt is to be drawn."""
+    """The probabilities of prompts, or their order."""
 
     kind: str = "none"  # or "easy_to_hard", "adaptive", "easy_pool"
-    num_generations: int = 1  # G, completions a prompt
-    rates: PassRates | None = None  # what is known of each prompt; `None` for "none" alone
+    num_generations: int = 1  # completions of a prompt (G)
+    rates: PassRates | None = None  # pass rate of each prompt; `None` only for "none"
     difficulty: np.ndarray | None = field(default=None, repr=False)  # (rows,), larger is harder; for "easy_to_hard"
-    floor: float = 0.1  # share of the draws that "adaptive" makes evenly over all prompts
-    easy_share: float = 0.1  # share of the draws that "easy_pool" makes from what is always solved
+    floor: float = 0.1  # share of the draws of "adaptive" that are uniform over all prompts
+    easy_share: float = 0.1  # share of the draws of "easy_pool" from prompts that are always solved
 
     def probabilities(self) -> np.ndarray:
-        """(rows,), of the next draw; they sum to 1."""
+        """Return the probabilities (rows,) of the next draw."""
         assert self.rates is not None
         if self.kind == "adaptive":
             chance = self.rates.chance_of_signal(self.num_generations)
@@ -45,7 +45,7 @@ class Curriculum:
         return np.where(easy, self.easy_share / easy.sum(), (1 - self.easy_share) / (~easy).sum())
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
-        """(rows,), all prompts from easy to hard; those equally hard in random order."""
+        """Return all prompts (rows,) from easy to hard, with equally hard ones in random order."""
         assert self.difficulty is not None
         shuffled = rng.permutation(len(self.difficulty))
         return shuffled[np.argsort(self.difficulty[shuffled], kind="stable")]
@@ -53,25 +53,25 @@ class Curriculum:
 
 @dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
-    """Indices in the order that TRL's `RepeatSampler` gives them: prompt by prompt for a generation, each `num_generations`
-    times, the whole `repeat_count` times.
+    """Sampler of indices in the order of TRL's `RepeatSampler`: the prompts of a generation, each `num_generations` times, and
+    all of that `repeat_count` times.
     """
 
     rows: int  # length of the data set
     prompts: int  # of a generation
-    num_generations: int  # completions a prompt
+    num_generations: int  # completions of a prompt
     repeat_count: int  # how often a generation's indices are given
     seed: int  # of the order
-    shuffle: bool = True  # `False`: "none" keeps the data set's order
+    shuffle: bool = True  # `False`: "none" keeps the order of the data set
     curriculum: Curriculum = field(default_factory=Curriculum)  # how prompts are chosen
     epoch: int = 0
-    drawn: list[list[int]] = field(default_factory=list)  # the epoch's generations, given again where it begins again
+    drawn: list[list[int]] = field(default_factory=list)  # the generations of this epoch, repeated if it starts again
 
     def __len__(self) -> int:
         return self.rows // self.prompts * self.prompts * self.num_generations * self.repeat_count
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch; the trainer calls it."""
+        """Begin another epoch; the trainer calls this."""
         if epoch != self.epoch:
             self.epoch, self.drawn = epoch, []
 
@@ -83,7 +83,7 @@ class PromptSampler(Sampler):
                     yield from [index] * self.num_generations
 
     def _fixed_order(self) -> list[int] | None:
-        """The epoch's order where it is known at its start."""
+        """Return the order of this epoch, if it is known at its start."""
         if self.curriculum.kind == "easy_to_hard":
             return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
         if self.curriculum.kind != "none":
@@ -91,12 +91,12 @@ class PromptSampler(Sampler):
         if not self.shuffle:
             return list(range(self.rows))
         generator = torch.Generator().manual_seed(self.seed)
-        for _ in range(self.epoch):  # TRL draws an epoch after the other from one generator
+        for _ in range(self.epoch):  # TRL draws all epochs from one generator
             torch.randperm(self.rows, generator=generator)
         return torch.randperm(self.rows, generator=generator).tolist()
 
     def _generation(self, number: int, fixed: list[int] | None) -> list[int]:
-        """The prompts of the epoch's generation `number`."""
+        """Return the prompts of the generation `number` of this epoch."""
         if fixed is not None:
             chosen = fixed[number * self.prompts : (number + 1) * self.prompts]
         elif number < len(self.drawn):
@@ -113,15 +113,15 @@ class PromptSampler(Sampler):
         return rng.choice(self.rows, num, replace=num > self.rows, p=probabilities).tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """So many prompts beyond those of the epoch's order, by the same curriculum; `position` were drawn before."""
+        """Return `num` further prompts by the same curriculum, after `position` others."""
         rng = np.random.default_rng((self.seed, _FURTHER, position))
-        if self.curriculum.kind == "easy_to_hard":  # what has been reached
+        if self.curriculum.kind == "easy_to_hard":  # prompts up to the present difficulty
             reached = [index for generation in self.drawn for index in generation]
             return rng.choice(reached or (self._fixed_order() or [])[: self.prompts], num).tolist()
         return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on with the same order."""
+        """Return the state for `load_state_dict`, after which the same order follows."""
         rates = self.curriculum.rates
         return {
             "epoch": self.epoch,

@@ -1,1 +1,1 @@
-"""Held-out evaluation: generate, score with the run's own rewards, summarise with standard errors."""
+"""Evaluation on held-out rows: completions, their scores by the rewards of a run, figures with standard errors."""

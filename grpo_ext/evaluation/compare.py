@@ -1,6 +1,4 @@
-"""Two models on the same rows: paired differences with their uncertainty, and the problems that changed."""
-
-from __future__ import annotations
+"""The comparison of two models on the same rows: paired differences with intervals, and the problems that changed."""
 
 from collections.abc import Callable
 from statistics import fmean
@@ -12,9 +10,9 @@ from grpo_ext.evaluation.score import Sample, Value, passes, row_means, score_of
 
 
 def bootstrap_interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13); the same at each call.
+    """Return the 95 % percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13), by a fixed seed.
 
-    `values` are one a row, of several samples their mean: rows are what is resampled. `ValueError` if there are none.
+    `values` has one value for each row, since rows are resampled. `ValueError` if it is empty.
     """
     if not values:
         raise ValueError("a bootstrap interval needs at least one value.")
@@ -25,10 +23,10 @@ def bootstrap_interval(values: list[float], resamples: int = 2000) -> tuple[floa
 
 
 def paired_difference(before: list[Sample], after: list[Sample], value: Value, resamples: int = 2000) -> dict[str, Any] | None:
-    """How much higher `value` is after than before, row by row, so that how hard a row is cancels out.
+    """Return how much `value` increases from before to after, row by row, so that the difficulty of rows cancels out.
 
-    `mean` of the rows' differences, `low` and `high` of its bootstrap interval, and `rows`, how many have a value from both;
-    `None` where none has.
+    The keys are `mean`, the bounds `low` and `high` of its bootstrap interval, and `rows`, the number of rows with both values;
+    `None` if there are no such rows.
     """
     first, second = row_means(before, value), row_means(after, value)
     differences = [second[row] - first[row] for row in first if row in second]
@@ -39,7 +37,7 @@ def paired_difference(before: list[Sample], after: list[Sample], value: Value, r
 
 
 def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sample], bool]) -> dict[str, list[int]]:
-    """The rows, of one sample each, that became right and that became wrong."""
+    """Return the rows that became right and those that became wrong, from one sample of each row."""
     was, now = ({s.row: right(s) for s in samples} for samples in (before, after))
     rows = sorted(was.keys() & now.keys())
     return {
@@ -49,10 +47,10 @@ def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sam
 
 
 def compare(before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str) -> dict[str, Any]:
-    """All differences of the rewards `names` between two evaluations, "greedy" and perhaps "sampled", of the same rows.
+    """Return all differences of the rewards `names` between two evaluations of the same rows.
 
     `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}}, "sampled": {...},
-    "became_right": [3, 17], "became_wrong": [5]}`; a score of 1 or more by the reward `outcome` says that a row is solved.
+    "became_right": [3, 17], "became_wrong": [5]}`. A row with a score of 1 or more by the reward `outcome` is solved.
     """
     found: dict[str, Any] = {}
     for part in ("greedy", "sampled"):

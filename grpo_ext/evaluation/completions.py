@@ -1,10 +1,8 @@
-"""Completions for a list of prompts, decoded exactly as asked and without touching the caller's random state.
+"""Completions of prompts by a transformers model, which leave the caller's random state unchanged.
 
-A model's own `generation_config` (Qwen2.5's says top_p 0.8 and a repetition penalty) fills in whatever a caller leaves at its
-default, so the config is swapped for the time of the call rather than passed beside it.
+A model's `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty) replaces defaults of a config that is passed to
+`generate`. Therefore the model's config is swapped during the call.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,15 +20,15 @@ from grpo_ext.seams.generate import fast_generation, watching
 
 @dataclass(frozen=True)
 class Decoding:
-    """How to turn prompts into completions. `ValueError` for several samples at temperature 0."""
+    """The settings of decoding. `ValueError` for several samples at temperature 0."""
 
-    max_new_tokens: int  # longest completion, in tokens
+    max_new_tokens: int  # limit of a completion
     temperature: float = 0.0  # 0 decodes greedily
-    top_p: float = 1.0  # truncation of the distribution, as the next two; the defaults truncate nothing
+    top_p: float = 1.0  # like the next two, a truncation of the distribution; the defaults do not truncate
     top_k: int = 0
     min_p: float | None = None
-    num_samples: int = 1  # completions per prompt
-    seed: int = 0  # of the sampler; the same seed and batch size give the same completions
+    num_samples: int = 1  # completions of each prompt
+    seed: int = 0  # the same seed and batch size give the same completions
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
@@ -38,7 +36,7 @@ class Decoding:
             raise ValueError(f"{same}: set a temperature above 0, or one sample.")
 
     def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
-        """The `transformers` config that decodes so, ending at every end-of-sequence id that the model or tokenizer has."""
+        """Return the `transformers` config of these settings, with all end-of-sequence ids of model and tokenizer."""
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
             truncation = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
@@ -53,15 +51,15 @@ class Decoding:
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> list[int]:
-    """Every end-of-sequence id that the model or the tokenizer has."""
+    """Return all end-of-sequence ids of model and tokenizer."""
     eos = model.generation_config.eos_token_id
     return sorted({tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None})
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion: its text without special tokens, its token ids up to and with the end-of-sequence token, and why it
-    ended: `"stop"`, or `"length"` at the limit; `episode`, where it has several turns."""
+    """One completion: its text without special tokens, its token ids with the end-of-sequence token, why it ended (`"stop"`, or
+    `"length"` at the limit), and its `episode` if it has several turns."""
 
     text: str
     ids: list[int]
@@ -70,27 +68,27 @@ class Completion:
 
     @property
     def length(self) -> int:
-        """Tokens that the model wrote."""
+        """Number of tokens that the model wrote."""
         return sum(self.episode.mask) if self.episode else len(self.ids)
 
     def prompt(self, row: dict[str, Any]) -> Any:
-        """The row's prompt, with what an environment says at first."""
+        """Return the row's prompt, with the first message of an environment."""
         return self.episode.prompt if self.episode else row["prompt"]
 
     def as_given(self, prompt: Any) -> Any:
-        """What rewards get: a text, or messages where the prompt is a conversation."""
+        """Return the form that rewards read: a text, or messages if the prompt is a conversation."""
         if self.episode:
             return self.episode.messages
         return self.text if isinstance(prompt, str) else [{"role": "assistant", "content": self.text}]
 
     def columns(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A row with what rewards read beside its own columns."""
+        """Return the row with the columns of the episode."""
         return {**row, **self.episode.columns()} if self.episode else dict(row)
 
 
 @contextmanager
 def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
-    """Swap the generation config, use eval mode and a random state of our own; put all three back."""
+    """Set generation config, eval mode and random state of a model, and restore them at the end."""
     was_config, was_training = model.generation_config, model.training
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
@@ -107,7 +105,7 @@ def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) ->
 def encode_prompts(
     prompts: list[Any], tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: dict[str, Any] | None = None
 ) -> list[list[int]]:
-    """Token ids of each prompt: chat messages through the chat template, plain text as the tokenizer reads it."""
+    """Return the token ids of each prompt: chat messages by the chat template, plain text by the tokenizer."""
     if isinstance(prompts[0], str):
         return tokenizer(prompts)["input_ids"]
     encoded: Any = tokenizer.apply_chat_template(
@@ -128,11 +126,11 @@ def generate_completions(
     progress: str | None = None,
     begin: Callable[[list[int]], list[Episode]] | None = None,
 ) -> list[list[Completion]]:
-    """Complete each prompt, chat messages or plain text, `decoding.num_samples` times; a list of completions per prompt.
+    """Return for each prompt, chat messages or plain text, a list of `decoding.num_samples` completions.
 
-    `batch_size` completions are decoded at once. `fast` reads each distinct prompt once, and decodes no completion beyond its
-    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes episodes of the prompts of those
-    numbers; `None`: a completion is one turn.
+    `batch_size` completions are decoded at once. `fast` runs each distinct prompt once, and decodes no completion beyond its
+    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes the episodes for
+    indices of prompts; with `None` a completion is one turn.
     """
     config = decoding.generation_config(tokenizer, model)
     places = [i for i in range(len(prompts)) for _ in range(decoding.num_samples)]
@@ -163,7 +161,7 @@ def _completion(tokenizer: Any, config: GenerationConfig, ids: list[int], episod
 
 
 def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]) -> list[list[int]]:
-    """Completion ids of one left-padded batch, each cut after its first end-of-sequence token."""
+    """Return the completion ids of a batch, each cut after its first end-of-sequence token."""
     width = max(len(ids) for ids in prompt_ids)
     input_ids = torch.tensor([[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids])  # (B, P)
     attention_mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])  # (B, P)

@@ -1,6 +1,4 @@
-"""Evaluations: greedy, and the mean of several samples, on the same held-out rows; of a recipe, its rows and rewards, too."""
-
-from __future__ import annotations
+"""Evaluations of models on the held-out rows of a recipe, greedily and by sampling, and their files."""
 
 import json
 from collections.abc import Callable
@@ -26,14 +24,14 @@ from grpo_ext.step.judge import outcome_index
 
 
 def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
-    """Evaluate models, folders or hub ids, on the recipe's held-out rows, one after the other, and compare each with the first.
+    """Evaluate models (folders or hub ids) one after another on the recipe's held-out rows, and compare each with the first.
 
-    `settings` are of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`. Returns `rows`; by model
-    `summaries` and `samples`, as `evaluate` gives them; `comparisons`, what `compare` gives with `model` and `against`.
+    `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`. Returns `rows`;
+    `summaries` and `samples` of `evaluate` by model; `comparisons`, the results of `compare` with `model` and `against`.
     `ValueError` if a model is named twice.
     """
     if len(set(model_names)) < len(model_names):
-        raise ValueError("a model is named twice: name each once.")
+        raise ValueError("a model is named twice: name each model once.")
     rows, rewards = held_out(recipe)
     summaries, samples = {}, {}
     for name in model_names:
@@ -47,17 +45,17 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
 
 
 def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
-    """The recipe's held-out rows, and its rewards by name."""
+    """Return the recipe's held-out rows, and its reward functions by name."""
     dataset = eval_rows(recipe)
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 
 def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
-    """Write what `evaluate_models` found: the figures, a page of them, every greedy completion with its rewards.
+    """Write the results of `evaluate_models` and return the three files.
 
-    `path` is of the figures, as JSON: the summary of a single model, or `models` and `comparisons`. The page lies beside it as
-    `<stem>.md`, the completions as `<stem>_completions.jsonl`. Returns the three files.
+    `path` gets the figures as JSON: the summary of a single model, or `models` and `comparisons`. `<stem>.md` beside it is a
+    page of the figures, and `<stem>_completions.jsonl` has every greedy completion with its rewards.
     """
     rows, summaries, comparisons = found["rows"], found["summaries"], found["comparisons"]
     greedy = {name: parts["greedy"] for name, parts in found["samples"].items()}
@@ -78,7 +76,7 @@ def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
 
 
 def outcome_of(recipe: Recipe) -> str:
-    """The reward that says whether a row is solved: `eval_outcome_reward`, the task's own, or that of the largest weight."""
+    """Return the reward that decides whether a row is solved: `eval_outcome_reward`, the task's, or the one of most weight."""
     if named := recipe.get("eval_outcome_reward") or recipe.task.outcome_reward:
         return named
     rewards, weights = named_rewards_and_weights(recipe)
@@ -101,16 +99,16 @@ def evaluate(
     """Evaluate greedily and by sampling.
 
     Args:
-        complete: prompts, how to decode and `progress`, the title of a bar or `None`, to a list of completions a prompt; such
-            as `generate_completions` of a model and a tokenizer.
-        rows: held-out examples with `prompt` and the rewards' columns.
-        outcome_reward: the reward that pass@k is about.
-        num_samples, temperature: of the sampled figures, which 0 samples a row leave out.
+        complete: function of prompts, a `Decoding` and `progress` (title of a bar or `None`) that returns a list of completions
+            for each prompt, such as `generate_completions` of a model and a tokenizer.
+        rows: held-out examples with `prompt` and the columns of the rewards.
+        outcome_reward: the reward that decides pass@k.
+        num_samples, temperature: settings of the sampled figures; 0 samples skip them.
 
     Returns:
         The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
-        "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples behind
-        each part.
+        "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each
+        part.
     """
     prompts = [row["prompt"] for row in rows]
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
@@ -138,11 +136,10 @@ def evaluate_on(
     batch_size: int = 64,
     **settings: Any,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Load the model `model_name` as the recipe loads its own, and evaluate it on `rows`.
+    """Load the model `model_name` as the recipe loads its model, and evaluate it on `rows`.
 
-    `engine` is what completes the prompts, as `pick_engine` takes it; transformers decodes `batch_size` completions at once.
-    `settings` are of `evaluate`. `ValueError` if its tokenizer has no chat template and the rows are chats, or the engine
-    cannot be used.
+    `engine` is an argument of `pick_engine`; transformers decodes `batch_size` completions at once. `settings` are arguments of
+    `evaluate`. `ValueError` if the rows are chats and the tokenizer has no chat template, or if the engine cannot be used.
     """
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu)
@@ -152,7 +149,7 @@ def evaluate_on(
         raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     if engine == "vllm" and training.environment:
-        raise ValueError("an environment's episodes are played by transformers: write --engine transformers.")
+        raise ValueError("only transformers plays the episodes of an environment: write --engine transformers.")
     if engine == "vllm":
         init = init_of(recipe, model_name)
         options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
@@ -171,14 +168,14 @@ def evaluate_on(
 
 
 def load_model(recipe: Recipe, model_name: str) -> Any:
-    """A transformers model as the recipe loads its own, on the GPU where there is one and the recipe lets it be used."""
+    """Return a transformers model, loaded as the recipe loads its model, on the GPU if the recipe allows it."""
     training, init = recipe.training, init_of(recipe, model_name)
     model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=training.trust_remote_code, **init)
     return model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
 
 
 def init_of(recipe: Recipe, model_name: str) -> dict[str, Any]:
-    """How the model is loaded; the recipe's `model_revision` is of its own model alone."""
+    """Return the arguments to load a model with; the recipe's `model_revision` is only for its own model."""
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")

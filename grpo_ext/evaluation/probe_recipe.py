@@ -1,6 +1,4 @@
-"""Samples of a recipe's training prompts before training: how often each is solved."""
-
-from __future__ import annotations
+"""Pass rates of a recipe's training prompts before training."""
 
 from collections import Counter
 from typing import Any
@@ -20,15 +18,14 @@ from grpo_ext.step.judge import outcome_index
 def probe_recipe(
     recipe: Recipe, model_name: str, num_prompts: int, num_samples: int, batch_size: int = 64
 ) -> tuple[str, list[PassCount], float]:
-    """Sample training prompts as training would and count what is right, by the outcome reward.
+    """Complete random training prompts, by the recipe's `seed`, as training does, and count what the outcome reward solves.
 
-    Prompts are drawn at random from the training rows, by the recipe's `seed`; all where there are fewer. Returns the reward's
-    name, the counts, and the mean length of a completion in tokens. `ValueError` if it scored no completion.
+    Returns the reward's name, the counts, and the mean length of completions in tokens. `ValueError` if it scored none.
     """
     args = recipe.training
     if args.environment:
         raise ValueError("pass rates are counted by prompt, and the games of an environment differ by their seed.")
-    rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # of a stream, of its first thousands
+    rows = list(train_rows(recipe).shuffle(seed=args.seed).take(num_prompts))  # a stream is shuffled within a buffer
     rewards, weights = guarded_rewards(recipe, list(rows[0]))
     names = [getattr(reward, "__name__", str(reward)) for reward in rewards]
     outcome = outcome_index(names, weights, args.group_filter_metric)
@@ -47,7 +44,7 @@ def probe_recipe(
 
 
 def count_right(rows: list[dict[str, Any]], samples: list[Sample], name: str, threshold: float) -> list[PassCount]:
-    """Counts by prompt of scores by the outcome reward `name`, without prompts of which no completion was scored."""
+    """Return the counts by prompt of scores of the reward `name`, without prompts that have no score."""
     found: dict[str, list[float]] = {}
     for sample in samples:
         if (score := sample.rewards[name]) is not None:

@@ -1,6 +1,4 @@
-"""Scores of completions, and what they add up to."""
-
-from __future__ import annotations
+"""Scores of completions, and their means with standard errors."""
 
 import asyncio
 import inspect
@@ -19,7 +17,7 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion of one row: what each reward said (`None`: not scored), its length in tokens, and why it ended.
+    """One completion of one row: the score of each reward (`None`: not scored), the length in tokens, and why it ended.
 
     `episode` is what `samples.jsonl` has of an episode.
     """
@@ -38,9 +36,10 @@ Value = Callable[[Sample], float | None]
 def score_completions(
     rows: list[Row], completions: list[list[Completion]], rewards: Rewards, extras: Row | None = None
 ) -> list[Sample]:
-    """What each reward, awaited where it is async, says of each completion of rows with `prompt` and the columns that it reads.
+    """Return a sample for each completion, with the scores of all rewards, async ones included.
 
-    `extras` is what else to pass to every reward, as TRL passes `trainer_state`, `log_extra` and `log_metric`.
+    `rows` have `prompt` and the columns of the rewards. `extras` are further arguments of every reward, such as TRL's
+    `trainer_state`, `log_extra` and `log_metric`.
     """
     flat = [(i, c) for i, group in enumerate(completions) for c in group]
     if not flat:
@@ -61,15 +60,12 @@ def score_completions(
 
 
 def mean_and_error(samples: list[Sample], value: Value) -> tuple[float | None, float | None]:
-    """Mean of `value(sample)` over all samples, and its standard error.
-
-    Samples of one row are not independent, so the error is that of the mean of the rows' means.
-    """
+    """Return the mean of `value(sample)` over rows, and its standard error; samples of one row are averaged first."""
     return over_rows(list(row_means(samples, value).values()))
 
 
 def row_means(samples: list[Sample], value: Value) -> dict[int, float]:
-    """The mean of `value(sample)` over the samples of each row; `None` is left out."""
+    """Return the mean of `value(sample)` over the samples of each row, without `None`."""
     by_row: dict[int, list[float]] = {}
     for sample in samples:
         if (v := value(sample)) is not None:
@@ -78,7 +74,7 @@ def row_means(samples: list[Sample], value: Value) -> dict[int, float]:
 
 
 def over_rows(values: list[float]) -> tuple[float | None, float | None]:
-    """Mean of one value a row, and its standard error s / sqrt(rows), s the sample standard deviation."""
+    """Return the mean of one value for each row, and its standard error s / sqrt(rows) (s: sample standard deviation)."""
     if not values:
         return None, None
     n, mean = len(values), fmean(values)
@@ -86,7 +82,7 @@ def over_rows(values: list[float]) -> tuple[float | None, float | None]:
 
 
 def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
-    """Mean of each reward and of the length, and each reward's standard error under `NAME_se`."""
+    """Return the mean of each reward with its standard error under `NAME_se`, and the mean length."""
     summary: dict[str, float | None] = {}
     for name in names:
         summary[name], summary[f"{name}_se"] = mean_and_error(samples, score_of(name))
@@ -95,20 +91,20 @@ def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None
 
 
 def score_of(name: str) -> Value:
-    """What the reward `name` gave a sample."""
+    """Return the function that reads the score of the reward `name`."""
     return lambda sample: sample.rewards[name]
 
 
 def passes(sample: Sample, name: str) -> bool:
-    """Whether a completion passes by reward `name`: a score of 1 or more. One that was not scored does not."""
+    """Whether a completion passes: the reward `name` gave it a score of 1 or more."""
     return (sample.rewards[name] or 0) >= 1
 
 
 def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, float | None]:
-    """Unbiased estimate of pass@k, the chance that one of k completions passes by reward `name`, and its standard error.
+    """Return the unbiased estimate of pass@k, the chance that one of k completions passes, and its standard error.
 
-    1 - C(n - c, k) / C(n, k) for n samples of a row of which c pass, averaged over rows (Chen et al. 2021, arXiv
-    2107.03374, equation 1). `ValueError` if a row has fewer than k samples.
+    It is the mean over rows of 1 - C(n - c, k) / C(n, k) for n samples of which c pass (Chen et al. 2021, arXiv 2107.03374,
+    equation 1). `ValueError` if a row has fewer than k samples.
     """
     by_row: dict[int, list[bool]] = {}
     for sample in samples:
@@ -123,10 +119,10 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
-    """What `samples`, `k` of each row, say of the reward `name`, which decides whether a problem is solved.
+    """Return the figures of the outcome reward `name` for `k` samples of each row.
 
-    `pass@1`, and with more than one sample `mean@k`, the mean of the reward itself, and `pass@k`; each with its standard error
-    under `..._se` (`None` with a single row).
+    They are `pass@1`, and for k above 1 `mean@k`, the mean reward, and `pass@k`; each with its standard error under `..._se`
+    (`None` for a single row).
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:

@@ -1,6 +1,4 @@
-"""Markdown: figures of evaluations, differences with their intervals, problems that changed; what a run adds to its card."""
-
-from __future__ import annotations
+"""Tables of figures on the terminal and in Markdown, for evaluations and for the model card of a run."""
 
 import json
 import re
@@ -17,14 +15,14 @@ from grpo_ext.observe.read_run import RunData
 from grpo_ext.observe.run_log import METRICS
 from grpo_ext.recipe.difference import as_yaml
 
-SHOWN = 5  # problems of each kind that are shown
-CUT = 400  # characters of a completion that are shown
+SHOWN = 5  # changed problems of each kind on a page
+CUT = 400  # most characters of a cell
 CARD, CURVES = "README.md", "curves.png"
-FEWEST = 10  # logs of training that make a curve
+FEWEST = 10  # least logs of training for a curve
 
 
 def figure(part: dict[str, Any], key: str) -> str:
-    """A mean with its standard error, as far as there are any."""
+    """Return a mean with its standard error, if there are any, as text."""
     value, error = part.get(key), part.get(f"{key}_se")
     if value is None:
         return ""
@@ -33,7 +31,7 @@ def figure(part: dict[str, Any], key: str) -> str:
 
 
 def figure_rows(summaries: list[dict[str, Any]]) -> list[list[str]]:
-    """A row a figure: its part ("greedy", "sampled"), its name, and what each model has."""
+    """Return a row for each figure: its part ("greedy", "sampled"), its name, and its value for each model."""
     rows = []
     for part in ("greedy", "sampled"):
         keys = dict.fromkeys(key for summary in summaries for key in summary.get(part, {}) if not key.endswith("_se"))
@@ -42,7 +40,7 @@ def figure_rows(summaries: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], left: int = 0) -> None:
-    """Print a table whose columns, but for the first `left`, are aligned on the right."""
+    """Print a table whose first `left` columns are aligned on the left and the others on the right."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -62,7 +60,7 @@ def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
 
 
 def difference_rows(comparison: dict[str, Any]) -> list[list[str]]:
-    """A row a difference: its part, its name, and its mean with the interval."""
+    """Return a row for each difference: its part, its name, and its mean with the interval."""
     return [
         [part, name, f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"]
         for part in ("greedy", "sampled")
@@ -73,7 +71,7 @@ def difference_rows(comparison: dict[str, Any]) -> list[list[str]]:
 def markdown(
     summaries: dict[str, dict[str, Any]], comparisons: list[dict[str, Any]], rows: list[dict[str, Any]], texts: Any
 ) -> str:
-    """The page of an evaluation: of what `evaluate_models` found, `texts` by model its greedy completion of each row."""
+    """Return the page of the results of `evaluate_models`; `texts` has by model the greedy completion of each row."""
     lines = [f"# {len(rows)} held-out rows", "", "Mean ± standard error over rows.", ""]
     lines += table(["", "", *summaries], figure_rows(list(summaries.values())))
     for comparison in comparisons:
@@ -94,13 +92,13 @@ def markdown(
 
 
 def table(head: list[str], body: list[list[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     lines = [head, ["---"] * len(head), *body]
     return ["| " + " | ".join(map(cell, line)) + " |" for line in lines]
 
 
 def cell(text: str) -> str:
-    """Text that cannot leave its cell: what a model wrote is shown as it is, and no part of it is Markdown or HTML."""
+    """Return text as the content of a Markdown cell, with Markdown and HTML escaped."""
     text = text if len(text) <= CUT else f"{text[:CUT]} ..."
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", text)
@@ -108,15 +106,15 @@ def cell(text: str) -> str:
 
 
 def question(row: dict[str, Any]) -> str:
-    """What the user asked."""
+    """Return the text of the prompt's last message."""
     prompt = row["prompt"]
     return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
 def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """What a run began and ended with, by its log: name, first, last.
+    """Return the name, first and last value of the figures of a run, by its log.
 
-    Rewards in training, each of `names` where there are several, are means of the first and the last tenth of the logs.
+    Rewards in training, with each of several `names`, are means over the first and the last tenth of the logs.
     """
     rows = []
     for key in ("reward", *(f"rewards/{name}/mean" for name in names if len(names) > 1)):
@@ -132,14 +130,14 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
 
 
 def draw_curves(folder: Path) -> None:
-    """Draw the main curves of the run in `folder` beside its logs, if it logged enough."""
+    """Draw the main curves of the run in `folder` beside its logs, if there are enough logs."""
     metrics = list(read(folder / METRICS))
     if sum("reward" in row for row in metrics) >= FEWEST:
         plot_runs([RunData(folder.name, folder, metrics)], folder / CURVES, most=3)
 
 
 def add_to_card(folder: Path, rewards: list[dict[str, Any]], gains: list[list[str]], recipe: Mapping[str, Any]) -> None:
-    """Put rewards, what `gained` says, curves and the values of `recipe.yaml` into the card that TRL has written."""
+    """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has written."""
     options = [json.dumps(reward.get("options", {}), default=str).strip("{}") for reward in rewards]
     asked = [[r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)]
     curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""

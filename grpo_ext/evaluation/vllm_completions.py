@@ -1,6 +1,4 @@
-"""Completions from a vLLM engine of its own, as `generate_completions` gives them from a transformers model."""
-
-from __future__ import annotations
+"""Completions from a vLLM engine in this process, in the form of `generate_completions`."""
 
 import gc
 from importlib.util import find_spec
@@ -12,29 +10,29 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
 
-SEQUENCES = 256  # decoded at a time on a CPU
+SEQUENCES = 256  # decoded at once on a CPU
 
 
 def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
-    """`transformers` or `vllm`; `auto` takes vLLM where it is installed beside a GPU and can load the model.
+    """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and the model is no adapter.
 
-    `ValueError` if vLLM is wanted and is not installed, or the model is an adapter, which it does not load by itself.
+    `ValueError` if vLLM is wanted and is not installed, or the model is an adapter, which vLLM cannot load without its base.
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
     if wanted == "auto":
         return "vllm" if find_spec("vllm") and gpu_is_there() and not use_cpu and not adapter else "transformers"
     if wanted == "vllm" and adapter:
-        raise ValueError(f"{model_name} is an adapter, which vLLM does not load by itself: --engine transformers.")
+        raise ValueError(f"{model_name} is an adapter, which vLLM cannot load without its base: --engine transformers.")
     if wanted == "vllm" and not find_spec("vllm"):
         raise ValueError("vLLM is not installed here: pip install vllm, or --engine transformers.")
     return wanted
 
 
 class VllmCompletions:
-    """A vLLM engine in this process, which completes prompts; `close` frees its memory.
+    """A vLLM engine in this process that completes prompts; `close` frees its memory.
 
-    Weights are of `dtype`, such as "bfloat16" (`None` or "auto": the checkpoint's own). A prompt and its completion have at
-    most `tokens` (`None`: what the model takes). `options` are further arguments of `vllm.LLM`.
+    `dtype` is the type of the weights, such as "bfloat16" (`None` or "auto": that of the checkpoint), `tokens` the limit of a
+    prompt with its completion (`None`: that of the model). `options` are further arguments of `vllm.LLM`.
     """
 
     def __init__(self, model_name: str, tokenizer: PreTrainedTokenizerBase, dtype: Any, tokens: int | None, **options: Any):
@@ -52,9 +50,9 @@ class VllmCompletions:
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
     def __call__(self, prompts: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
-        """Complete each prompt `decoding.num_samples` times; see `generate_completions`.
+        """Complete each prompt `decoding.num_samples` times, as `generate_completions` does.
 
-        The engine's own `seed` stands for `decoding.seed`: on a CPU vLLM takes none with a request.
+        The seed is the engine's `seed` instead of `decoding.seed`, because vLLM takes no seed with a request on a CPU.
         """
         from vllm import SamplingParams
 
@@ -65,7 +63,7 @@ class VllmCompletions:
             top_k=decoding.top_k,
             min_p=decoding.min_p or 0.0,
             max_tokens=decoding.max_new_tokens,
-            stop_token_ids=[self.tokenizer.eos_token_id],  # the model's own are the engine's business
+            stop_token_ids=[self.tokenizer.eos_token_id],  # the engine adds those of the model
             detokenize=False,
         )
         ids = [{"prompt_token_ids": tokens} for tokens in encode_prompts(prompts, self.tokenizer)]

@@ -1,1 +1,1 @@
-"""What can be known of a run before a model is loaded: its rows, prompts, rewards, server, disk. No room of the trainer's."""
+"""The checks of a run before its model is loaded: rows, prompts, rewards, server, disk. They do not use the trainer."""

@@ -1,6 +1,4 @@
-"""The checks of a recipe together: as a command asks for them, and as the trainer does at its start."""
-
-from __future__ import annotations
+"""All checks of a recipe, for the command `check` and for the start of a run."""
 
 import json
 import re
@@ -29,17 +27,17 @@ from grpo_ext.recipe.run_plan import too_few_rows
 from grpo_ext.rewards.sources import check_columns
 from grpo_ext.run.parts import named_rewards_and_weights
 
-ROWS = 256  # how many of the first rows are looked at
-MOST_ROWS = 4096  # how many are read to see whether there are enough for a generation
+ROWS = 256  # first rows that are checked
+MOST_ROWS = 4096  # most rows that are read to see whether they fill a generation
 
 
 def check_recipe(
     path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None, elsewhere: bool = False
 ) -> Findings:
-    """Check all that can be known of a recipe, as `load_recipe` takes it, without a GPU and without loading a model.
+    """Return all findings on a recipe, as `load_recipe` takes it, that need no GPU and no loaded model.
 
-    With `elsewhere` the run will be on another machine: packages, the vLLM server and the disk of this one are left out. Where
-    single values are wrong, the parts of the run are not looked at: there is nothing to look at yet.
+    With `elsewhere` the run will be on another machine: packages, the vLLM server and the disk of this one are not checked. If
+    single values are wrong, nothing else is checked.
     """
     findings = Findings(elsewhere=elsewhere)
     try:
@@ -59,21 +57,21 @@ def check_recipe(
     if batch.fits:
         sizes = {"prompts": batch.prompts, "completions": batch.completions, "step": batch.completions_per_step}
         findings.figures["batch"] = sizes
-        if rows and len(rows) < min(batch.prompts, MOST_ROWS):  # these are all that there are
+        if rows and len(rows) < min(batch.prompts, MOST_ROWS):  # these are all rows
             findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     if not elsewhere:
         check_machine(v, findings)
         check_server(v, findings)
     if sound:
-        check_arguments(recipe, batch, findings)
+        check_training_arguments(recipe, batch, findings)
     return findings
 
 
 def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None) -> None:
-    """The same checks for a run that starts; `RecipeError` names all that is wrong.
+    """Do the same checks for a run that starts; `RecipeError` names all that is wrong.
 
-    Data and rewards are the run's, in a process that trains, before its model is loaded; `None` before there is one. Whether
-    the vLLM server answers is left out: the trainer waits for one (`vllm_server_timeout`).
+    A process that trains passes its data and rewards, before it loads its model; the launcher has none. The vLLM server is not
+    checked: the trainer waits for it (`vllm_server_timeout`).
     """
     findings = Findings(places=recipe.places)
     check_model(recipe.flat, findings)
@@ -92,7 +90,7 @@ def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | 
 
 
 def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> None:
-    """Rows, prompts and rewards: what is wrong goes into `findings`, and what was seen."""
+    """Check rows, prompts and rewards, and add problems and figures to `findings`."""
     v = recipe.flat
     check_schedule(v, findings)
     asked = check_prompts(rows, findings) if rows else []
@@ -100,8 +98,8 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
     if rows and difficulty and difficulty not in rows[0]:
         words = f"the data has no column {difficulty!r}. Its columns: {', '.join(rows[0])}."
         findings.problem(f"difficulty_column: {words}", "difficulty_column")
-    told = (*findings.problems, *findings.notes)  # also of a model that is not here
-    there = v["model_name_or_path"] and not any(p.key == "model_name_or_path" for p in told)
+    reported = {problem.key for problem in (*findings.problems, *findings.notes)}  # also a model that is not here
+    there = v["model_name_or_path"] and "model_name_or_path" not in reported
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
     findings.figures["prompts"] = prompts
@@ -117,11 +115,11 @@ def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], 
 
 
 def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, findings: Findings) -> Begin | None:
-    """What makes the episodes of an environment; `None` without one, or where the tokenizer's template does not go with it."""
+    """Return what starts the episodes of the environment; `None` without one, without a tokenizer, or after a problem."""
     if recipe.flat["environment"] is None or tokenizer is None:
         return None
     v, ends = recipe.flat, {tokenizer.eos_token_id}
-    with suppress(OSError):  # it has none
+    with suppress(OSError):  # the model has no generation config
         more = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v)).eos_token_id
         ends |= {*more} if isinstance(more, list) else {more}
     try:
@@ -135,7 +133,7 @@ def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, f
 
 
 def check_schedule(v: Values, findings: Findings) -> None:
-    """Whether `lr_scheduler_type` takes `lr_scheduler_kwargs`; transformers asks only when the run begins."""
+    """Check that `lr_scheduler_type` takes `lr_scheduler_kwargs`; transformers does so only when the run begins."""
     given = v["lr_scheduler_kwargs"]
     try:
         arguments = json.loads(given) if isinstance(given, str) else given
@@ -145,8 +143,8 @@ def check_schedule(v: Values, findings: Findings) -> None:
         findings.problem(words, "lr_scheduler_kwargs" if given else "lr_scheduler_type")
 
 
-def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
-    """Whether TRL and transformers take the training arguments, on this machine unless the run will be elsewhere."""
+def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
+    """Check that TRL and transformers accept the training arguments, on this machine unless the run will be elsewhere."""
     neutral: dict[str, Any] = {"report_to": "none", "deepspeed": None}
     if findings.elsewhere:
         neutral |= {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
@@ -154,7 +152,7 @@ def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
         recipe.fit_machine()
     given = recipe.values["training"]
     sizes = {key: recipe.flat[key] for key in ("per_device_train_batch_size", "per_device_eval_batch_size")}
-    whole = {key: size * batch.num_processes for key, size in sizes.items()}  # one process stands for all
+    whole = {key: size * batch.num_processes for key, size in sizes.items()}  # this one process has the batch of all
     try:
         recipe.schema["training"](**{**given, **neutral, **whole})
     except (ValueError, ImportError) as error:
@@ -163,10 +161,10 @@ def check_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
 
 
 def reward_parts(recipe: Recipe, findings: Findings) -> list[Any]:
-    """The rewards that the recipe names; one that is unknown is a problem."""
+    """Return the rewards of the recipe; an unknown one is a problem."""
     try:
         return named_rewards_and_weights(recipe)[0]
     except ValueError as error:
-        if not any(problem.key == "reward_weights" for problem in findings.problems):  # told already
+        if not any(problem.key == "reward_weights" for problem in findings.problems):  # reported already
             findings.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")
         return []

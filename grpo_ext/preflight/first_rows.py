@@ -1,6 +1,4 @@
-"""The first rows of a recipe's data, read as the run will read them."""
-
-from __future__ import annotations
+"""The first rows of a recipe's data, read as in the run, and the check of their prompts."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -20,16 +18,16 @@ PATIENCE = 4.0  # seconds that a data set may take to show its first rows
 
 
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str, Any]]:
-    """The first training examples with their prompts, read as a stream so that a large data set answers at once.
+    """Return the first training examples with their prompts, read as a stream, which is fast for a large data set.
 
-    What is wrong with the data is a problem; data that takes long to come is a note. Both leave the list empty.
+    Faults of the data are problems, slow data is a note; both leave the list empty.
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
     return read_rows(lambda: train_rows(recipe, streaming=True), count, key, findings)
 
 
 def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
-    """Whether there are held-out rows where the run evaluates."""
+    """Check that there are held-out rows if the run evaluates."""
     if str(recipe.flat["eval_strategy"]) == "no":
         return
     key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
@@ -37,7 +35,7 @@ def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
 
 
 def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Findings) -> list[dict[str, Any]]:
-    """The first rows of what `open_rows` opens; what goes wrong is told about `key`."""
+    """Return the first rows of the data set that `open_rows` opens; faults are findings about `key`."""
     try:
         with deadline(PATIENCE), quiet("huggingface_hub"):
             rows = take(open_rows(), count)
@@ -45,10 +43,10 @@ def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Find
         findings.problem(error, key)
     except TooLate as error:
         findings.note(f"the rows could not be read here ({error}).", key)
-    except OSError as error:  # ConnectionError, a tokenizer that is not here
+    except OSError as error:  # ConnectionError, a missing tokenizer
         findings.absent(f"the rows cannot be read here: {error}", key)
-    except Exception as error:  # a task's own method, or a row that is not what the task expects
-        # the words of a KeyError alone, such as 'nums', would say little
+    except Exception as error:  # from a method of the task, or for a row that the task does not expect
+        # the message of a KeyError is only the key, such as 'nums'
         words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         findings.problem(f"the rows cannot be used: {words}", key)
     else:
@@ -59,7 +57,7 @@ def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Find
 
 
 def take(dataset: Any, count: int) -> list[dict[str, Any]]:
-    """The first rows of a data set or stream; none of an empty file, at which `datasets` raises StopIteration."""
+    """Return the first rows of a data set or stream; none of an empty file, where `datasets` raises StopIteration."""
     try:
         return list(islice(dataset, count))
     except StopIteration:
@@ -67,7 +65,7 @@ def take(dataset: Any, count: int) -> list[dict[str, Any]]:
 
 
 def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
-    """The rows' prompts, if a model can be asked all of them; else none."""
+    """Return the prompts of the rows; none if one of them is not a prompt, which is a problem."""
     prompts = [row["prompt"] for row in rows]
     if wrong := [prompt for prompt in prompts if not is_prompt(prompt)]:
         words = "it must be text, or messages with `role` and `content`, not empty."
@@ -76,7 +74,7 @@ def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
 
 
 def is_prompt(prompt: Any) -> bool:
-    """Whether this is text, or a list of chat messages."""
+    """Whether `prompt` is a non-empty text or list of chat messages."""
     if not isinstance(prompt, list):
         return isinstance(prompt, str) and prompt != ""
     whole = all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
@@ -85,7 +83,7 @@ def is_prompt(prompt: Any) -> bool:
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """Keep the warnings of one logger, and of those under it, back."""
+    """Suppress the warnings of one logger and its children."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)

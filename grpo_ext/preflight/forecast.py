@@ -1,6 +1,4 @@
-"""A recipe's plan with what stands around it: its rows counted, its prompts measured, its model's size, vLLM's traffic."""
-
-from __future__ import annotations
+"""The plan of a recipe with its figures: rows, tokens of prompts, size of the model, memory, traffic with vLLM."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,22 +22,22 @@ from grpo_ext.run.parts import is_one_split
 from grpo_ext.vllm.settings import TextModel, server_url
 
 PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
-MEASURED = 64  # prompts that are tokenized
+MEASURED = 64  # first prompts that are tokenized
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will do and take; `None` where the model's config, or its tokenizer, is not here."""
+    """The steps and costs of a run; figures are `None` if the model's config or tokenizer is not here."""
 
     plan: Plan  # prompts, steps, checkpoints
-    preset: tuple[tuple[str, Any, str, bool], ...]  # of its name: key, value, source, whether the recipe replaces it
+    preset: tuple[tuple[str, Any, str, bool], ...]  # key, value, source, whether the recipe replaces it
     size: ModelSize | None
     memory: dict[str, int] | None  # bytes on each GPU by part
     checkpoint: int | None  # bytes of one
-    prompt_tokens: float | None  # mean of the first prompts
+    prompt_tokens: float | None  # mean over the first prompts
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: the plan's fields, sums and batch, and the rest."""
+        """Return plain data for JSON."""
         batch, plan = self.plan.batch, asdict(self.plan)
         for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
             plan["batch"][name] = getattr(batch, name)
@@ -51,9 +49,9 @@ class Forecast:
 
 
 def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | None = None) -> Forecast:
-    """The forecast of a checked recipe; `ValueError` if the rows make no generation, or cannot be counted here.
+    """Return the forecast of a checked recipe; `ValueError` if the rows do not fill a generation or cannot be counted here.
 
-    `num_processes` train, or as many as the accelerate config starts; `rows` are given where they cannot be counted here.
+    `num_processes` defaults to that of the accelerate config, `rows` to a count of the training rows.
     """
     v = recipe.flat
     num_processes = num_processes or processes(v)
@@ -77,7 +75,7 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
 
 
 def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) -> int:
-    """How many rows of a split the run will use; `ValueError` if they cannot be read here."""
+    """Return how many rows of a split the run will use; `ValueError` if they cannot be read here."""
     from datasets import disable_progress_bars
 
     disable_progress_bars()
@@ -91,7 +89,7 @@ def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) 
 
 
 def count_eval_rows(recipe: Recipe) -> int | None:
-    """How many held-out rows the run evaluates; `None` where it evaluates none, or they cannot be had here."""
+    """Return how many held-out rows the run evaluates; `None` if it evaluates none, or they cannot be read here."""
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
     if str(recipe.flat["eval_strategy"]) == "no" or (run.eval_dataset_name is None and is_one_split(name)):
@@ -103,7 +101,7 @@ def count_eval_rows(recipe: Recipe) -> int | None:
 
 
 def prompt_tokens(recipe: Recipe) -> float | None:
-    """Mean length of the first prompts; `None` where the tokenizer or the rows are not here."""
+    """Return the mean length of the first prompts; `None` if the tokenizer or the rows are not here."""
     aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
     prompts = [row["prompt"] for row in first_rows(recipe, MEASURED, aside)] if tokenizer else []
@@ -112,21 +110,21 @@ def prompt_tokens(recipe: Recipe) -> float | None:
 
 
 def preset_lines(recipe: Recipe) -> tuple[tuple[str, Any, str, bool], ...]:
-    """The values of the preset that a recipe names, each with its source."""
+    """Return the values of the recipe's preset, as `Forecast.preset`."""
     lines = PRESETS.get(recipe.flat["preset"], {})
     kept = {key for key in lines if (recipe.places.get(key) or "").startswith("preset ")}
     return tuple((key, value, source, key not in kept) for key, (value, source) in lines.items())
 
 
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
-    """The sizes of the recipe's model, with the adapter of TRL's `model` arguments; `None` where its config is not here."""
+    """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not here."""
     name, revision, trust = v["model_name_or_path"], v["model_revision"], bool(v["trust_remote_code"])
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust)
         with torch.device("meta"):
             made = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
         made.tie_weights()
-    except Exception:  # offline, no such model, not a language model: the figures are left out
+    except Exception:  # offline, no such model, or not a language model
         return None
     parameters = made.num_parameters()
     if (adapter := get_peft_config(model)) is not None:
@@ -141,12 +139,12 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
 
 
 def traffic(v: Values, forecast: Forecast) -> Iterator[tuple[str, int | None]]:
-    """Sentences, each with the bytes that it ends with or `None`; nothing where transformers samples."""
+    """Yield sentences about the traffic with vLLM, each with its number of bytes or `None`."""
     if not v["use_vllm"]:
         return
     plan = forecast.plan
     batch, workers = plan.batch, v["vllm_tensor_parallel_size"]
-    # an adapter is merged, so that the whole model travels, or goes as a file of float32
+    # an adapter is sent merged into the whole model, or as a file of float32
     alone = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"
     size, what = forecast.size, "adapter" if alone else "weights"
     weights = (4 * size.trainable if alone else size.parameters * weight_bytes(size, v)) if size else None
@@ -158,7 +156,7 @@ def traffic(v: Values, forecast: Forecast) -> Iterator[tuple[str, int | None]]:
         yield f"{each} every process loads its {what} into its engine", weights
         return
     served = f"{workers} worker{'' if workers == 1 else 's'}"
-    yield f"server at {server_url(v)}, {served}; process 0 alone talks to it", None
+    yield f"server at {server_url(v)}, {served}; only process 0 talks to it", None
     yield f"each generation is one request of {batch.prompts:,} prompts x {batch.num_generations} completions", None
     if alone:
         yield f"{each} process 0 writes the adapter into output_dir, where the server reads it", weights

@@ -1,6 +1,4 @@
-"""What this machine has for a run: packages, the vLLM server, room on the disk, a writable folder."""
-
-from __future__ import annotations
+"""The checks of this machine: packages, launcher, trackers, logins, the vLLM server, the disk."""
 
 import os
 import re
@@ -21,8 +19,7 @@ from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 
-
-# What needs a package: the key, its values that do, and the package by the name it is imported by, or others that do.
+# Options that need a package: key, pattern of its values, and the packages, by import name, of which one is needed.
 NEEDS: tuple[tuple[str, str, str], ...] = (
     ("use_vllm", "True", "vllm"),
     ("use_peft", "True", "peft"),
@@ -39,7 +36,7 @@ NEEDS: tuple[tuple[str, str, str], ...] = (
 
 
 def check_machine(v: Values, findings: Findings) -> None:
-    """Packages that the recipe's options need, its launcher, trackers and logins, a GPU where it asks for one, the disk."""
+    """Check packages, launcher, attention, trackers, uploads and the disk; a missing GPU is a note."""
     for key, words, packages in NEEDS:
         value = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(words, value) and not any(map(find_spec, packages.split(" or "))):
@@ -54,7 +51,7 @@ def check_machine(v: Values, findings: Findings) -> None:
 
 
 def check_launcher(v: Values, findings: Findings) -> None:
-    """Whether accelerate takes the recipe's config, and has what that asks for."""
+    """Check that accelerate accepts the recipe's config, and that DeepSpeed is installed if the config needs it."""
     from accelerate.commands.config.config_args import load_config_from_file
 
     key = "accelerate_config"
@@ -64,12 +61,12 @@ def check_launcher(v: Values, findings: Findings) -> None:
         if accelerate_settings(v[key]).get("distributed_type") == "DEEPSPEED" and find_spec("deepspeed") is None:
             findings.problem(f"{key}: {v[key]} needs the package deepspeed, which is not installed.", key)
         load_config_from_file(str(accelerate_config(v[key])))
-    except Exception as error:  # of accelerate many kinds
+    except Exception as error:  # accelerate raises many kinds
         findings.problem(error, key)
 
 
 def check_attention(v: Values, findings: Findings) -> None:
-    """Whether transformers knows the attention, and this machine can compute it."""
+    """Check that transformers knows the attention, and that this machine can compute it."""
     from transformers import AttentionInterface
 
     key, name = "attn_implementation", v["attn_implementation"]
@@ -81,7 +78,7 @@ def check_attention(v: Values, findings: Findings) -> None:
 
 
 def check_uploads(v: Values, findings: Findings) -> None:
-    """Whether the hub can be reached, with a login, where the recipe uploads there."""
+    """Check the login on the hub if the recipe uploads there."""
     from huggingface_hub import HfApi
 
     for key in (key for key in ("push_to_hub", "log_completions_hub_repo") if v[key]):
@@ -93,7 +90,7 @@ def check_uploads(v: Values, findings: Findings) -> None:
 
 
 def check_reporting(v: Values, findings: Findings) -> None:
-    """Whether each tool of `report_to` is one that transformers knows and is installed."""
+    """Check that each tool of `report_to` is known to transformers and installed, and that wandb has a login."""
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -110,7 +107,7 @@ def check_reporting(v: Values, findings: Findings) -> None:
 
 
 def wandb_login() -> bool:
-    """Whether wandb would find a key, or needs none."""
+    """Whether wandb will find a key, or needs none."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -121,7 +118,7 @@ def wandb_login() -> bool:
 
 
 def check_server(v: Values, findings: Findings) -> None:
-    """Whether the vLLM server of the recipe answers."""
+    """Check that the vLLM server of the recipe answers."""
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
     base = server_url(v)
@@ -134,9 +131,9 @@ def check_server(v: Values, findings: Findings) -> None:
 
 
 def least_on_disk(v: Values) -> int | None:
-    """Bytes that the run will at least keep: its final model, and the checkpoints of `save_total_limit` (else one).
+    """Return the least bytes that the run keeps: its final model, and `save_total_limit` checkpoints (by default one).
 
-    `None` where only an adapter is kept or the model is not in a folder here, so that its weights cannot be measured.
+    `None` if the run keeps only an adapter, or the model is not in a folder here.
     """
     folder = Path(v["model_name_or_path"] or "").expanduser()
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
@@ -147,12 +144,12 @@ def least_on_disk(v: Values) -> int | None:
 
 
 def check_disk(v: Values, findings: Findings) -> None:
-    """Whether checkpoints can be written into `output_dir`, and have room there."""
+    """Check that `output_dir` can be written to and has room for the checkpoints."""
     folder, needed = v["output_dir"], least_on_disk(v)
     path = Path(folder).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        words = f"cannot be written: {there} is no folder that you may write to."
+        words = f"cannot be written: {there} is no folder with write permission."
         findings.problem(f"output_dir {folder} {words}", "output_dir")
         return
     free = shutil.disk_usage(there).free

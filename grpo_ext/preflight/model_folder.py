@@ -1,6 +1,4 @@
-"""Whether a recipe's model can be loaded: a whole folder, or a name that the cache or the hub knows."""
-
-from __future__ import annotations
+"""The check that a recipe's model can be loaded: a complete folder, or a name that the cache or the hub knows."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def check_model(v: Values, findings: Findings) -> None:
-    """What would end the run where its model is loaded."""
+    """Check the folder or name of the recipe's model."""
     name = v["model_name_or_path"]
     folder = Path(name or "").expanduser()
     try:
@@ -32,7 +30,7 @@ def check_model(v: Values, findings: Findings) -> None:
 
 
 def missing(folder: Path) -> Iterator[str]:
-    """What keeps the folder from being a whole model."""
+    """Yield the faults of a folder that should hold a whole model."""
     if not any((folder / config).is_file() for config in CONFIGS):
         inner = sorted({str(path.parent) for config in CONFIGS for path in folder.glob(f"*/{config}")})
         words = f" Those in it are models: {', '.join(inner)}." if inner else ""

@@ -1,6 +1,4 @@
-"""Prompts as the model will see them: through the chat template and the tokenizer, counted, and looked at for known traps."""
-
-from __future__ import annotations
+"""The prompts as the model sees them, after chat template and tokenizer: their lengths, and known faults."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ OPEN_TAG = "<think>"
 
 
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
-    """The model's tokenizer, from a folder or the cache; `None`, with a note, where it is not on this machine."""
+    """Return the model's tokenizer; `None`, with a finding, if it is not on this machine or cannot be loaded."""
     name, here = v["model_name_or_path"], where_from(v)
     try:
         return AutoTokenizer.from_pretrained(name, padding_side="left", **here)
-    except Exception as error:  # many kinds: no such file, a broken one, code that is not trusted
+    except Exception as error:  # a missing or broken file, code that is not trusted
         if Path(name).expanduser().is_dir():
             findings.problem(f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path")
         else:
@@ -29,18 +27,18 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
 
 
 def where_from(v: Values) -> dict[str, Any]:
-    """How transformers finds what belongs to the recipe's model, from this machine alone."""
+    """Return the arguments with which transformers finds files of the recipe's model on this machine."""
     trust = bool(v["trust_remote_code"])
     return {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": True}
 
 
 def context_length(v: Values) -> int | None:
-    """Tokens that prompt and completion may have together, by the model and by vLLM; `None` where neither says."""
+    """Return the limit of prompt and completion together, in tokens, of the model and of vLLM; `None` if unknown."""
     limits = [v["vllm_max_model_length"]] if v["use_vllm"] else []
     try:
         config = AutoConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
         limits.append(getattr(config.get_text_config(), "max_position_embeddings", None))
-    except Exception:  # not here, or of a kind that this transformers does not know: told when the model is loaded
+    except Exception:  # not here, or unknown to this transformers: loading the model reports it
         pass
     return min((limit for limit in limits if limit), default=None)
 
@@ -48,11 +46,11 @@ def context_length(v: Values) -> int | None:
 def look_at_prompts(
     prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any] | None:
-    """Count and show the prompts; `None` where there is a problem.
+    """Return the figures of the prompts; `None` after a problem.
 
-    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "first": "<|im_start|>..."}`,
-    `room` the tokens that a prompt may have (`None`: no limit), `over` the share of prompts that have more, and `prefilled`
-    whether the prompt opens the think tag.
+    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "prefilled": false, "first":
+    "<|"}`: `first` is the first prompt, `room` the limit of a prompt in tokens or `None`, `over` the share of longer prompts,
+    `prefilled` whether the prompt opens the think tag.
     """
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
@@ -78,7 +76,7 @@ def look_at_prompts(
 
 
 def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
-    """How long a prompt may be, and the share of those that are longer."""
+    """Return the limit of a prompt in tokens, and the share of prompts that are longer."""
     context = context_length(v)
     if context is None or v["max_completion_length"] is None:
         return None, 0.0

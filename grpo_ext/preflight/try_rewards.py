@@ -1,6 +1,4 @@
-"""The rewards of a recipe, run on three made-up completions of its first row."""
-
-from __future__ import annotations
+"""A trial of a recipe's rewards on three made-up completions of its first row."""
 
 import time
 from typing import Any
@@ -15,19 +13,19 @@ from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.own_examples import told_constant
 
-# Columns in which data sets keep what is right, the first that a row has.
+# Columns in which data sets keep the right answer; the first that a row has is taken.
 ANSWERS = ("solution", "answer", "last_line", "target", "ground_truth", "label")
 PATIENCE = 1.0  # seconds that a reward may take for a completion
 BUDGET = 4.0  # seconds that all of them may take
 
 
 def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
-    """An empty completion, one in prose, and one in the shape of tags with the row's own answer.
+    """Return an empty completion, one in prose, and one with tags and the row's answer.
 
-    With `prefilled` the prompt opens the think tag, and a completion begins inside it.
+    With `prefilled` the prompt opens the think tag, and the completion does not.
     """
     answer = next((row[key] for key in ANSWERS if row.get(key) not in (None, "")), 42)
-    answer = str(answer).rpartition("####")[2].strip()  # GSM8K's answers end so
+    answer = str(answer).rpartition("####")[2].strip()  # GSM8K's form
     opening = "" if prefilled else "<think>\n"
     return {
         "empty": "",
@@ -39,16 +37,13 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
 def try_rewards(
     rewards: list[Any], row: dict[str, Any], prefilled: bool, findings: Findings, begin: Begin | None = None
 ) -> dict[str, Any]:
-    """What each reward gives three made-up completions; one that fails on all of them is a problem.
+    """Score three made-up completions with each reward; a reward that fails on all of them is a problem.
 
-    With `begin` each is the first turn of an episode. A reward that takes too long is a note: this machine may be busy, and
-    training has its own limit (`reward_timeout`).
-
-    Returns:
-        `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, `None` a row it declined.
+    With `begin` each completion is the first turn of an episode. A slow reward is only a note: this machine may be busy.
+    Returns `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with `None` for no score.
     """
     texts = three_completions(row, prefilled)
-    whole = [f"<think>\n{texts['in tags']}"] if prefilled else []  # what the format rewards would like to see
+    whole = [f"<think>\n{texts['in tags']}"] if prefilled else []  # the form that rewards of format expect
     guards = [guard for guard in guard_rewards(rewards, timeout=PATIENCE, max_failure_rate=1.0) if callable(guard)]
     until = time.monotonic() + BUDGET
     scores: dict[str, list[float | None]] = {}
@@ -70,7 +65,7 @@ def try_rewards(
 
 
 def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
-    """A completion that says `text`, as the first turn of an episode where there is an environment."""
+    """Return a completion with this text, the first turn of an episode if there is an environment."""
     episode = begin([row])[0] if begin else None
     if episode:
         episode.play_turn({"role": "assistant", "content": text}, text)
@@ -78,11 +73,11 @@ def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
 
 
 def ask(guard: Any, completions: list[Completion], row: dict[str, Any], until: float) -> list[float | None]:
-    """The scores of the completions, one asked after the other, until the time is up."""
+    """Return the scores of the completions, one after another, until the time is up."""
     found = []
-    # what the trainer passes to every reward besides columns
+    # the arguments that the trainer passes to every reward beside columns
     extras = {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}
-    with quiet("grpo_ext.rewards.guard"):  # what it finds is told once, in the findings
+    with quiet("grpo_ext.rewards.guard"):  # its warnings become findings
         for completion in completions:
             if time.monotonic() > until:
                 break
@@ -92,7 +87,7 @@ def ask(guard: Any, completions: list[Completion], row: dict[str, Any], until: f
 
 
 def tell_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> None:
-    """Say what a reward failed on: a problem where it was all, a note where it was some, or where it was slow."""
+    """Report the failures of a reward: a problem if it failed on all completions, a note if on some or if it was slow."""
     name = guard.__name__
     reason = (guard.last_error.strip().splitlines() or [""])[-1]
     if "it took more than" in reason or asked < wanted:

@@ -1,9 +1,7 @@
-"""What a batch of a recipe is: prompts and completions of a generation and of an optimizer step, and which settings fit.
+"""The batch of a recipe: prompts and completions of a generation and of an optimizer step, and the settings that fit.
 
 The arithmetic is TRL 1.16's (`GRPOConfig.__post_init__`, `GRPOTrainer._get_train_sampler`).
 """
-
-from __future__ import annotations
 
 import dataclasses
 import math
@@ -13,7 +11,7 @@ from typing import Any
 
 from grpo_ext.recipe.problems import Problem
 
-REACH = 1000  # how far from a size its neighbours are tried
+REACH = 1000  # distance from a size up to which its neighbours are tried
 
 
 @dataclass(frozen=True)
@@ -23,9 +21,9 @@ class Batch:
     per_device_train_batch_size: int  # completions of one micro-batch of one process
     num_processes: int  # that train
     gradient_accumulation_steps: int  # micro-batches of an optimizer step
-    num_generations: int  # completions a prompt (G)
+    num_generations: int  # completions of each prompt (G)
     num_iterations: int = 1  # how often a generation is trained on (mu)
-    steps_per_generation: int | None = None  # as set, like the next; `None` where the other, or neither, is
+    steps_per_generation: int | None = None  # at most one of this and the next is set
     generation_batch_size: int | None = None
 
     @property
@@ -67,15 +65,15 @@ class Batch:
 
 
 def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
-    """The batch that the values of a recipe make with so many processes; set values and defaults in `v`."""
+    """Return the batch of a recipe's values for so many processes."""
     keys = [f.name for f in dataclasses.fields(Batch) if f.name != "num_processes"]
     return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
 
 
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
-    """The three settings nearest to `batch` that fit, each changing a single key: `[{"num_generations": 6}, ...]`.
+    """Return up to three changes of a single key that make `batch` fit, the nearest first: `[{"num_generations": 6}, ...]`.
 
-    Near is measured by the ratio of new and old value, of those within `REACH`; there may be fewer than three.
+    The distance is the ratio of new and old value, of values within `REACH`.
     """
     slices = "gradient_accumulation_steps"
     if batch.generation_batch_size is not None:
@@ -94,7 +92,7 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
 
 
 def nearest_in_words(batch: Batch) -> str:
-    """` Nearest that fit: num_generations: 6, ...`, or nothing where there are none."""
+    """Return ` Nearest that fit: num_generations: 6, ...`, or an empty text if there are none."""
     settings = [f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()]
     return f" Nearest that fit: {', '.join(settings)}." if settings else ""
 
@@ -107,9 +105,8 @@ def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
         return
     micro = f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} processes"
     if batch.completions % batch.micro_batch:
-        words = f"is no multiple of the micro-batch of {batch.micro_batch} completions ({micro})."
-        told = f"generation_batch_size {batch.completions} {words}{nearest_in_words(batch)}"
-        yield Problem(told, "generation_batch_size")
+        words = f"is no multiple of the micro-batch of {batch.micro_batch} completions ({micro}).{nearest_in_words(batch)}"
+        yield Problem(f"generation_batch_size {batch.completions} {words}", "generation_batch_size")
     elif batch.completions % batch.num_generations:
         words = f"which is no multiple of num_generations {batch.num_generations}.{nearest_in_words(batch)}"
         has = f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} slices)"
@@ -117,7 +114,7 @@ def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
 
 
 def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
-    """Where there is an evaluation, TRL wants whole groups in its batch, too."""
+    """An evaluation batch is whole groups, as TRL demands."""
     if str(v["eval_strategy"]) == "no":
         return
     group = v["num_generations_eval"] or v["num_generations"]

@@ -1,19 +1,22 @@
-"""Options of a recipe that contradict each other, and options that do nothing beside the others."""
-
-from __future__ import annotations
+"""Options of a recipe that contradict each other."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from grpo_ext.objective.policy import ratios_move
+from grpo_ext.common.modules import load_file
+from grpo_ext.objective.kl import REFUSED
+from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.objective.schedule import FIELDS, resolve_schedule
 from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.needs import TRL_LOSSES
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import convert
 
 Values = Mapping[str, Any]
-# The key that a contradiction is told of, when there is one, and the words; what is in braces is a value of the recipe.
+# The key at fault, when there is a contradiction, and the message, which names values of the recipe in braces.
 Contradiction = tuple[str, Callable[[Values], Any], str]
 
 ALWAYS: tuple[Contradiction, ...] = (
@@ -22,15 +25,14 @@ ALWAYS: tuple[Contradiction, ...] = (
     ("save_merged", lambda v: v["save_merged"] and not v["use_peft"],
      "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true."),
     ("save_merged", lambda v: v["save_merged"] and v["use_peft"] and (v["load_in_4bit"] or v["load_in_8bit"]),
-     "save_merged would add the adapter to other weights than the rounded ones that load_in_4bit or load_in_8bit trains "
-     "it beside: take one of the two out. (`grpo-ext merge` does so where that is wanted.)"),
+     "save_merged adds the adapter to exact weights, but load_in_4bit or load_in_8bit trains with rounded ones: take one out."),
 )  # fmt: skip
 
 SUPERVISED: tuple[Contradiction, ...] = (
     ("dataset_name", lambda v: not v["dataset_name"],
      "dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id."),
     ("dataset_test_split", lambda v: "dataset_test_split" in v,
-     "dataset_test_split does nothing here: supervised training reads dataset_train_split alone. Take it out."),
+     "dataset_test_split does nothing here: supervised training reads only dataset_train_split. Take it out."),
     ("eval_strategy", lambda v: v["eval_strategy"] != "no",
      "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models."),
 )  # fmt: skip
@@ -39,8 +41,7 @@ GRPO: tuple[Contradiction, ...] = (
     # the model
     ("lora_target_modules",
      lambda v: v["use_peft"] and len(names := v["lora_target_modules"] or []) == 1 and names[0].isidentifier(),
-     "a single entry of lora_target_modules is a pattern of the whole name, and no layer is called just "
-     "{lora_target_modules[0]!r}: write '.*{lora_target_modules[0]}', or all-linear, or several names."),
+     "lora_target_modules: a single entry must match whole names of layers: write '.*{lora_target_modules[0]}' or all-linear."),
     ("fp16", lambda v: v["fp16"] and v["bf16"], "fp16 and bf16 are both true: keep one, or write `bf16: false`."),
     ("load_in_8bit", lambda v: v["load_in_4bit"] and v["load_in_8bit"],
      "load_in_4bit and load_in_8bit are both true: keep one."),
@@ -49,8 +50,7 @@ GRPO: tuple[Contradiction, ...] = (
      "auto_find_batch_size would break groups when it halves the batch: take it out and lower per_device_train_batch_size."),
     ("pad_to_multiple_of",
      lambda v: v["pad_to_multiple_of"] not in (None, "auto") and v["loss_normalization"] == "step",
-     "pad_to_multiple_of pads nothing, since rows are cut to their longest: take it out, or write loss_normalization: "
-     "micro_batch."),
+     "pad_to_multiple_of pads nothing, because padding is cut: take it out, or write loss_normalization: micro_batch."),
     ("max_tokens_per_micro_batch",
      lambda v: v["max_tokens_per_micro_batch"] and (v["top_entropy_quantile"] or 1.0) < 1.0,
      "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one out."),
@@ -61,42 +61,36 @@ GRPO: tuple[Contradiction, ...] = (
     ("curriculum", lambda v: v["curriculum"] != "none" and v["dataset_streaming"],
      "curriculum: {curriculum} chooses among all rows: take dataset_streaming out."),
     ("resume", lambda v: v["resume_from_checkpoint"] and v["resume"] != "auto",
-     "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin. Take the second out."),
+     "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin: take the second out."),
     ("resume",
-     lambda v: not v["resume_from_checkpoint"] and v["resume"] not in ("auto", "never")
-     and not Path(v["resume"]).expanduser().is_dir(),
+     lambda v: not (v["resume_from_checkpoint"] or v["resume"] in ("auto", "never") or Path(v["resume"]).expanduser().is_dir()),
      "resume is auto, never, or the folder of a checkpoint; there is no folder {resume!r}."),
     # the sampler
     ("use_transformers_continuous_batching", lambda v: v["use_transformers_continuous_batching"] and v["use_vllm"],
      "use_vllm and use_transformers_continuous_batching are both true, and only one can sample: keep use_vllm."),
     ("use_transformers_continuous_batching",
      lambda v: v["use_transformers_continuous_batching"] and not (v["use_vllm"] or v["bf16"] is False or v["fp16"]),
-     "use_transformers_continuous_batching with bf16 turns the trained weights into bfloat16 for good, where small steps "
-     "round to nothing: write `bf16: false`, or use_vllm instead."),
+     "use_transformers_continuous_batching with bf16 rounds the trained weights to bfloat16 for good: write `bf16: false`."),
     ("max_completion_length", lambda v: v["max_completion_length"] is None and not v["use_vllm"],
-     "max_completion_length: null ends completions after 20 tokens where transformers samples: write a number."),
+     "max_completion_length: null ends completions after 20 tokens if transformers samples: write a number."),
     ("vllm_max_model_length",
      lambda v: v["use_vllm"] and _reaches(v["max_completion_length"], v["vllm_max_model_length"]),
-     "vllm_max_model_length {vllm_max_model_length} is prompt and completion together and leaves no prompt beside "
-     "max_completion_length {max_completion_length}: raise it, or lower max_completion_length."),
+     "vllm_max_model_length leaves no prompt beside max_completion_length {max_completion_length}: raise it."),
     ("vllm_importance_sampling_clip_min",
      lambda v: _reaches(v["vllm_importance_sampling_clip_min"], v["vllm_importance_sampling_clip_max"]),
-     "vllm_importance_sampling_clip_min {vllm_importance_sampling_clip_min:g} must be below "
-     "vllm_importance_sampling_clip_max {vllm_importance_sampling_clip_max:g}."),
+     "vllm_importance_sampling_clip_min is not below vllm_importance_sampling_clip_max: lower it."),
     ("log_completions_hub_repo", lambda v: v["log_completions_hub_repo"] and not v["log_completions"],
      "log_completions_hub_repo uploads nothing without log_completions: true."),
     # the loss
     ("loss_type", lambda v: v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1,
-     "loss_type cispo caps every ratio at epsilon_high, and below 1 that clips all tokens. Write epsilon_high: 5.0 "
-     "(ScaleRL, arXiv 2510.13786)."),
+     "loss_type cispo clips all tokens if epsilon_high is below 1: write epsilon_high: 5.0 (ScaleRL, arXiv 2510.13786)."),
     ("vllm_importance_sampling_mode",
      lambda v: v["loss_type"] == "vespo" and corrected(v) and v["vllm_importance_sampling_mode"].startswith("sequence"),
      "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask."),
     ("loss_normalization",
      lambda v: v["loss_normalization"] != "step" and v["logprob_policy"] != "trl"
      and (v["top_k"] or v["top_p"] < 1 or v["min_p"]),
-     "loss_normalization: micro_batch is TRL's own loss, which scores completions with the temperature alone: set "
-     "top_k: 0, top_p: 1.0 and min_p: null, or write logprob_policy: trl."),
+     "loss_normalization: micro_batch ignores top_k, top_p and min_p in scores: unset them, or write logprob_policy: trl."),
     ("sync_ref_model", lambda v: v["sync_ref_model"] and not v["beta"],
      "sync_ref_model has no reference to sync: set beta above 0."),
     ("sync_ref_model", lambda v: v["sync_ref_model"] and v["use_peft"],
@@ -104,12 +98,6 @@ GRPO: tuple[Contradiction, ...] = (
     ("entropy_coef_min", lambda v: v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"],
      "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}: swap them."),
     # groups and prompts
-    ("group_filter", lambda v: v["group_filter"] != "off" and v["loss_normalization"] != "step",
-     "group_filter: {group_filter} needs loss_normalization: step, which counts what is left of a step."),
-    ("group_filter",
-     lambda v: v["group_filter"] != "off" and v["multi_objective_aggregation"] != "sum_then_normalize",
-     "group_filter: {group_filter} needs multi_objective_aggregation: sum_then_normalize; the other divides by a standard "
-     "deviation over all groups, those left out, too."),
     ("group_filter_pass_rates",
      lambda v: (p := v["group_filter_pass_rates"]) is not None and not (len(p) == 2 and 0 <= p[0] <= p[1] <= 1),
      "group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {group_filter_pass_rates}."),
@@ -128,11 +116,9 @@ GRPO: tuple[Contradiction, ...] = (
     ("load_best_model_at_end",
      lambda v: v["load_best_model_at_end"] and v["eval_temperature"] is not None
      and v["metric_for_best_model"] in (None, "loss", "eval_loss"),
-     "with eval_temperature there is no eval_loss to choose by: write metric_for_best_model: countdown (or another "
-     "reward) and greater_is_better: true."),
+     "eval_temperature logs no eval_loss: write metric_for_best_model: countdown (or any reward) and greater_is_better: true."),
     ("eval_num_samples", lambda v: v["eval_temperature"] == 0 and v["eval_num_samples"] > 1,
-     "eval_num_samples {eval_num_samples} at eval_temperature 0 is the same completion {eval_num_samples} times: write "
-     "eval_temperature: 0.6, say, or eval_num_samples: 1."),
+     "eval_temperature 0 gives the same completion {eval_num_samples} times: write eval_num_samples: 1, or raise it."),
     ("num_generations_eval", lambda v: v["eval_temperature"] is None and v["num_generations_eval"] == 1,
      "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead."),
     ("lr_scheduler_type",
@@ -150,7 +136,31 @@ def corrected(v: Values) -> bool:
     return bool(v["use_vllm"] and v["vllm_importance_sampling_correction"])
 
 
+def plugins(v: Values, _: int) -> Iterator[Problem]:
+    """Load the plugin files, which may register losses and environments that the next rules look up."""
+    for path in v["reward_plugins"] or ():
+        with suppress(Exception):  # reported where the rewards are built
+            load_file(path)
+    yield from ()
+
+
+def loss_type(v: Values, _: int) -> Iterator[Problem]:
+    """The loss is one of TRL's or a registered one."""
+    own = [name for name in loss_names() if name not in TRL_LOSSES]
+    try:
+        convert("loss_type", v["loss_type"], Literal[(*TRL_LOSSES, *own)])
+    except ValueError as error:
+        yield Problem(str(error), "loss_type")
+
+
+def reference(v: Values, _: int) -> Iterator[Problem]:
+    """The estimator of the KL has the gradient of a KL."""
+    if v["beta"] and (why := REFUSED.get((v["kl_estimator"], v["use_bias_correction_kl"]))):
+        yield Problem(f"kl_estimator: {why}.", "kl_estimator")
+
+
 def weights_match(v: Values, _: int) -> Iterator[Problem]:
+    """There is one weight for each reward."""
     rewards, weights = v["reward_funcs"], v["reward_weights"]
     if weights is None:
         return
@@ -161,7 +171,7 @@ def weights_match(v: Values, _: int) -> Iterator[Problem]:
 
 
 def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Sampling settings that contradict each other, or that completions cannot be scored under."""
+    """Completions can be scored exactly under the sampling settings, which do not contradict each other."""
     given = v["generation_kwargs"]
     if v["logprob_policy"] != "sampling" or isinstance(given, str):
         return
@@ -175,13 +185,13 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
         return
     batch = batch_of(v, num_processes)
-    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # which notes what was kept
+    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # and that pass notes the kept tokens
     if params.truncated and not watched and v["beta"] and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")
 
 
 def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A temperature that moves, and what it needs."""
+    """A temperature schedule has what it needs."""
     batch = batch_of(v, num_processes)
     if v["temperature_schedule"] == "constant" and v["temperature_end"] is None:
         return
@@ -194,38 +204,10 @@ def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
 
 
 def best_model(v: Values, _: int) -> Iterator[Problem]:
-    """Each checkpoint is of an evaluated step."""
+    """With `load_best_model_at_end` each checkpoint is saved at a step that is evaluated."""
     if not v["load_best_model_at_end"] or {v["eval_strategy"], v["save_strategy"]} != {"steps"}:
         return
     every, saved = v["eval_steps"] or v["logging_steps"], v["save_steps"]
     if (every < 1) != (saved < 1) or round(saved * 1e6) % round(every * 1e6):
         words = f"needs save_steps {saved:g} to be a multiple of eval_steps {every:g}."
         yield Problem(f"load_best_model_at_end {words}", "save_steps")
-
-
-# Keys that do nothing unless another has a value: their beginning, when they work, and what would make them work.
-IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
-    ("vllm_", lambda v: v["use_vllm"], "use_vllm: true"),
-    ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
-    ("lora_", lambda v: v["use_peft"], "use_peft: true"),
-    ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),
-    ("vespo_", lambda v: v["loss_type"] == "vespo", "loss_type: vespo"),
-    ("ref_model_", lambda v: v["sync_ref_model"], "sync_ref_model: true"),
-    ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
-    ("kl_estimator", lambda v: v["beta"], "beta above 0"),
-    ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
-    (("eval_top_", "eval_min_p", "eval_num_samples"), lambda v: v["eval_temperature"], "eval_temperature above 0"),
-    ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
-    ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
-)
-# Keys of those beginnings that are themselves what is asked for, or serve `grpo-ext eval`, too.
-NOT_IDLE = ("eval_strategy", "eval_dataset_name")
-
-
-def idle_keys(v: Values) -> Iterator[Problem]:
-    """Notes on keys that a recipe sets and that do nothing beside its others."""
-    for key in v:
-        for beginning, works, what in IDLE:
-            if key.startswith(beginning) and key not in NOT_IDLE and v[key] and not works(v):
-                yield Problem(f"{key} does nothing without {what}.", key)
-                break

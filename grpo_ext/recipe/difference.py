@@ -1,4 +1,4 @@
-"""Whether the run that is in `output_dir` is the one that a recipe describes: its saved recipe, key by key."""
+"""The recipe that a run saves in `output_dir`, and its differences from the recipe of the next run there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
 
 SAVED = "recipe.yaml"
-# What changes nothing that is learnt: places, logs, checkpoints, alarms, how processes are started and watched.
+# Keys that do not change what is learnt: places, logs, checkpoints, alarms, how processes are started and watched.
 FREE = (
     "output_dir", "run_name", "project", "trackio_*", "hub_*", "push_to_hub", "report_to", "disable_tqdm", "log_*", "logging_*",
     "save_*", "resume", "resume_from_checkpoint", "restore_callback_states_from_checkpoint", "health_*", "max_skipped_steps",
@@ -27,27 +27,27 @@ FREE = (
     "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "harvest", "preset", "use_cpu",
     "num_completions_to_print", "eval_on_start",
 )  # fmt: skip
-LENGTHS = ("max_steps", "num_train_epochs")  # a finished run goes on where they are raised
-# These change nothing either where evaluation leaves the random state alone (`eval_temperature`).
+LENGTHS = ("max_steps", "num_train_epochs")  # a finished run continues when they are raised
+# With `eval_temperature` evaluation keeps the random state, and these keys do not change what is learnt.
 EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_generations_eval", "dataset_test_split")
 
 
 def save_recipe(recipe: Recipe, folder: Path) -> None:
-    """Write `recipe.yaml`: the recipe as it runs, with preset and command line, to be read in the report and run again."""
+    """Write `recipe.yaml`, the recipe with preset and command line applied, for the report and for another run."""
     write_atomically(folder / SAVED, as_yaml(recipe.flat))
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """The values of a recipe as its file, but for where the run goes on from, and secrets."""
+    """Return the values of a recipe as YAML, without secrets and without the checkpoint to resume from."""
     left_out = ("resume", "resume_from_checkpoint", "hub_token")
     kept = {key: value for key, value in values.items() if key not in left_out}
     return yaml.safe_dump(_plain(kept), allow_unicode=True, sort_keys=False)
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """What shapes training and differs from the recipe saved in `folder`: by key the value then and now.
+    """Return the differences that change training between the recipe saved in `folder` and `recipe`: by key both values.
 
-    A key that one of them leaves out has its default there. Empty where no recipe was saved.
+    A missing key counts with its default. The result is empty if no recipe was saved.
     """
     try:
         saved = {key: value for key, (value, _) in read_yaml(folder / SAVED).items()}
@@ -63,7 +63,7 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(recipe: Recipe) -> None:
-    """`ValueError`, with the difference key by key and what to do, where `output_dir` holds a run of another recipe."""
+    """Raise `ValueError`, with each difference and what to do, if `output_dir` holds a run of another recipe."""
     folder = Path(recipe.get("output_dir")).expanduser()
     saved = checkpoints(folder)
     finished = (folder / "trainer_state.json").exists()
@@ -74,10 +74,10 @@ def check_same_run(recipe: Recipe) -> None:
     if not found or (longer and finished and saved):
         return
     lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in found.items()]
-    lines += ["Write one of", "  --output_dir FOLDER: begin in another folder"]
-    lines += ["  --resume never: begin anew here; the old run moves to earlier-N"]
+    lines += ["Write one of", "  --output_dir FOLDER: start in another folder"]
+    lines += ["  --resume never: start again here; the old run moves to earlier-N"]
     if saved:
-        lines += [f"  --resume {saved[-1]}: go on from that checkpoint all the same, with the new values"]
+        lines += [f"  --resume {saved[-1]}: continue from that checkpoint with the new values"]
     raise ValueError("\n".join([f"{folder} holds a run of another recipe. Then and now:", *lines]))
 
 

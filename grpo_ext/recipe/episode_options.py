@@ -1,18 +1,11 @@
-"""The option about episodes of several turns. `docs/several-turns.md` explains them."""
+"""The option about episodes of several turns. `docs/several-turns.md` explains it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from grpo_ext.common.modules import load_file
 from grpo_ext.environments.rules import episode_rules
 from grpo_ext.recipe.problems import Problem
-
-if TYPE_CHECKING:
-    from grpo_ext.recipe.rules import Values
 
 
 @dataclass
@@ -20,22 +13,19 @@ class EpisodeOptions:
     """The recipe key about episodes; a base of `GRPOExtConfig`.
 
     Args:
-        environment (`dict` or `str`, *optional*): what answers the model's turns, by name or with options, as in
-            `{name: guess, high: 31, turns: 5}`. Of every environment: `turns` (8) of an episode, `turn_tokens` of a turn,
-            `step_timeout` (10 seconds) and `answer_characters` (10,000) of an answer, all at most; `credit` (`"episode"`; or
-            `"turn"`). `max_completion_length` is of the whole episode, answers included. `None`: a completion is one turn.
+        environment (`dict` or `str`, *optional*): what answers the model's turns: its name, or a name with options, as in
+            `{name: guess, high: 31, turns: 5}`. Every environment has the limits `turns` (8) of an episode, `turn_tokens` of a
+            turn, `step_timeout` (10 seconds) and `answer_characters` (10,000) of an answer, and `credit` (`"episode"` or
+            `"turn"`). `max_completion_length` bounds the whole episode with its answers. `None`: a completion is one turn.
     """
 
     environment: dict | str | None = None
 
 
-def environment_rules(v: Values, _: int) -> Iterator[Problem]:
-    """The environment is known and takes its options, and no other option contradicts it."""
+def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """The environment is a known one and takes its options, and no other option contradicts it."""
     if v["environment"] is None:
         return
-    for path in () if "reward_plugins" in v.unsound else v["reward_plugins"] or ():
-        with suppress(Exception):  # told where the rewards are built
-            load_file(path)
     try:
         rules = episode_rules(v["environment"])
     except ValueError as error:
@@ -55,7 +45,7 @@ def environment_rules(v: Values, _: int) -> Iterator[Problem]:
         if v[key] == value:
             yield Problem(f"environment does not go with {key}: {value}: take one of the two out.", key)
     if v["harvest"] is not None:
-        yield Problem("harvest keeps one turn a completion, and an episode has several: take it out.", "harvest")
+        yield Problem("harvest keeps completions of one turn, and an episode has several: take it out.", "harvest")
     ends = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
     for key in sorted(ends & {*(v["generation_kwargs"] or {})}):
         yield Problem(f"environment: a turn ends with an end token or at turn_tokens: take {key} out.", "generation_kwargs")

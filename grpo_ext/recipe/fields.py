@@ -1,10 +1,8 @@
-"""The types and the help of the fields of a recipe's dataclasses, and whether a built dataclass holds to them.
+"""The types and the help of the fields of a recipe's dataclasses, and the check of a built dataclass against its types.
 
-Ours say all in their annotations. TRL types many of its own as plain `str` or `float`, and fails late on a wrong value, or
-never: `CHOICES` and `BOUNDS` say what they take.
+Fields of this package are typed exactly. TRL types many of its fields as plain `str` or `float`, and refuses a wrong value late
+or never: `CHOICES` and `BOUNDS` state what such a field takes.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import inspect
@@ -22,7 +20,7 @@ from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
 
 Class = TypeVar("Class", bound=type)
-# `name, name (type, defaults to value): text` in a docstring, four spaces in; the text goes on in deeper lines
+# `name, name (type, defaults to value): text` in a docstring, indented by four spaces; further lines are indented deeper
 ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*) \([^)]*\): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
@@ -36,8 +34,8 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
     "save_strategy": tuple(choice.value for choice in SaveStrategy),
 }
-TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's would also take null
-# Bounds of numbers, and the fields that have them.
+TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's type allows null
+# Bounds of numbers, each with the fields that have them.
 BOUNDS: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
     (Count,
@@ -54,7 +52,7 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """The type of each field of a dataclass, narrowed to the words that its metadata or `CHOICES` list, or to its `BOUNDS`."""
+    """Return the type of each field of a dataclass, narrowed by the choices in its metadata, by `CHOICES` or by `BOUNDS`."""
     hints = typing.get_type_hints(cls, include_extras=True)
     bounds = {name: kind.__metadata__[0] for kind, names in BOUNDS for name in names.split()}
     narrowed = {}
@@ -70,15 +68,15 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 @cache
 def checked_hints(cls: type) -> dict[str, Any]:
-    """The types of those fields of `cls` that say more than `GRPOConfig` does: our own, and TRL's that are narrowed."""
+    """Return the types of the fields of `cls` that `GRPOConfig` does not have, or has with a wider type."""
     trl = typing.get_type_hints(GRPOConfig)
     return {name: hint for name, hint in hints_of(cls).items() if hint != trl.get(name)}
 
 
 def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
-    """What is wrong with single values of a dataclass that was built in Python, by the types of `cls`.
+    """Return the problems of single values of a dataclass that was built in Python, by the types of `cls`.
 
-    A value that fits in another form, such as the text `"5e-7"` for a number, is replaced by what it stands for.
+    A value that fits after a conversion, such as the text `"5e-7"` for a number, is replaced by the converted value.
     """
     problems = []
     for name, hint in checked_hints(cls).items():
@@ -93,8 +91,10 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
 
 
 def documented(cls: Class) -> Class:
-    """Class decorator above `@dataclass`: a field's entry under `Args:`, of the class or of a base of ours, becomes its `help`,
-    which argument parsers show."""
+    """Class decorator above `@dataclass` that makes a field's entry under `Args:` its `help`, which argument parsers show.
+
+    The entry may stand in the class or in a base class of this package.
+    """
     fields = {f.name: f for f in dataclasses.fields(cls)}
     docs = [inspect.cleandoc(base.__doc__ or "") for base in cls.__mro__ if base.__module__.startswith("grpo_ext.")]
     for names, text in ENTRY.findall("\n".join(docs)):

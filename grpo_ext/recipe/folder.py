@@ -1,6 +1,4 @@
-"""The recipes and accelerate configs that come with the package, by name, and how an accelerate config shards."""
-
-from __future__ import annotations
+"""The recipes and accelerate configs that come with the package, and the contents of accelerate configs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,21 +11,21 @@ from grpo_ext.common.near import did_you_mean
 
 
 def recipe_folder() -> Path:
-    """The folder of recipes within the package; in a checkout it is a link to `recipes/`."""
+    """Return the folder of recipes in the package; in a checkout it is a link to `recipes/`."""
     return Path(grpo_ext.__file__).parent / "recipes"
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package, such as `countdown/tiny`."""
+    """Return the names of the recipes that come with the package, such as `countdown/tiny`."""
     folder = recipe_folder()
     found = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
     return sorted(name for name in found if not name.startswith("accelerate/"))
 
 
 def recipe_path(name: str | Path) -> Path:
-    """A recipe's file: `name` itself, or the one of that name in the package, such as `countdown/tiny`.
+    """Return the file of a recipe: `name` itself, or the one of that name in the package, such as `countdown/tiny`.
 
-    `recipes/countdown/tiny.yaml` finds it, too, outside of a checkout. `FileNotFoundError` if there is neither.
+    `recipes/countdown/tiny.yaml` also names it outside of a checkout. `FileNotFoundError` if there is neither.
     """
     if (path := Path(name).expanduser()).exists():
         return path
@@ -39,9 +37,9 @@ def recipe_path(name: str | Path) -> Path:
 
 
 def accelerate_config(name: str) -> Path:
-    """The accelerate config `name`: a file, or one in `recipes/accelerate/` without its ending.
+    """Return the file of an accelerate config: `name` itself, or the one of that name in `recipes/accelerate/`.
 
-    `FileNotFoundError` if there is neither; the message lists those there are.
+    `FileNotFoundError`, with the names in that folder, if there is neither.
     """
     if (path := Path(name).expanduser()).is_file():
         return path
@@ -53,7 +51,7 @@ def accelerate_config(name: str) -> Path:
 
 
 def accelerate_settings(name: str) -> dict[str, Any]:
-    """What an accelerate config says; `FileNotFoundError` if there is none, `ValueError` if it is no YAML mapping."""
+    """Return the values of an accelerate config; `FileNotFoundError` if it does not exist, `ValueError` if it is malformed."""
     path = accelerate_config(name)
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -71,7 +69,7 @@ def accelerate_settings(name: str) -> dict[str, Any]:
 
 
 def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the recipe's accelerate config; empty without one, and where it cannot be read, which the launcher tells."""
+    """Return the values of the recipe's accelerate config; empty if there is none or the launcher will refuse it."""
     try:
         return accelerate_settings(v["accelerate_config"]) if v["accelerate_config"] else {}
     except (OSError, ValueError):
@@ -79,7 +77,7 @@ def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sharding(v: Mapping[str, Any]) -> int:
-    """How the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP."""
+    """Return how the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP."""
     config = settings_of(v)
     if config.get("distributed_type") == "FSDP":
         return 4

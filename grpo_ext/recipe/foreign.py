@@ -1,6 +1,4 @@
-"""Keys of open-r1, ms-swift and older versions of TRL, and what to write instead; `docs/coming-from.md` has the tables."""
-
-from __future__ import annotations
+"""Keys of open-r1, ms-swift and older versions of TRL, and what to write instead; `docs/coming-from.md` has whole tables."""
 
 import dataclasses
 from collections.abc import Container, Iterable
@@ -8,17 +6,15 @@ from collections.abc import Container, Iterable
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks import task_classes
 
-# Fields of TRL's that nothing here reads.
+# Fields of TRL that have no effect here.
 UNUSED = ("ignore_bias_buffers",)
-# key -> (whose it is, what to write)
+# key -> (where it comes from, what to write), where the nearest known key is not the answer
 FOREIGN: dict[str, tuple[str, str]] = {
     "max_prompt_length": ("older TRL, open-r1", "take it out: prompts are not cut; `grpo-ext check` counts their tokens, and "
                           "the task gsm8k has max_prompt_tokens"),
     "torch_dtype": ("open-r1, ms-swift", "dtype"),
     "warmup_ratio": ("older TRL, open-r1, ms-swift", "warmup_steps: a number below 1 is a share of all steps"),
-    "evaluation_strategy": ("older transformers", "eval_strategy"),
     "vllm_device": ("older TRL", "take it out: vllm_mode: colocate or server says where vLLM runs"),
-    "vllm_max_model_len": ("older TRL, ms-swift", "vllm_max_model_length"),
     "vllm_dtype": ("older TRL", "dtype"),
     "dataset_prompt_column": ("open-r1", "task: prompts, with prompt_column"),
     "cosine_max_len": ("open-r1", "reward_funcs: [{name: cosine_scaled, max_len: ...}]"),
@@ -26,19 +22,12 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "repetition_max_penalty": ("open-r1, ms-swift", "reward_funcs: [{name: repetition_penalty, max_penalty: ...}]"),
     "benchmarks": ("open-r1", "take it out; `grpo-ext eval` evaluates models on held-out rows"),
     "callbacks": ("open-r1", "take it out: callbacks are an argument of GRPOExtTrainer"),
-    "wandb_project": ("open-r1", "project"),
     "model": ("ms-swift", "model_name_or_path"),
     "dataset": ("ms-swift", "dataset_name, and max_train_samples for its `#1000`"),
-    "val_dataset": ("ms-swift", "eval_dataset_name"),
-    "split_dataset_ratio": ("ms-swift", "eval_dataset_name"),
-    "system": ("ms-swift", "system_prompt"),
     "rlhf_type": ("ms-swift", "take it out: `grpo-ext train` is GRPO"),
     "train_type": ("ms-swift", "use_peft: true for LoRA, nothing for all parameters"),
     "tuner_type": ("ms-swift", "use_peft: true for LoRA, nothing for all parameters"),
     "lora_rank": ("ms-swift", "lora_r"),
-    "target_modules": ("ms-swift", "lora_target_modules"),
-    "attn_impl": ("ms-swift", "attn_implementation"),
-    "external_plugins": ("ms-swift", "reward_plugins"),
     "reward_model": ("ms-swift", "its id or folder among reward_funcs"),
     "dynamic_sample": ("ms-swift", "group_filter: refill"),
     "max_resample_times": ("ms-swift", "group_filter_max_rounds"),
@@ -55,7 +44,7 @@ FOREIGN: dict[str, tuple[str, str]] = {
 
 
 def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:
-    """What to write instead of a key that is not `known`; `others` are those of the other kind of recipe."""
+    """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe."""
     if key in UNUSED:
         return f"{key} does nothing here. Take it out."
     if key in others:

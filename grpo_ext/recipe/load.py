@@ -1,11 +1,8 @@
-"""Reading a recipe: YAML and the command line in, checked values out, dataclasses on demand.
+"""Recipes from YAML and the command line, with checked values.
 
-`load_recipe` finds every fault that can be seen without a model, a GPU or the data, and tells all of them at once. The
-dataclasses themselves are built when first asked for, since TRL's look at the machine (a bfloat16 recipe cannot be turned
-into a `GRPOConfig` on a machine without a GPU, and yet can be checked there).
+`load_recipe` reports at once every fault that can be found without a model, a GPU or the data. The dataclasses are built on
+demand, because TRL's depend on the machine: a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,41 +13,40 @@ from trl import ModelConfig, SFTConfig
 
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe.contradictions import idle_keys
-from grpo_ext.recipe.door import remember, sort_settings
+from grpo_ext.recipe.early_check import sort_settings, write_table
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import UNUSED
-from grpo_ext.recipe.losses import TRL_LOSSES, unclipped
+from grpo_ext.recipe.needs import TRL_LOSSES, idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
-from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Values, check_values, flat_values, processes
+from grpo_ext.recipe.rules import RECIPE_RULES, SFT_RULES, Values, check_values, flat_values, processes
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
 from grpo_ext.tasks import Task, get_task_class
 
 
 @dataclass
 class Recipe:
-    """A checked recipe: the values that were set, by dataclass, and the dataclasses built from them."""
+    """A checked recipe: the values that were set, and the dataclasses built from them."""
 
-    path: Path | None  # the YAML file, or `None` for a recipe of overrides alone
+    path: Path | None  # the YAML file, or `None` for a recipe of overrides
     values: dict[str, dict[str, Any]]  # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
     places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where a key was set, as `tiny.yaml:12`
 
     @cached_property
     def training(self) -> GRPOExtConfig:
-        """The trainer's arguments; on a machine without an accelerator those of a CPU, where the recipe does not say."""
+        """The trainer's arguments, adapted to this machine by `fit_machine`."""
         self.fit_machine()
         return self._build("training")
 
     def fit_machine(self) -> None:
-        """Where there is no accelerator and the recipe does not say: set `use_cpu`, and no `bf16`."""
+        """Set `use_cpu`, and `bf16` to false, if there is no accelerator and the recipe does not set them."""
         given = self.values["training"]
         given |= settings_here(given.get("use_cpu"), given.get("bf16"))
 
     @cached_property
     def run(self) -> RunConfig:
-        """Data, rewards and launcher."""
+        """The arguments about data, rewards and launcher."""
         return self._build("run")
 
     @cached_property
@@ -60,7 +56,7 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its own fields set; a task that counts tokens counts with the model's tokenizer."""
+        """The task with its fields set; a task that counts tokens uses the model's tokenizer."""
         task = self._build("task")
         if getattr(task, "length_tokenizer", self) is None:
             task.length_tokenizer = self.model.model_name_or_path
@@ -68,17 +64,17 @@ class Recipe:
 
     @property
     def output_dir(self) -> Path:
-        """The run's folder; TRL names one where the recipe does not."""
+        """The folder of the run; TRL has a default."""
         return Path(str(self.training.output_dir))
 
     @property
     def flat(self) -> Values:
-        """All values as one mapping: what is set, over the defaults of the fields."""
+        """All values as one mapping, over the defaults of the fields."""
         return flat_values(self.values, self.schema)
 
     @property
     def notes(self) -> list[Problem]:
-        """What is worth knowing and no fault: keys that do nothing beside the others."""
+        """Notes on keys that have no effect."""
         flat = self.flat
         found = (*idle_keys(flat), *unclipped(flat, processes(flat))) if "task" in self.schema else ()
         notes = {note.key: note.placed(self.places) for note in found}
@@ -86,7 +82,7 @@ class Recipe:
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
-        """The value that was set for `key`, or the field's default; `None` where there is no such key."""
+        """Return the value of `key`, or its default; `None` if there is no such key."""
         return self.flat[key]
 
     def _build(self, part: str) -> Any:
@@ -98,12 +94,12 @@ def load_recipe(path: str | Path | None, overrides: Overrides = None, num_proces
 
     Args:
         path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`, TRL's `ModelConfig` or
-            the task it names. `None`: start from the defaults.
+            the task. `None`: start from the defaults.
         overrides: values that replace the file's: a mapping, or words such as `["--learning_rate", "1e-5", "--use_vllm"]`.
-        num_processes: how many will train, for the batch arithmetic; `None`: as many as the launcher started.
+        num_processes: how many will train, for the batch arithmetic; `None`: as `grpo_ext.recipe.rules.processes` says.
 
     Raises:
-        RecipeError: naming every unknown key, wrong type, value out of range and impossible batch size, with its place
+        RecipeError: with every unknown key, wrong type, value out of range and impossible batch size, each with its place
             and what to write instead.
         FileNotFoundError: if there is no such file.
     """
@@ -121,7 +117,7 @@ def load_recipe(path: str | Path | None, overrides: Overrides = None, num_proces
 def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None) -> Recipe:
     """Read and check a recipe of supervised training.
 
-    As `load_recipe`, with the fields of TRL's `SFTConfig`, `SFTRunConfig` and TRL's `ModelConfig`, and without a task.
+    As `load_recipe`, with the fields of TRL's `SFTConfig` and `ModelConfig` and of `SFTRunConfig`, and without a task.
     """
     schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
     return _checked(path, read_settings(path, overrides), schema, [], num_processes)
@@ -130,7 +126,7 @@ def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_pr
 def _checked(
     path: str | Path | None, settings: Settings, schema: dict[str, type], problems: list[Problem], ranks: int | None
 ) -> Recipe:
-    """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
+    """Return the recipe of `settings`; `RecipeError` with `problems` and all others that are found."""
     known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
     grpo = "task" in schema
     others = keys_of(SFTConfig, SFTRunConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
@@ -141,7 +137,7 @@ def _checked(
     if path is not None:
         values["training"].setdefault("output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}")
     places = {key: place for key, (_, place) in settings.items()}
-    rules = GRPO_RULES if grpo else SFT_RULES
+    rules = RECIPE_RULES if grpo else SFT_RULES
     problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
     recipe = Recipe(Path(path) if path is not None else None, values, schema, places)
     try:
@@ -155,18 +151,18 @@ def _checked(
 
 
 def with_preset(settings: Settings) -> Settings:
-    """The settings, and under them the values of the preset that they name; an unknown one is left to the checks."""
+    """Return the settings over the values of the preset that they name; the checks report an unknown preset."""
     name, _ = settings.get("preset", (None, None))
     values = PRESETS.get(name, {}) if isinstance(name, str) else {}
     return {**{key: (value, f"preset {name} ({source})") for key, (value, source) in values.items()}, **settings}
 
 
 def keys_of(*classes: type) -> dict[str, Any]:
-    """The type of every key that is a field of these dataclasses."""
+    """Return the types of all fields of these dataclasses that are recipe keys."""
     return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
 
 
-def keep_keys() -> None:
-    """Keep what `early_slips` reads."""
+def write_key_table() -> None:
+    """Write the table that `early_problems` reads."""
     grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
-    remember(grpo, keys_of(SFTConfig, SFTRunConfig))
+    write_table(grpo, keys_of(SFTConfig, SFTRunConfig))

@@ -1,18 +1,16 @@
-"""How much a run takes on a GPU and on the disk, by formulas that are stated; an estimate to choose settings by.
+"""Estimates of the memory of a run on each GPU and of the size of its checkpoints.
 
 Per GPU, with W processes, B completions of a micro-batch and T tokens of prompt and completion:
 
 - weights: parameters x bytes of their dtype; / W where they are sharded (ZeRO-3, FSDP)
 - gradients: trained parameters x bytes; / W under ZeRO-2, ZeRO-3, FSDP
-- optimizer: trained parameters x its states (AdamW: two of the parameter's dtype; DeepSpeed: 12 bytes, with a float32 copy);
-  / W under ZeRO and FSDP
-- reference: a second set of weights where beta is above 0 and no adapter is trained
-- activations: 34 x B x T x hidden bytes a layer (Korthikanti et al. 2022, arXiv 2205.05198, without attention maps); with
-  gradient checkpointing one such layer, and 2 x B x T x hidden bytes for each
-- cache: 2 x layers x key-value width x 2 bytes for each token of a process's share of a generation, where transformers samples
+- optimizer: trained parameters x bytes of its states (AdamW: two of the parameter's dtype; DeepSpeed: 12 bytes, with a
+  float32 copy); / W under ZeRO and FSDP
+- reference: a second set of weights if beta is above 0 and no adapter is trained
+- activations: 34 x B x T x hidden bytes in each layer (Korthikanti et al. 2022, arXiv 2205.05198, without attention maps); with
+  gradient checkpointing in one layer, plus 2 x B x T x hidden bytes in each
+- cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token of a process's share of a generation
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -24,29 +22,29 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class ModelSize:
-    """What a model's sizes are made of."""
+    """The sizes of a model that the formulas need."""
 
     parameters: int
-    trainable: int  # an adapter's alone under LoRA
-    dtype: str  # of the weights as its config states it; a recipe's `dtype` wins
-    hidden_size: int  # of the text model, like the next
+    trainable: int  # under LoRA only the adapter's
+    dtype: str  # of the weights by the model's config; a recipe's `dtype` replaces it
+    hidden_size: int  # of the text model, like the next two
     num_hidden_layers: int
     kv_width: int  # key-value heads x their size
 
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
-    """Bytes of one weight as the recipe loads the model."""
+    """Return the bytes of one weight as the recipe loads the model."""
     dtype = v["dtype"] if v["dtype"] not in (None, "auto") else size.dtype
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
-    """Bytes of one trained weight; peft keeps adapters in float32."""
+    """Return the bytes of one trained weight; peft keeps adapters in float32."""
     return 4 if v["use_peft"] else weight_bytes(size, v)
 
 
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
-    """Bytes of the optimizer's state for each trained weight."""
+    """Return the bytes of the optimizer's state for each trained weight."""
     own = trained_bytes(size, v)
     name = v["optim"]
     if "8bit" in name:
@@ -57,14 +55,14 @@ def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
 
 
 def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
-    """Bytes of one checkpoint: the trained weights, and the optimizer's state unless `save_only_model` is set."""
+    """Return the bytes of a checkpoint: the trained weights, and the optimizer's state unless `save_only_model` is set."""
     states = 0 if v["save_only_model"] else optimizer_bytes(size, v, deepspeed)
     return size.trainable * (trained_bytes(size, v) + states)
 
 
 def memory_estimate(size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0) -> dict[str, int]:
-    """Bytes on each GPU by part, and their sum under `total`, by the formulas of this module and `sharding`'s numbers;
-    `prompt` is the tokens of a prompt."""
+    """Return the bytes on each GPU by part, and their sum as `total`; `sharding` as `folder.sharding` returns it, `prompt` the
+    tokens of a prompt."""
     share = batch.num_processes
     sequences, length = batch.per_device_train_batch_size, prompt + (v["max_completion_length"] or 0)
     layer = 34 * sequences * length * size.hidden_size

@@ -1,10 +1,8 @@
-"""How a recipe's faults are told: all at once, each with its place and what to write instead; and what was seen besides."""
-
-from __future__ import annotations
+"""The records of a recipe's faults, which are reported all at once, each with its place and what to write instead."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -12,12 +10,11 @@ class Problem:
     """One fault of a recipe."""
 
     message: str  # what is wrong and what to write instead
-    key: str | None = None  # the recipe key that it is about, if it is about one
+    key: str | None = None  # the recipe key at fault, if there is one
     place: str | None = None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
-    idle: bool = False  # the value does nothing beside the others: a slip in a recipe, and harmless from Python
 
-    def placed(self, places: Mapping[str, str | None]) -> Problem:
-        """The same fault with the place where its key was set."""
+    def placed(self, places: Mapping[str, str | None]) -> Self:
+        """Return the same fault with the place where its key was set."""
         return replace(self, place=places.get(self.key) if self.key else None)
 
     def __str__(self) -> str:
@@ -25,10 +22,7 @@ class Problem:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be run, with all its `problems`.
-
-    Where each of its values is sound by itself, `recipe` is there, so that its parts can be looked at.
-    """
+    """A recipe that cannot be run, with all its `problems`; `recipe` is set if only combinations of its values are at fault."""
 
     def __init__(self, problems: Iterable[Problem], recipe: Any = None):
         self.problems = list(problems)
@@ -38,11 +32,11 @@ class RecipeError(ValueError):
 
 @dataclass
 class Findings:
-    """The findings on one recipe."""
+    """The findings of all checks of one recipe."""
 
-    problems: list[Problem] = field(default_factory=list)  # what would break the run or spoil its signal
-    notes: list[Problem] = field(default_factory=list)  # worth knowing, or what could not be looked at from here
-    figures: dict[str, Any] = field(default_factory=dict)  # what was seen, by part ("batch", "prompts", "disk")
+    problems: list[Problem] = field(default_factory=list)  # faults that would break the run or spoil its signal
+    notes: list[Problem] = field(default_factory=list)  # hints, and checks that this machine cannot do
+    figures: dict[str, Any] = field(default_factory=dict)  # figures by part ("batch", "prompts", "disk")
     places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where each key of the recipe was set
     elsewhere: bool = False  # the run will be on another machine
 
@@ -59,15 +53,15 @@ class Findings:
         self.notes.append(Problem(str(message), key).placed(self.places))
 
     def absent(self, message: object, key: str | None = None) -> None:
-        """Add what this machine lacks: a fault, or worth knowing where the run will be elsewhere."""
+        """Add something that this machine lacks: a fault, or a note if the run will be elsewhere."""
         (self.note if self.elsewhere else self.problem)(message, key)
 
     def refuse(self) -> None:
-        """`RecipeError` with all faults, if there are any."""
+        """Raise `RecipeError` with all faults, if there are any."""
         if self.problems:
             raise RecipeError(self.problems)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...], ...}`."""
+        """Return plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...], ...}`."""
         found = {name: [asdict(p) for p in getattr(self, name)] for name in ("problems", "notes")}
         return {"sound": self.sound, **found, **self.figures}

@@ -1,9 +1,7 @@
-"""The words of a recipe: flat YAML and `--key value` from the command line, each key with the place where it was set.
+"""Reader of flat YAML recipes and of `--key value` words, which records the place where each key was set.
 
-Nothing heavy is imported here: the launcher reads a recipe with it and answers at once.
+It imports nothing heavy, so that the launcher can read a recipe at once.
 """
-
-from __future__ import annotations
 
 import argparse
 import math
@@ -20,11 +18,11 @@ Settings = dict[str, tuple[Any, str | None]]  # key -> (value, place)
 Overrides = dict[str, Any] | list[str] | None  # values by key, or words such as `--key value`
 COMMAND_LINE = "command line"
 MOST_BYTES = 2**20  # of a recipe
-MOST_VALUES = 100_000  # of a recipe, those that aliases repeat counted each time
+MOST_VALUES = 100_000  # of a recipe, with each repetition by an alias
 
 
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
-    """Key to (value, place) of the file, replaced by the overrides."""
+    """Return the settings of the file, replaced by the overrides."""
     settings: Settings = read_yaml(path) if path is not None else {}
     given = overrides if isinstance(overrides, dict) else parse_words(overrides or [])
     place = "overrides" if isinstance(overrides, dict) else COMMAND_LINE
@@ -32,7 +30,7 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path) -> Settings:
-    """The keys of a recipe, each with its value and `file:line`; `RecipeError` if it is no flat YAML, or sets a key twice."""
+    """Return the keys of a recipe with value and `file:line`; `RecipeError` if it is not flat YAML or sets a key twice."""
     path = recipe_path(path)
     try:
         with path.open("rb") as file:
@@ -47,9 +45,9 @@ def read_yaml(path: str | Path) -> Settings:
         raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
-    except (ValueError, RecursionError) as error:  # too much, too deep, or a date that there is not
+    except (ValueError, RecursionError) as error:  # too large, too deep, or an impossible date
         raise RecipeError([Problem(f"not a recipe: {error}", place=str(path))]) from None
-    if values is None or root is None:  # an empty file, or comments alone
+    if values is None or root is None:  # an empty file, or only comments
         return {}
     if not isinstance(values, dict):
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
@@ -70,7 +68,7 @@ def read_yaml(path: str | Path) -> Settings:
 
 
 def _count(node: yaml.Node, seen: dict[int, float]) -> float:
-    """How many values a node stands for with its aliases written out; infinitely many where one holds itself."""
+    """Return the number of values in a node with its aliases written out; infinite if it contains itself."""
     if id(node) not in seen:
         seen[id(node)] = math.inf  # until it is known
         parts = node.value if isinstance(node, yaml.CollectionNode) else ()
@@ -84,7 +82,7 @@ def _place(path: Path, node: yaml.Node) -> str:
 
 
 def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Keys that a mapping, or one inside it, sets twice: the first and the second."""
+    """Yield the first and the second node of each key that a mapping, or one inside it, sets twice."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:
@@ -100,7 +98,7 @@ class Word(str):
 
 
 def parse_words(words: list[str]) -> dict[str, Word]:
-    """`--key value`, `--key=value` and a bare `--flag` (true)."""
+    """Return the settings of `--key value`, `--key=value` and a bare `--flag` (true)."""
     settings: dict[str, Word] = {}
     i = 0
     while i < len(words):
@@ -120,7 +118,7 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
-    """The recipe after `--config`, and all other words."""
+    """Return the recipe after `--config`, and all other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     found, others = parser.parse_known_args(words)

@@ -1,10 +1,7 @@
-"""What must hold between the values of a recipe, or of arguments built in Python: the machinery, and which rules each has.
+"""The rules between the values of a recipe, or of arguments built in Python, and the code that applies them.
 
-A rule is a short function of the values that yields problems. Rules see only what can be known without a GPU; the number of
-processes is the launcher's, or what the accelerate config says.
+A rule is a short function of the values and the number of processes, which yields problems. Rules need no GPU and no data.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import os
@@ -15,26 +12,26 @@ from typing import Any, cast
 
 from trl import GRPOConfig, ModelConfig
 
-from grpo_ext.recipe import contradictions, losses, safety_options
+from grpo_ext.recipe import contradictions, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.episode_options import environment_rules
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
-from grpo_ext.recipe.group_options import harvest_rules, metric_rules, unread
+from grpo_ext.recipe.group_options import harvest_rules, metric_rules
+from grpo_ext.recipe.needs import NEEDS, need, unread
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
-from grpo_ext.recipe.step_options import speed_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
 
 
 class Unsound(Exception):
-    """A rule asked for a value that is wrong by itself, of which all is said, or that is not known."""
+    """A rule asked for a value that is not known, or is wrong by itself and already has its problem."""
 
 
 class Values(dict):
-    """The values that a recipe sets, over the `defaults` of every known field; iterating goes over what is set.
+    """The values that a recipe sets, over the `defaults` of every known field; iteration yields only the keys that are set.
 
-    To ask for one of `unsound`, keys whose values were refused or are not known, raises `Unsound`, which ends the rule.
+    Reading one of the keys in `unsound`, whose values were refused or are not known, raises `Unsound`, which ends the rule.
     """
 
     def __init__(self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()):
@@ -54,10 +51,10 @@ Rule = Callable[[Values, int], Iterator[Problem]]
 def check_values(
     values: Values, rules: tuple[Rule, ...], places: dict[str, str | None], num_processes: int | None = None
 ) -> list[Problem]:
-    """All problems between the values of a recipe; without `num_processes`, of as many as the launcher started."""
+    """Return all problems that `rules` find; `num_processes` defaults to what `processes` returns."""
     problems: list[Problem] = []
     with suppress(Unsound):
-        count = num_processes or processes(values)  # once: it reads the accelerate config
+        count = num_processes or processes(values)  # reads the accelerate config, so only once
         for rule in rules:
             with suppress(Unsound):
                 problems += rule(values, count)
@@ -65,7 +62,7 @@ def check_values(
 
 
 def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unsound: Iterable[str] = ()) -> Values:
-    """The values of all parts of a recipe as one mapping over the defaults of their dataclasses."""
+    """Return the values of all parts of a recipe as one mapping, over the defaults of their dataclasses."""
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
@@ -75,7 +72,7 @@ def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unso
 
 
 def processes(v: Values) -> int:
-    """How many processes train: as many as the launcher started, else what the recipe's accelerate config would start."""
+    """Return how many processes train: those that the launcher started, else those that the accelerate config would start."""
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
 
 
@@ -93,27 +90,27 @@ SFT_RULES: tuple[Rule, ...] = tuple(rule_of(*row) for row in (*contradictions.AL
 
 GRPO_RULES: tuple[Rule, ...] = (
     *(rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.GRPO)),
+    *(need(*row) for row in NEEDS),
     whole_groups,
     whole_eval_groups,
     contradictions.weights_match,
-    losses.loss_type,
-    losses.normalization,
-    losses.reference,
+    contradictions.plugins,
+    contradictions.loss_type,
+    contradictions.reference,
     adapter_rules,
     contradictions.scorable,
     contradictions.temperature,
     contradictions.best_model,
     metric_rules,
-    unread,
     safety_options.health,
     harvest_rules,
     environment_rules,
-    speed_rules,
 )
+RECIPE_RULES = (*GRPO_RULES, unread)  # an option without effect is a slip in a recipe, and harmless from Python
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
-    """The same object; a plain `GRPOConfig`, or a user's own kind of one, gets each missing field with our default."""
+    """Return the same object; a `GRPOConfig`, or a user's subclass of it, gets each missing field with our default."""
     for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
         if not hasattr(args, name):
             setattr(args, name, default)
@@ -123,19 +120,18 @@ def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
 def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
     """Refuse arguments that are wrong by themselves or contradict each other, by the same rules as recipes.
 
-    What only a recipe says (the model, its adapter, the data) is not known here, and the rules end where they ask for it. A
-    value that differs from its default counts as set. `RecipeError` names all that is wrong, each with what to write instead.
+    What only a recipe says (the model, its adapter, the data) is not known here: a rule that asks for it ends. A value that
+    differs from its default counts as set. `RecipeError` names all that is wrong, each with what to write instead.
     """
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}
-    found = check_values(argument_values(args, unsound), GRPO_RULES, {}, num_processes)
-    problems += [problem for problem in found if not problem.idle]
+    problems += check_values(argument_values(args, unsound), GRPO_RULES, {}, num_processes)
     if problems:
         raise RecipeError(problems)
 
 
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
-    """The arguments as the rules read a recipe's values."""
+    """Return the arguments in the form in which rules read the values of a recipe."""
     defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
     elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(defaults)
     given = {}

@@ -1,10 +1,8 @@
-"""What a run of a recipe will do: prompts, completions, steps, checkpoints and evaluations, known before it starts.
+"""The plan of a run before it starts: prompts, completions, steps, checkpoints and evaluations.
 
-The arithmetic is that of TRL's sampler (`RepeatSampler`), transformers' loop (`Trainer.set_initial_training_values`,
+The arithmetic is that of TRL's `RepeatSampler`, transformers' loop (`Trainer.set_initial_training_values`,
 `DefaultFlowCallback`) and accelerate's data loader; a test trains and compares.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -15,46 +13,46 @@ from grpo_ext.recipe.rules import Values
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of a run; those of an epoch are `None` for a stream."""
+    """The numbers of a run; numbers of an epoch are `None` for a stream."""
 
     batch: Batch  # sizes of a generation and of an optimizer step
     rows: int | None  # training rows
-    eval_rows: int | None  # held-out rows; `None` where there are none or they are not known
+    eval_rows: int | None  # held-out rows; `None` if there are none or the number is unknown
     generations_per_epoch: int | None
     steps_per_epoch: int | None
-    rows_dropped: int | None  # of an epoch, that make no whole generation; others each epoch where rows are shuffled
-    epochs: float | None  # passes over the rows, not always whole
+    rows_dropped: int | None  # rows of an epoch that do not fill a generation; shuffling drops other rows in each epoch
+    epochs: float | None  # passes over the rows
     steps: int  # optimizer steps
     generations: int
-    published_steps: float | None  # epochs * rows * G / completions of an optimizer step, as papers count
+    published_steps: float | None  # steps as papers count them: epochs * rows * G / completions of an optimizer step
     warmup_steps: int  # steps over which the learning rate rises
     checkpoints: tuple[int, ...] | None  # the steps after which one is saved; `None`: after the best evaluations
-    checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: as many as are saved
+    checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: all
     evaluations: int  # how often the held-out rows are evaluated
-    eval_completions: int | None  # of one evaluation; `None` where it is not known
+    eval_completions: int | None  # of one evaluation; `None` if unknown
     max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
     refill_rounds: int = 0  # further generations that a step may take with `group_filter: refill`; not counted above
 
     @property
     def prompts(self) -> int:
-        """Prompts that are sampled for over the run, each time counted."""
+        """Prompts of all generations of the run, with repetitions."""
         return self.generations * self.batch.prompts
 
     @property
     def completions(self) -> int:
-        """Completions sampled over the run, evaluations not counted."""
+        """Completions of all generations of the run, without evaluations."""
         return self.generations * self.batch.completions
 
     @property
     def token_budget(self) -> int | None:
-        """Tokens that the run can at most sample; `None` where completions have no limit."""
+        """The most tokens that the run can sample; `None` if completions have no limit."""
         return None if self.max_completion_length is None else self.completions * self.max_completion_length
 
 
 def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None) -> Plan:
-    """The plan of a recipe's sound values (`Recipe.flat`); `ValueError` if the training rows make no single generation.
+    """Return the plan of a recipe's valid values (`Recipe.flat`); `ValueError` if the training rows do not fill a generation.
 
-    `rows` is `None` for a stream, which needs `max_steps`, and `eval_rows` where they are not known.
+    `rows` is `None` for a stream, which needs `max_steps`; `eval_rows` is `None` if unknown.
     """
     batch = batch_of(v, num_processes)
     accumulation = batch.gradient_accumulation_steps
@@ -93,7 +91,7 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
 
 
 def too_few_rows(rows: int, batch: Batch) -> str:
-    """What to do where the rows make no single generation, and TRL would end without a step."""
+    """Return the message for rows that do not fill a generation, with which TRL would end without a step."""
     each = f"({batch.completions} completions, {batch.num_generations} a prompt)"
     how = "lower per_device_train_batch_size or gradient_accumulation_steps, or raise num_generations."
     words = f"Bring at least {batch.prompts} rows, or make the generation smaller: {how}"
@@ -101,12 +99,12 @@ def too_few_rows(rows: int, batch: Batch) -> str:
 
 
 def _every(interval: float, steps: int) -> int:
-    """A number below 1 is a share of all steps (`TrainerState.compute_steps`, `TrainingArguments.get_warmup_steps`)."""
+    """Return an interval in steps; below 1 it is a share of all (`TrainerState.compute_steps`, `get_warmup_steps`)."""
     return math.ceil(steps * interval) if interval < 1 else int(interval)
 
 
 def _moments(strategy: str, interval: float, steps: int, steps_per_epoch: int | None) -> list[int]:
-    """The steps after which a strategy acts, the last step among them; a stream counts as one epoch."""
+    """Return the steps after which a strategy acts, with the last step; a stream counts as one epoch."""
     if strategy not in ("steps", "epoch"):
         return []
     every = _every(interval, steps) if strategy == "steps" else steps_per_epoch or steps
@@ -117,7 +115,7 @@ def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int 
     strategy, accumulation = v["eval_strategy"], v["gradient_accumulation_steps"]
     at_start = strategy != "no" and v["eval_on_start"] and not v["resume_from_checkpoint"]
     reached: list[float] = [*_moments(strategy, v["eval_steps"] or v["logging_steps"], steps, steps_per_epoch)]
-    if strategy == "epoch":  # `eval_delay` counts epochs, too
+    if strategy == "epoch":  # `eval_delay` also counts epochs
         length, whole = steps_per_epoch or steps, micro or steps * accumulation
         reached = [i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)]
     return int(at_start) + sum(moment >= v["eval_delay"] for moment in reached)

@@ -1,6 +1,4 @@
-"""The options that keep a run alive: steps without a finite gradient, alarms, going back, going on."""
-
-from __future__ import annotations
+"""The options about gradients that are not finite, alarms of the health monitor, and rollbacks."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -18,15 +16,15 @@ class SafetyOptions:
 
     Args:
         max_skipped_steps (`int`, defaults to 5): optimizer steps in a row that may be skipped because their gradient is not
-            finite. One more ends the run with a checkpoint. A skipped step changes neither weights nor the optimizer's
-            state; `skipped_steps` counts them, and the first two are kept in `not_finite-STEP` to be looked at.
-        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does: `"warn"`; `"checkpoint"`, also
-            save one; `"rollback"`, go back to the last checkpoint from well before the alarm, with a lower learning rate;
-            `"stop"`, end the run with a checkpoint; `"none"`: there is no monitor.
-        health_rules (`dict`, *optional*): for single rules of the monitor `false`, a threshold, or
-            `{threshold: ..., action: ...}`; `docs/report.md` lists them with their thresholds.
-        rollback_factor (`float`, defaults to 0.25): what the learning rate is multiplied by at each rollback.
-        max_rollbacks (`int`, defaults to 3): rollbacks of one run; at the next alarm that asks for one it ends.
+            finite; one more ends the run with a checkpoint. A skipped step changes neither the weights nor the optimizer's
+            state. `skipped_steps` counts them; micro-batches and weights of the first two are saved in `not_finite-STEP`.
+        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does. `"warn"`: it warns.
+            `"checkpoint"`: it also saves a checkpoint. `"rollback"`: the run goes back to the last checkpoint from well before
+            the alarm, with a lower learning rate. `"stop"`: the run ends with a checkpoint. `"none"`: there is no monitor.
+        health_rules (`dict`, *optional*): settings of single rules of the monitor: `false`, a threshold, or
+            `{threshold: ..., action: ...}`. `docs/report.md` lists the rules with their thresholds.
+        rollback_factor (`float`, defaults to 0.25): factor of the learning rate at each rollback.
+        max_rollbacks (`int`, defaults to 3): most rollbacks of one run; an alarm that asks for one more ends the run.
     """
 
     max_skipped_steps: CountOrZero = 5
@@ -37,12 +35,12 @@ class SafetyOptions:
 
 
 def steps_back(logging_steps: float) -> int:
-    """How many steps before an alarm a checkpoint must be to count as healthy: the window that alarms look at."""
+    """Return how many steps older than an alarm a healthy checkpoint must be: as many as the alarms look at."""
     return max(1, math.ceil(WINDOW * max(logging_steps, 1)))
 
 
 def health(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """The monitor's rules, and checkpoints that a rollback can go back to."""
+    """The rules of the monitor are known ones, and there are checkpoints that a rollback can go back to."""
     try:
         rules = chosen_rules(v["health_rules"], v["health_action"])
     except ValueError as error:

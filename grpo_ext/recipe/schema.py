@@ -1,11 +1,9 @@
 """The dataclasses whose fields are recipe keys.
 
-A key keeps TRL's name and meaning wherever TRL has one. `GRPOExtConfig` holds the trainer's arguments and is TRL's
-`GRPOConfig` with more fields (`preset: trl` switches them off); `RunConfig` holds what the command needs
-beside them. The fields of the named task (see `grpo_ext.tasks`) and of TRL's `ModelConfig` are recipe keys, too.
+A key keeps TRL's name and meaning wherever TRL has one. `GRPOExtConfig` holds the trainer's arguments: TRL's `GRPOConfig`
+with more fields, which `preset: trl` switches off. `RunConfig` holds what else the command needs. The fields of the task (see
+`grpo_ext.tasks`) and of TRL's `ModelConfig` are also recipe keys.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,39 +27,40 @@ from grpo_ext.recipe.vllm_options import EngineOptions
 class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig):
     """TRL's `GRPOConfig` with the options of this package.
 
-    Every argument of `GRPOConfig` means what it means there. With `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
-    `fast_generate=False`, `disable_dropout=False`, with vLLM `vllm_importance_sampling_mode="sequence_mask"`, and the other
-    added options at their defaults, a run of `GRPOExtTrainer` is bit for bit what `GRPOTrainer` would do.
+    Every argument of `GRPOConfig` means what it means there. A run of `GRPOExtTrainer` equals one of `GRPOTrainer` bit for bit
+    with `loss_normalization="micro_batch"`, `logprob_policy="trl"`, `fast_generate=False`, `disable_dropout=False`, with vLLM
+    also `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their defaults.
 
     Args:
-        loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: of the whole optimizer
-            step, over all micro-batches and ranks, so that the gradient does not depend on how the step is cut.
+        loss_normalization (`str`, defaults to `"step"`): counts that a loss is divided by. `"step"`: those of the whole
+            optimizer step, over all micro-batches and ranks; the gradient does not depend on how the step is cut.
             `"micro_batch"`: as TRL does.
         logprob_policy (`str`, defaults to `"sampling"`): the policy that completions are scored under. `"sampling"`: with the
-            temperature, top_k, top_p and min_p that they were sampled with; what cannot be scored so is refused. `"model"`:
-            without any, the papers' formula read literally; the run warns once, and logs how far that is from what was
-            sampled under `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with the temperature alone.
+            temperature, top_k, top_p and min_p that sampled them; settings that cannot be scored exactly are refused.
+            `"model"`: without any of them, as the papers' formulas say; the run warns once, and logs the difference from the
+            sampling policy as `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with the temperature only.
         std_estimator (`str`, defaults to `"sample"`): standard deviation of rewards. `"sample"` divides by n - 1, as TRL
             does, `"population"` by n, as the GRPO paper does.
         advantage_normalizer (`str`, defaults to `"all"`): completions that the policy term is divided by: `"all"`, or
             `"useful"`, those of groups whose rewards differ.
         kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`. With
-            `use_bias_correction_kl` `"k1"` and `"k3"` train the reverse KL exactly, without it `"k2"` does and `"k3"` trains
-            the forward KL, as in the GRPO paper; the other two are refused.
-        reward_on_error (`str`, defaults to `"none"`): what happens where a reward function raises, returns the wrong
-            number of values, or a value that is not finite. `"none"`: those rows count as not scored by it, and
-            `rewards/NAME/failed` counts them. `"raise"`: the run stops at the first.
-        reward_max_failure_rate (`float`, defaults to 0.5): the share of failed rows, over the last batches, above which
-            the run stops with the last error all the same.
-        reward_workers (`int`, defaults to 1): number of processes for the rewards that need much CPU time. `accuracy` starts
-            them when the first formula comes; numbers and texts are judged in the training process. 0 computes all there,
-            where a formula may take more memory and time than a limit can hold.
-        reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row, a batch that many times as
-            long; after them the row counts as not scored. A worker is replaced; in the training process only Python code
+            `use_bias_correction_kl`, `"k1"` and `"k3"` train the exact reverse KL, and `"k2"` is refused. Without it, `"k2"`
+            trains the exact reverse KL, `"k3"` the forward KL, as in the GRPO paper, and `"k1"` is refused.
+        reward_on_error (`str`, defaults to `"none"`): what happens when a reward function raises, or returns the wrong number
+            of values or a value that is not finite. `"none"`: it does not score those rows, and `rewards/NAME/failed` counts
+            them. `"raise"`: the run stops at the first.
+        reward_max_failure_rate (`float`, defaults to 0.5): share of failed rows, over the last batches, above which the run
+            stops with the last error in any case.
+        reward_workers (`int`, defaults to 1): number of processes for rewards that need much CPU time. `accuracy` starts them
+            at the first formula, and judges numbers and texts in the training process. With 0 the training process computes
+            everything; no limit can then bound the memory and time of a formula.
+        reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row; a batch has this time for each
+            row. A row that takes longer is not scored. A worker is then replaced; in the training process only Python code
             can be interrupted. Raise it for rewards that ask a server.
         log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
             `output_dir`; 0 writes none.
-        log_max_mb (`float`, defaults to 256.0): size in MiB at which `samples.jsonl` and `metrics.jsonl` go on in a new file.
+        log_max_mb (`float`, defaults to 256.0): size in MiB after which `samples.jsonl` and `metrics.jsonl` continue in a new
+            file.
 
     Raises:
         ValueError: naming every argument whose type, word or range is wrong.
@@ -90,13 +89,13 @@ class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions,
 @documented
 @dataclass
 class LaunchConfig(ScriptArguments):
-    """What every training command needs beside its trainer's arguments; `dataset_*` are TRL's `ScriptArguments`.
+    """Keys of every training command beside its trainer's arguments; `dataset_*` come from TRL's `ScriptArguments`.
 
     Args:
-        accelerate_config (`str`, *optional*): what to launch with: a file, or the name of one in `recipes/accelerate/`.
+        accelerate_config (`str`, *optional*): accelerate config to launch with: a file, or a name in `recipes/accelerate/`.
             `None`: `cpu` without a GPU, else `single_gpu`.
-        save_merged (`bool`, defaults to `False`): at the end of a run with `use_peft`, also save the whole model, with the
-            adapter in its weights, to `merged` in `output_dir`, in the type that the recipe's `dtype` loads it in.
+        save_merged (`bool`, defaults to `False`): at the end of a run with `use_peft`, also save the whole model to `merged`
+            in `output_dir`, with the adapter merged into its weights, in the recipe's `dtype`.
     """
 
     accelerate_config: str | None = None
@@ -106,11 +105,11 @@ class LaunchConfig(ScriptArguments):
 @documented
 @dataclass
 class SFTRunConfig(LaunchConfig):
-    """What `grpo-ext sft` needs beside TRL's `SFTConfig`.
+    """Keys of `grpo-ext sft` beside TRL's `SFTConfig`.
 
     Args:
         muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with AdamW, whatever `optim`
-            says. Small models made from nothing learn in half the steps.
+            says. Small models with random weights then learn in half the steps.
     """
 
     muon: bool = False
@@ -119,21 +118,21 @@ class SFTRunConfig(LaunchConfig):
 @documented
 @dataclass
 class RunConfig(LaunchConfig):
-    """What `grpo-ext train` needs beside `GRPOExtConfig`.
+    """Keys of `grpo-ext train` beside `GRPOExtConfig`.
 
     Args:
         task (`str`): the task's name, see `grpo_ext.tasks`.
-        preset (`str`, *optional*): a set of values, each with its source, that the recipe's own replace: `grpo_paper`,
-            `dr_grpo_paper`, `dapo_paper`, or `trl` for plain TRL bit for bit. See `grpo_ext.objective.presets`.
+        preset (`str`, *optional*): a set of values, each with its source; the recipe's own values replace them. One of
+            `grpo_paper`, `dr_grpo_paper`, `dapo_paper`, or `trl` for plain TRL bit for bit. See `grpo_ext.objective.presets`.
         reward_funcs (`list`, *optional*): rewards by name, or as `{name: ..., weight: ..., option: ...}`. `None` takes
-            the task's own with their weights.
+            those of the task with their weights.
         reward_plugins (`list[str]`, *optional*): Python files that register further rewards.
         eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: `dataset_test_split` of
-            `dataset_name`, or the task's own held-out rows.
+            `dataset_name`, or the held-out rows of the task.
         max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows.
-        resume (`str`, defaults to `"auto"`): where the run begins. `"auto"`: at the newest whole checkpoint of `output_dir`, or
-            anew where there is none; a run of another recipe there is an error. `"never"`: anew; what is there moves to
-            `earlier-1`, `earlier-2`, and so on. Else the folder of a checkpoint, whose recipe may be another.
+        resume (`str`, defaults to `"auto"`): where the run begins. `"auto"`: at the newest complete checkpoint of `output_dir`,
+            or from the start if there is none; a run of another recipe there is an error. `"never"`: from the start; existing
+            files move to `earlier-1`, `earlier-2`, and so on. Otherwise a checkpoint folder, also one of another recipe.
     """
 
     task: str = "countdown"

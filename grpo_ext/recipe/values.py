@@ -1,6 +1,4 @@
-"""From what a recipe says to what a field holds: the type, the words and the bounds of single values."""
-
-from __future__ import annotations
+"""Conversion of single values of a recipe to the types of their fields, and descriptions of those types."""
 
 import math
 import types
@@ -34,14 +32,14 @@ def _adapter(hint: Any) -> TypeAdapter:
     config = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True, allow_inf_nan=False)
     try:
         return TypeAdapter(hint, config=config)
-    except PydanticUserError:  # a dataclass of its own carries its own configuration
+    except PydanticUserError:  # a dataclass has its own configuration
         return TypeAdapter(hint)
 
 
 def convert(key: str, value: Any, hint: Any) -> Any:
-    """`value` as the field `key` of type `hint` holds it, so that `5e-7`, which YAML reads as text, becomes a number.
+    """Return `value` converted to the type `hint` of the field `key`: `5e-7`, which YAML reads as text, becomes a number.
 
-    `ValueError`, with a sentence, if it does not fit the type, its words or its bounds.
+    `ValueError`, with a whole sentence, if it does not fit the type, its choices or its bounds.
     """
     if isinstance(value, Word):
         value = _from_word(value, hint)
@@ -66,13 +64,13 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 
 
 def choices(hint: Any) -> list[Any]:
-    """The words that a type allows; empty where it is no choice of words."""
+    """Return the values that a `Literal` type allows; an empty list for any other type."""
     kinds = (hint, *typing.get_args(hint))
     return [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
 
 
 def in_words(hint: Any) -> str:
-    """A type hint as a person would say it: `float | None` is "a number or null"."""
+    """Return a type hint in words: `float | None` is "a number or null"."""
     if hint is type(None):
         return "null"
     if hint in TYPE_WORDS:
@@ -90,7 +88,7 @@ def in_words(hint: Any) -> str:
 
 
 def bounds_in_words(hint: Any) -> str:
-    """The bounds of a number's type: `Share` is "at least 0 and at most 1"."""
+    """Return the bounds of a number's type in words: `Share` is "at least 0 and at most 1"."""
     kinds = (hint, *typing.get_args(hint))
     bounds = [bound for kind in kinds for info in getattr(kind, "__metadata__", ()) for bound in info.metadata]
     named = [(bound, name) for bound in bounds for name in BOUND_WORDS if hasattr(bound, name)]
@@ -98,7 +96,7 @@ def bounds_in_words(hint: Any) -> str:
 
 
 def _numbers(value: Any) -> Iterable[float]:
-    """The floating-point numbers in a value, also inside lists and mappings."""
+    """Yield the floating-point numbers in a value, its lists and its mappings."""
     if isinstance(value, float):
         yield value
     elif isinstance(value, list | dict):
@@ -107,7 +105,7 @@ def _numbers(value: Any) -> Iterable[float]:
 
 
 def _from_word(word: Word, hint: Any) -> Any:
-    """What a word of the command line means to a field: itself where text is taken, else what YAML makes of it."""
+    """Return the value of a word of the command line: the word itself for a field that takes text, else its value in YAML."""
     kinds = typing.get_args(hint) or (hint,)
     if (str in kinds or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
         return str(word)

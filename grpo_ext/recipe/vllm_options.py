@@ -1,6 +1,4 @@
-"""The options about vLLM that TRL has no name for."""
-
-from __future__ import annotations
+"""The options about vLLM that TRL does not have."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,14 +10,14 @@ from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero, Positive
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.31 makes room for
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate
 OR_MERGED = ", or write vllm_sync_adapter: merged."
 NOT_WITH_ADAPTER = {
-    "vllm_enable_sleep_mode": "an engine that sleeps loses its base, which is not sent again: take it out",
-    "lora_modules_to_save": "the adapter that vLLM is given has no whole layers: take them out",
-    "lora_target_parameters": "vLLM is given adapters of layers, not of parameters: write lora_target_modules",
-    "load_in_4bit": "whether vLLM's quantised base is the trainer's has not been tried: take it out",
-    "load_in_8bit": "vLLM does not quantise a base as it loads it: take it out",
+    "vllm_enable_sleep_mode": "an engine that sleeps loses its base model, which is not sent again: take it out",
+    "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers: take them out",
+    "lora_target_parameters": "vLLM takes adapters of layers, not of parameters: write lora_target_modules",
+    "load_in_4bit": "it is not known whether vLLM quantises the base model as the trainer does: take it out",
+    "load_in_8bit": "vLLM cannot quantise a base model to 8 bits when it loads it: take it out",
 }
 
 
@@ -28,21 +26,21 @@ class EngineOptions:
     """Recipe keys about vLLM; a base of `GRPOExtConfig`.
 
     Args:
-        vllm_sync_adapter (`str`, defaults to `"merged"`): what an engine is given where a LoRA adapter is trained. `"merged"`:
-            all weights, with the adapter merged into them, as TRL does. `"adapter"`: the adapter alone, megabytes in place of
-            gigabytes, which the engine adds to the base as it computes, so that no merged weight is rounded. The engine keeps
-            the base that it was started with; a server reads the adapter from `output_dir`, and so shares its file system.
-        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and every so many syncs, compare the engine's
-            log-probs of a few of its completions with the trainer's, which takes one forward pass of them; 0 never.
+        vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it trains a LoRA adapter.
+            `"merged"`: all weights, with the adapter merged into them, as TRL does. `"adapter"`: only the adapter, megabytes
+            instead of gigabytes, which the engine applies on top of its base model without rounding merged weights. The engine
+            keeps the base that it was started with. A server must share the file system: it reads the adapter in `output_dir`.
+        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every so many syncs, compare the
+            engine's log-probs of a few completions with the trainer's, at the cost of a forward pass of them; 0 never.
         vllm_sync_check_limit (`float`, *optional*): mean absolute difference above which the run ends with a checkpoint.
             `None`: 0.001 where the engine computes in float32, else 0.2.
-        vllm_server_retries (`int`, defaults to 3): how often a server that died, hung or was started anew is waited for
-            (`vllm_server_timeout` seconds each) and given the current weights, for one generation or sync.
+        vllm_server_retries (`int`, defaults to 3): how often one generation or sync waits, `vllm_server_timeout` seconds each
+            time, for a server that died, hung or was restarted, and sends it the current weights.
         vllm_server_request_timeout (`float`, defaults to 1800): seconds after which a request counts as hung. A generation is
             one request.
-        vllm_server_host (`str`, defaults to `"127.0.0.1"`): where the server listens and trainers look for it. Anywhere else
-            both need the key of the environment variable `VLLM_API_KEY`.
-        vllm_server_devices (`str`, *optional*): the GPUs of a server that `grpo-ext serve` or `train --serve` starts, such as
+        vllm_server_host (`str`, defaults to `"127.0.0.1"`): address at which the server listens and trainers reach it. Any
+            other address needs a key, in the environment variable `VLLM_API_KEY` of both.
+        vllm_server_devices (`str`, *optional*): GPUs of a server that `grpo-ext serve` or `train --serve` starts, such as
             `"2,3"`; `train --serve` trains on the others.
     """
 
@@ -56,27 +54,27 @@ class EngineOptions:
 
 
 def vllm_rank(r: int) -> int | None:
-    """The rank that an engine is started with for adapters of rank `r`; `None` where vLLM takes none so large."""
+    """Return the rank to start an engine with for adapters of rank `r`; `None` if that is more than vLLM allows."""
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 
 
 def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """What cannot stand beside `vllm_sync_adapter: adapter`."""
+    """vLLM can take the adapter that `vllm_sync_adapter: adapter` sends."""
     if v["vllm_sync_adapter"] != "adapter" or not v["use_vllm"]:
         return
     for key, reason in NOT_WITH_ADAPTER.items():
         if v[key]:
             yield Problem(f"{key}: {reason}{OR_MERGED}", key)
     if not v["use_peft"]:
-        words = "adapter gives vLLM an adapter, and none is trained: write use_peft: true, or merged."
+        words = "adapter sends vLLM an adapter, and this recipe trains none: write use_peft: true, or merged."
         yield Problem(f"vllm_sync_adapter: {words}", "vllm_sync_adapter")
         return
     if vllm_rank(v["lora_r"]) is None:
         yield Problem(f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}", "lora_r")
     for name in v["lora_target_modules"] or ():
         if "lm_head" in name or "embed" in name:
-            words = f"vLLM is given no adapter of embeddings or of the output head: take {name} out{OR_MERGED}"
+            words = f"an adapter for vLLM cannot change embeddings or the output head: take {name} out{OR_MERGED}"
             yield Problem(words, "lora_target_modules")
     if sharding(v) >= 3:
-        words = "an adapter that is sharded by ZeRO-3 or FSDP is not gathered for vLLM: train with ddp or zero2"
+        words = "the trainer cannot gather an adapter that ZeRO-3 or FSDP shards for vLLM: train with ddp or zero2"
         yield Problem(words + OR_MERGED, "accelerate_config")

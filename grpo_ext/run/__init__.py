@@ -1,1 +1,1 @@
-"""One run, from its recipe to its saved model: launch its processes, make its parts, own its folder, train, save."""
+"""A run, from its recipe to its saved model: launch processes, build the parts, lock the folder, train, save."""

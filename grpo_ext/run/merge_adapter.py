@@ -1,7 +1,6 @@
-"""An adapter written into the weights of its base: a whole model, which any engine loads without peft.
+"""The merge of an adapter into the weights of its base model, for engines without peft.
 
-`grpo-ext merge` and a recipe's `save_merged` come here. The adapter is read from the disk, so that it does not matter how the
-model lay on the ranks that trained it.
+It serves `grpo-ext merge` and `save_merged`. It reads the adapter from the disk, however ranks sharded the model in training.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ if TYPE_CHECKING:
     import torch
 
 CONFIG = "adapter_config.json"  # of peft
-MERGED = "merged"  # where the whole model goes, in the adapter's folder
+MERGED = "merged"  # folder of the whole model in the adapter's folder
 PROBE_TOKENS = 32
-LIMIT, HALF_LIMIT = 1e-3, 0.2  # of log-probs before and after; half types round each weight once more
+LIMIT, HALF_LIMIT = 1e-3, 0.2  # on differences of log-probs; half types round each weight once more
 
 
 def merge_adapter(
     folder: Path, out: Path, dtype: str = "auto", *, trust_remote_code: bool = False, replace: bool = False
 ) -> float:
-    """Save the base of an adapter with the adapter in its weights, with tokenizer and chat template.
+    """Save the base model of an adapter with the adapter merged into its weights, with tokenizer and chat template.
 
     Args:
-        folder: of the adapter, as training leaves it: `output_dir`, or a checkpoint.
-        out: the new folder; nothing is there before it is whole.
-        dtype: of the weights: `"float32"`, `"bfloat16"` or `"float16"`; `"auto"` takes that of the base's files.
-        trust_remote_code, replace: whether code that comes with the base may run, and a folder that is there be replaced.
+        folder: folder of the adapter: `output_dir`, or a checkpoint.
+        out: the new folder, which appears only when it is complete.
+        dtype: type of the weights: `"float32"`, `"bfloat16"` or `"float16"`; `"auto"` takes that of the base's files.
+        trust_remote_code, replace: whether code of the base may run, and whether an existing `out` may be replaced.
 
-    Returns the largest difference between log-probs of what was saved, read again, and of base and adapter. `ValueError` if
-    there is no adapter or no base, `out` is not empty, or what was saved computes something else.
+    Returns the largest difference of log-probs between the saved model and base with adapter. `ValueError` if there is no
+    adapter or no base, if `out` is not empty, or if that difference is too large.
     """
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base = base_of(folder, trust_remote_code)
     if not replace and out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{out} is there and not empty: name another folder with --out.")
+        raise ValueError(f"{out} exists and is not empty: name another folder with --out.")
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code)
@@ -48,17 +47,18 @@ def merge_adapter(
         model = model.merge_and_unload(safe_merge=True)
         kind = str(model.dtype).removeprefix("torch.")
         model.save_pretrained(partial)
-        del model  # a large one does not fit twice
-        own = (folder / "tokenizer_config.json").is_file()  # the one that was trained with
-        name, revision = (str(folder), None) if own else base
+        del model  # two large models do not fit
+        trained_with = (folder / "tokenizer_config.json").is_file()
+        name, revision = (str(folder), None) if trained_with else base
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
         tokenizer.save_pretrained(partial)
         model = AutoModelForCausalLM.from_pretrained(partial, dtype="auto", trust_remote_code=trust_remote_code)
         difference = (log_probs_of(model) - before).abs().max().item()
         if not difference <= (LIMIT if kind == "float32" else HALF_LIMIT):
-            words = f"cannot be merged: log-probs of the merged model differ by up to {difference:.3g}."
-            kind = "An adapter on weights that the base uses twice, such as a tied output head, is of that kind."
-            raise ValueError(f"the adapter of {folder} {words} {kind}")
+            raise ValueError(
+                f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. "
+                "So it is with an adapter on weights that the base uses twice, such as a tied output head."
+            )
         if replace and out.exists():
             shutil.rmtree(out)
         os.replace(partial, out)
@@ -68,24 +68,24 @@ def merge_adapter(
 
 
 def save_merged(recipe: Any) -> int:
-    """Save adapter and base as one model beside the adapter; the exit code."""
+    """Merge the adapter of a finished run, and return the exit code."""
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-    unset_hf_deepspeed_config()  # with ZeRO-3's a model would be loaded in parts, on ranks that have left
+    unset_hf_deepspeed_config()  # ZeRO-3's config would load the model in parts, on ranks that have ended
     folder = Path(recipe.training.output_dir)
     dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
     try:
         difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)
     except (ValueError, OSError) as error:
-        print(f"The adapter is saved, and the merged model is not: {error}", file=sys.stderr)
-        print(f"`grpo-ext merge --model {folder}` tries again.", file=sys.stderr)
+        how = f"`grpo-ext merge --model {folder}` tries again."
+        print(f"The adapter is saved, and the merged model is not: {error}\n{how}", file=sys.stderr)
         return 1
     print(f"Saved to {folder / MERGED}, with the adapter merged (log-probs differ by at most {difference:.1g}).")
     return 0
 
 
 def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | None]:
-    """Name and revision of the model that an adapter was trained on; `ValueError` if either of the two is not here."""
+    """Return name and revision of the base model of an adapter; `ValueError` if adapter or base cannot be loaded."""
     from peft import PeftConfig
     from transformers import AutoConfig
 
@@ -94,7 +94,7 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
     if not (folder / CONFIG).is_file():
         whole = (folder / "config.json").is_file()
         what = "a whole model, which needs no merging" if whole else "no adapter"
-        raise ValueError(f"{folder} holds {what}: {CONFIG} is missing. A run with use_peft: true writes it.")
+        raise ValueError(f"{folder} contains {what}: {CONFIG} is missing. A run with use_peft: true writes it.")
     config = PeftConfig.from_pretrained(str(folder))
     name, revision = config.base_model_name_or_path, config.revision
     try:
@@ -103,13 +103,13 @@ def base_of(folder: Path, trust_remote_code: bool = False) -> tuple[str, str | N
         at = f" at revision {revision}" if revision not in (None, "main") else ""
         first = (str(error).splitlines() or [type(error).__name__])[0]
         named = f"base_model_name_or_path in {folder / CONFIG} names it"
-        where = "a folder is looked for from where the command runs."
+        where = "a relative folder counts from the working directory."
         raise ValueError(f"the base model {name}{at} cannot be loaded here ({first[:160]}). {named}; {where}") from None
     return name, revision
 
 
 def log_probs_of(model: Any) -> torch.Tensor:
-    """Log-probs (T, V) of a model over some tokens, always the same ones."""
+    """Return the log-probs (T, V) of a model over a fixed sequence of tokens."""
     import torch
 
     size = model.get_input_embeddings().weight.shape[0]

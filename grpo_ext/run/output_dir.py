@@ -1,6 +1,4 @@
-"""The folder of a run: one run has it at a time, and the next goes on from its checkpoints or moves them aside."""
-
-from __future__ import annotations
+"""The folder of a run: its lock, and the checkpoint from which the next run there begins."""
 
 import errno
 import logging
@@ -12,19 +10,18 @@ from filelock import FileLock, Timeout
 from grpo_ext.recipe.difference import SAVED, differences
 
 logger = logging.getLogger(__name__)
-HELD: list[Any] = []  # by this process: its run's folder
+HELD: list[Any] = []  # the lock of this process's run
 PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
-OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # beside its logs and its model
+OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # files beside logs and model
 
 
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
-    """Have a folder to oneself, until the lock that this returns is released or the process has ended, however it ends.
+    """Make a folder if necessary and lock it, until the lock is released or the process ends in any way.
 
-    The folder is made where there is none. `None` if another process has it, also after waiting `seconds`. Disks that know no
-    locks are not guarded.
+    Returns the lock; `None` if another process still has it after `seconds`. A disk without locks is not guarded.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # one for all threads of this process; a soft lock would outlive a process that is killed
+    # one lock for all threads; a soft lock would outlive a killed process
     lock = FileLock(folder / ".lock", is_singleton=True, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(timeout=seconds)
@@ -37,11 +34,11 @@ def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
 
 
 def hold_folder(recipe: Any) -> None:
-    """Keep other runs out of the run's folder until this process ends; `ValueError`, on all ranks, if one is in it."""
+    """Lock the run's folder until this process ends; `ValueError`, on all ranks, if another run has the lock."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
-    folder = Path(recipe.training.output_dir)  # which sets up the ranks
+    folder = Path(recipe.training.output_dir)  # this also sets up the ranks
     main = PartialState().is_main_process
     held = hold(folder, PATIENCE) if main else None
     if broadcast_object_list([main and held is None])[0]:
@@ -50,7 +47,7 @@ def hold_folder(recipe: Any) -> None:
 
 
 def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
-    """The checkpoint that the run goes on from; `None`: it begins anew, and what is in its folder is moved aside."""
+    """Return the checkpoint to resume from; `None` if the run starts afresh, which moves older files aside."""
     where = recipe.training.resume_from_checkpoint or recipe.get("resume")  # supervised training knows only TRL's key
     if where in ("auto", "true", "True"):
         resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
@@ -63,6 +60,6 @@ def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
         if not resume:
             set_aside(folder, OF_ONE_RUN)
         elif found := differences(recipe, folder):
-            logger.warning(f"{resume} goes on with other values: {', '.join(found)}.")
+            logger.warning(f"{resume} continues with other values: {', '.join(found)}.")
     trainer.accelerator.wait_for_everyone()
     return resume

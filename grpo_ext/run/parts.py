@@ -1,6 +1,4 @@
-"""From a recipe to the parts of a run: data, rewards, model arguments. Shared by training and evaluation."""
-
-from __future__ import annotations
+"""The parts of a run by its recipe, for training and evaluation: data, rewards, model arguments."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +14,7 @@ from grpo_ext.tasks.base import FILE_BUILDERS
 
 
 def train_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
-    """The training examples that the recipe names, as a stream where it or `streaming` says so."""
+    """Return the training examples of the recipe, as a stream if the recipe or `streaming` says so."""
     run = recipe.run
     where: dict[str, Any] = {"dataset_name": run.dataset_name, "dataset_config": run.dataset_config}
     stream = streaming or run.dataset_streaming
@@ -24,10 +22,7 @@ def train_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDat
 
 
 def eval_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
-    """The held-out examples that the recipe names, as a stream where `streaming` says so.
-
-    `ValueError` if the data set is a file and the recipe names no held-out rows.
-    """
+    """Return the held-out examples of the recipe; `ValueError` if its data set is a file and it names no held-out rows."""
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
     if run.eval_dataset_name is None and is_one_split(name):
@@ -37,7 +32,7 @@ def eval_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableData
 
 
 def is_one_split(name: str | None) -> bool:
-    """Whether a data set's name means a file or a saved folder, which have no split but themselves."""
+    """Whether `name` is a file or a saved folder, which has no further splits."""
     if name is None:
         return False
     path = Path(name).expanduser()
@@ -45,7 +40,7 @@ def is_one_split(name: str | None) -> bool:
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
-    """The rewards that a recipe names, or its task's own, with their weights; `ValueError` for an unknown reward or option."""
+    """Return the rewards of a recipe, or of its task, with weights; `ValueError` for an unknown reward or option."""
     run = recipe.run
     specs = run.reward_funcs
     if specs is None:
@@ -55,19 +50,19 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
 
 
 def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list[Any], list[float]]:
-    """`named_rewards_and_weights` behind guards, as training has them: with the recipe's time limit and worker processes.
+    """Return `named_rewards_and_weights` behind guards with the recipe's time limit and worker processes, as in training.
 
-    `ValueError` where the data set's `columns`, if they are known, lack one that a reward reads.
+    `ValueError` if the data set's `columns` are known and lack one that a reward reads.
     """
     rewards, weights = named_rewards_and_weights(recipe)
-    told = COLUMNS if recipe.get("environment") else ()
-    check_columns(rewards, columns and [*columns, *told])
+    of_episodes = COLUMNS if recipe.get("environment") else ()
+    check_columns(rewards, columns and [*columns, *of_episodes])
     limits = {"workers": recipe.get("reward_workers"), "timeout": recipe.get("reward_timeout")}
     return guard_rewards(rewards, **limits), weights
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
-    """How the model is loaded: TRL's own model arguments, as its script passes them."""
+    """Return the arguments to load the model with, as TRL's script passes them."""
     model = recipe.model
     more: Any = recipe.training.model_init_kwargs or {}  # text has become a mapping
     own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": model.dtype}
@@ -75,10 +70,10 @@ def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
 
 
 def adapter_of(recipe: Recipe) -> Any:
-    """The adapter that the recipe trains, as peft's config; `None` where it trains the model itself."""
+    """Return peft's config of the adapter that the recipe trains; `None` if it trains the whole model."""
     from trl import get_peft_config
 
     config = get_peft_config(recipe.model)
     if config is not None:
-        config.revision = recipe.model.model_revision  # saved with the adapter: which base it belongs to
+        config.revision = recipe.model.model_revision  # saved with the adapter, to identify its base
     return config

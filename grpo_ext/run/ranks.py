@@ -1,6 +1,4 @@
-"""What a process that trains does for the launcher that started it: check its ranks, tell it, end with it, leave in order."""
-
-from __future__ import annotations
+"""The duties of a training process towards its launcher: check the ranks, report, end with it, end in order."""
 
 import gc
 import os
@@ -11,13 +9,13 @@ from pathlib import Path
 
 import psutil
 
-EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: stopped by a signal with a checkpoint; the same command goes on
-LAUNCHER = "GRPO_EXT_LAUNCHER"  # the command's process, without which no rank goes on
-RANKS = "GRPO_EXT_RANKS"  # the folder in which ranks tell the command that they take signals, and their exit codes
+EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: a signal ended the run with a checkpoint; the same command continues it
+LAUNCHER = "GRPO_EXT_LAUNCHER"  # process id of the command; its ranks end with it
+RANKS = "GRPO_EXT_RANKS"  # folder in which ranks report that they handle signals, and their exit codes
 
 
 def end_with_launcher() -> None:
-    """Where `grpo-ext train` started this process, end it when that is killed: started again, it would write the same files."""
+    """End this process when the `grpo-ext train` that started it is killed: a new start would write the same files."""
     if launcher := os.environ.get(LAUNCHER):
         threading.Thread(target=_watch, args=(int(launcher),), name="launcher-watch", daemon=True).start()
 
@@ -29,15 +27,15 @@ def _watch(launcher: int) -> None:
 
 
 def tell_ready() -> None:
-    """Let `grpo-ext train`, where it started this process, know that it takes signals now."""
+    """Report to `grpo-ext train`, if it started this process, that it handles signals now."""
     if folder := os.environ.get(RANKS):
         Path(folder, f"rank-{os.getpid()}").touch()
 
 
 def tell_exit(code: int) -> int:
-    """Let `grpo-ext train`, where it started this process, know the exit code; returns what to leave with.
+    """Report the exit code to `grpo-ext train`, if it started this process, and return the code to exit with.
 
-    That is 0 for an interrupted run: torch's launcher would report a failure, and end the other ranks.
+    That is 0 for an interrupted run, since torch's launcher would report a failure and end the other ranks.
     """
     folder = os.environ.get(RANKS)
     if not folder:
@@ -47,24 +45,24 @@ def tell_exit(code: int) -> int:
 
 
 def leave_ranks() -> None:
-    """End this process's part of the process group, if it has one. Called once no trainer is in scope.
+    """Destroy the process group, if there is one, when no trainer is in scope any more.
 
-    A gloo thread that frees the tensors of its last collective while Python is being torn down aborts the process (SIGABRT,
-    "terminate called without an active exception"); and where a trainer still holds the group when it is ended, that thread
-    and the one that frees the trainer can wait for each other.
+    Otherwise a gloo thread can free the tensors of its last collective while Python shuts down, which aborts the process
+    (SIGABRT, "terminate called without an active exception"). If a trainer still held the group, that thread and the one that
+    frees the trainer could wait for each other.
     """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
-        gc.collect()  # a trainer is part of reference cycles, and DDP's reducer within it holds the group
-        time.sleep(0.1)  # DeepSpeed holds groups for good: let their threads have the interpreter while it is there
+        gc.collect()  # a trainer is in reference cycles, and its DDP reducer holds the group
+        time.sleep(0.1)  # DeepSpeed never frees its groups: let their threads finish
         dist.destroy_process_group()
 
 
 def check_ranks() -> None:
-    """Stop, and say what to do, where accelerate was asked for several processes and started one.
+    """Raise `SystemExit` if accelerate was asked for several processes and started one.
 
-    For a CPU it sets the rendezvous address of several processes, and then starts a single one without a rank.
+    On a CPU it sets the rendezvous address of several processes and starts a single one without a rank.
     """
     asked = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_PORT" in os.environ
     if asked and "WORLD_SIZE" not in os.environ and os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
@@ -73,19 +71,16 @@ def check_ranks() -> None:
 
 
 def check_sharding(fsdp: bool, deepspeed: bool) -> None:
-    """Stop, and say what to do, where the launcher asked for a sharded model and the trainer does not shard.
-
-    On a CPU accelerate gives each rank the whole model.
-    """
+    """Raise `SystemExit` if the launcher asked for a sharded model and the trainer does not shard, as on a CPU."""
     for name, variable, sharded in (("FSDP", "FSDP", fsdp), ("DeepSpeed", "DEEPSPEED", deepspeed)):
         if os.environ.get(f"ACCELERATE_USE_{variable}", "").lower() == "true" and not sharded:
-            why = "it shards on GPUs only, and on a CPU gives each rank the whole model without a word"
-            words = f"The accelerate config asks for {name}, and accelerate has set up none here"
+            why = "it shards only on GPUs, and silently gives each rank the whole model on a CPU"
+            words = f"The accelerate config asks for {name}, and accelerate has not set it up"
             raise SystemExit(f"{words}: {why}. Use recipes/accelerate/cpu_2.yaml there.")
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs, or cannot be asked; a zombie does not."""
+    """Whether a process runs; a zombie does not, and a process that cannot be queried counts as running."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error as error:

@@ -1,6 +1,4 @@
-"""What the programs `train` and `sft` share: recipe in, trained model out, faults told without a traceback."""
-
-from __future__ import annotations
+"""The common part of the programs `train` and `sft`: from the recipe to the trained model, with errors as messages."""
 
 import os
 import sys
@@ -20,28 +18,28 @@ from grpo_ext.vllm import EngineFailure
 
 
 def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> int:
-    """Train as the recipe that `words`, or the command line, name with `--config` and overrides says, and save.
+    """Train by the recipe and overrides in `words`, by default the command line, and save the model.
 
-    The exit code is 0; 1 where a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2
-    where the recipe, its data, its rewards or the checkpoint cannot be used; 75 where a signal ended it and it can go on.
+    The exit code is 0; 1 if a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2 if
+    the recipe, its data, its rewards or the checkpoint cannot be used; 75 if a signal ended the run, which can be continued.
     """
     wait_calmly()
     code, recipe = _train(words, load, make_trainer)
-    leave_ranks()  # here, where the trainer is out of scope
+    leave_ranks()  # the trainer is out of scope here
     if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":
         code = save_merged(recipe)  # no rank waits for it
     return tell_exit(code)
 
 
 def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> tuple[int, Any]:
-    """The exit code, and the recipe where it could be used."""
+    """Return the exit code, and the recipe if it could be used."""
     from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
     from grpo_ext.trainer.nonfinite import NonFiniteSteps
     from grpo_ext.trainer.signals import Interrupted
 
     check_ranks()
     end_with_launcher()
-    # transformers warns in every process that it will rename options of its own
+    # transformers warns about its own options
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     path, words = split_config(sys.argv[1:] if words is None else words)
     try:
@@ -54,33 +52,33 @@ def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Call
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return 2, None
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
-    if "task" not in recipe.schema and trainer.is_world_process_zero():  # with a task, the trainer itself does
+    if "task" not in recipe.schema and trainer.is_world_process_zero():  # with a task, the trainer does it
         save_recipe(recipe, Path(trainer.args.output_dir))
-    trainer.accelerator.print(f"goes on from {resume}" if resume else "begins anew")
+    trainer.accelerator.print(f"Resumes from {resume}." if resume else "Starts without a checkpoint.")
     try:
         trainer.train(resume_from_checkpoint=resume)
     except CheckpointMismatch as error:
-        print(f"Cannot go on: {error}", file=sys.stderr)
+        print(f"Cannot resume: {error}", file=sys.stderr)
         return 2, recipe
     except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
         return stopped(trainer, error, 1), recipe
     except Interrupted as signal:
-        why = f"{signal} asked for it. The same command goes on from there."
+        why = f"The cause is {signal}. The same command continues from there."
         return stopped(trainer, why, int(signal.code or 1)), recipe
     if getattr(trainer, "stopped_by", None):
         return stopped(trainer, trainer.stopped_by, 1), recipe
     if wrong := save_result(trainer):
-        how = "Make room on that disk; the same command goes on from the last checkpoint, if there is one, and saves the model."
+        how = "Free space on that disk: the same command then continues from the last checkpoint and saves the model."
         where = f"in {trainer.args.output_dir} ({wrong})"
         trainer.accelerator.print(f"The trained model could not be saved {where}. {how}")
         return 1, recipe
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
-    trainer.accelerator.wait_for_everyone()  # no rank takes the process group down while another still saves
+    trainer.accelerator.wait_for_everyone()  # no rank destroys the process group while another one saves
     return 0, recipe
 
 
 def stopped(trainer: Any, why: Any, code: int) -> int:
-    """Say that the run ended before its last step; returns the exit code, 1 where the checkpoint could not be written."""
+    """Print why the run ended early, and return the exit code: 1 if the checkpoint could not be written."""
     error = getattr(trainer, "save_error", None)
     how = f"without a checkpoint of it ({error})" if error else "with a checkpoint"
     if trainer.is_world_process_zero():

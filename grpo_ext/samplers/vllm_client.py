@@ -19,7 +19,7 @@ import torch
 from trl.generation.vllm_client import VLLMClient
 
 from grpo_ext.samplers.base import Request
-from grpo_ext.vllm.completions import what_is_wrong
+from grpo_ext.vllm.check_completions import completions_fault
 from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, Line, who_answers
 from grpo_ext.vllm.transfer import WeightGroup, own_address
 
@@ -149,7 +149,7 @@ class ServerClient(VLLMClient):
     ) -> dict[str, Any]:
         try:
             found = generate(prompts, features, n, **sampling)
-            wrong = what_is_wrong(found, prompts, n, longest, told, self._vocabulary)
+            wrong = completions_fault(found, prompts, n, longest, told, self._vocabulary)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             wrong = f"they are not of vLLM's form ({type(error).__name__})"
         if wrong:

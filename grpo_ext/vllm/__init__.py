@@ -1,9 +1,9 @@
-"""What vLLM needs beside TRL: its CPU backend made fit for training, settings from a recipe, a server that starts and stops.
+"""Support for vLLM beyond TRL's: a CPU backend that can be trained, settings from a recipe, a server process.
 
-On a CPU weights travel by gloo, and layers keep the weight that is loaded into them. Nothing of that is active on CUDA. The
-trainer's end of it is in `grpo_ext.samplers.vllm` and `grpo_ext.samplers.vllm_client`.
+On a CPU gloo transports the weights, and layers keep the weights that are loaded; CUDA is unaffected. The trainer's side is in
+`grpo_ext.samplers.vllm` and `grpo_ext.samplers.vllm_client`.
 """
 
 
 class EngineFailure(RuntimeError):
-    """The vLLM engine cannot be trusted or reached any more; a run ends with it, after saving a checkpoint."""
+    """The vLLM engine fails or gives wrong results; it ends a run with a checkpoint."""

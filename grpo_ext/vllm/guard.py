@@ -1,6 +1,6 @@
-"""A server for those alone who have its key: middleware for vLLM's `--middleware`.
+"""Middleware for vLLM's `--middleware` that guards all routes of a server with its key.
 
-vLLM's own key guards `/v1` and leaves open what takes weights, tells settings and calls functions of the workers.
+vLLM's own key guards only `/v1`, and not the routes that take weights, return settings and call functions of the workers.
 """
 
 import hmac
@@ -11,7 +11,7 @@ from grpo_ext.vllm.http import KEY, NONCE, PROOF, proof
 
 
 class Guard:
-    """Answers `/health` to all and the rest with status 401 to those without the key; proves in each answer that it has it."""
+    """Answers requests without the key with status 401, except `/health`, and proves in each answer that it has the key."""
 
     def __init__(self, app: Any):
         self.app, self.key = app, os.environ[KEY]
@@ -34,4 +34,4 @@ class Guard:
         else:
             kind = (b"content-type", b"text/plain")
             await proven({"type": "http.response.start", "status": 401, "headers": [kind]})
-            await send({"type": "http.response.body", "body": f"set {KEY} as where this server was started".encode()})
+            await send({"type": "http.response.body", "body": f"set {KEY} to the key of this server".encode()})

@@ -1,7 +1,7 @@
-"""Requests to a server that may be anything: each answer ends in time, fits into memory, and is one that vLLM would give.
+"""HTTP requests to a server that may not be vLLM, with limits on the time, the size and the form of each answer.
 
-A `Line` stands in place of the `requests.Session` of TRL's client, which bounds the time of one read from the socket alone: a
-server that drips never takes that long.
+`Line` replaces the `requests.Session` of TRL's client, which limits only the time of a single read from the socket, and so
+waits forever for a server that sends byte by byte.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-KEY = "VLLM_API_KEY"  # the environment variable with the key that trainers and server share; vLLM's own
+KEY = "VLLM_API_KEY"  # environment variable of vLLM with the key that trainers and server share
 NONCE, PROOF = "x-grpo-ext-nonce", "x-grpo-ext-proof"
-PROBE_SECONDS = 5.0  # that a healthy server may take to say so
-MOST_BYTES = 16 * 2**20  # of any answer but a generation
+PROBE_SECONDS = 5.0  # time limit of a health check
+MOST_BYTES = 16 * 2**20  # size limit of an answer, except generations
 
 
 def shape(**fields: Any) -> Any:
-    """A JSON object with at least these fields."""
+    """Return the type of a JSON object with at least these fields."""
     return TypedDict("Shape", fields)  # type: ignore[operator]  # made at run time
 
 
@@ -45,7 +45,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said, with what TRL reads of a `requests.Response`."""
+    """The answer of a server, with the attributes of `requests.Response` that TRL reads."""
 
     path: str
     status_code: int
@@ -53,11 +53,11 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Its beginning, without what could steer a terminal."""
+        """The beginning of the answer, without control characters."""
         return "".join(c if c.isprintable() else " " for c in self.body[:300].decode("utf-8", errors="replace"))
 
     def json(self) -> Any:
-        """The object that it is; `ConnectionError` where vLLM would not answer so."""
+        """Return the object in the answer; `ConnectionError` if it does not have vLLM's form."""
         kind = next((kind for path, kind in SHAPES.items() if self.path.endswith(path)), dict[str, Any])
         try:
             return TypeAdapter(kind).validate_json(self.body)
@@ -69,14 +69,14 @@ class Answer:
 
 @dataclass
 class Line:
-    """The way to servers, which keeps nothing open and follows no redirection.
+    """A client that keeps no connection open and follows no redirection.
 
-    Where no whole answer came, all requests raise a `ConnectionError` of one line.
+    A request without a whole answer raises a `ConnectionError` with a message of one line.
     """
 
-    seconds: float  # that an answer may take as a whole
-    key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)  # to be proved by the server
-    most: int = MOST_BYTES  # that an answer may have
+    seconds: float  # time limit of a whole answer
+    key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)  # the server must prove it
+    most: int = MOST_BYTES  # size limit of an answer
 
     def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:
         return self._ask("GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds)
@@ -87,7 +87,7 @@ class Line:
     def _ask(self, method: str, url: str, body: bytes | None, seconds: float) -> Answer:
         place, nonce, end = urlsplit(url), secrets.token_hex(16), time.monotonic() + seconds
         headers = {"Content-Type": "application/json", NONCE: nonce}
-        if self.key and not place.path.endswith("/health"):  # which is asked first, and shows who has the key
+        if self.key and not place.path.endswith("/health"):  # the first request, whose answer proves the key
             headers["Authorization"] = f"Bearer {self.key}"
         where = place.netloc.rpartition("@")[2]
         kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
@@ -101,14 +101,14 @@ class Line:
                 line.request(method, url.removeprefix(f"{place.scheme}://{place.netloc}") or "/", body, headers)
                 answer = line.getresponse()
                 said = Answer(place.path, answer.status, self._read(answer))
-                if time.monotonic() >= end:  # an answer without a length ends where we hang up
+                if time.monotonic() >= end:  # an answer without a length ends when the timer closes the connection
                     raise TimeoutError
             finally:
                 ending.cancel()
                 line.close()
         except (OSError, HTTPException, ValueError) as error:
             garbled = isinstance(error, HTTPException) and not isinstance(error, OSError)
-            cause = "what answers does not speak HTTP" if garbled else str(error)  # whose bytes are not shown
+            cause = "what answers does not speak HTTP" if garbled else str(error)  # its bytes are not shown
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 cause = f"no whole answer within {seconds:g} s"
             raise ConnectionError(f"{where}: {cause}") from None
@@ -130,24 +130,24 @@ class Line:
 
 def _hang_up(sock: socket.socket) -> None:
     with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)  # whoever reads from it or writes to it goes on at once
+        sock.shutdown(socket.SHUT_RDWR)  # a blocked read or write returns at once
 
 
 def proof(key: str, nonce: str) -> bytes:
-    """What only those can say of a nonce who have the key."""
+    """Return the proof, for a nonce, that one has the key."""
     return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest().encode()
 
 
 def who_answers(line: Line, base: str) -> str:
-    """The version of the vLLM at `base` and the model that it serves, as "0.31.0 with NAME".
+    """Return the version of the vLLM server at `base` and its model, as "0.31.0 with NAME".
 
-    `ConnectionError` if it is not healthy, something else, or wants another key.
+    `ConnectionError` if the server is not healthy, is not vLLM, or has another key.
     """
     found = []
     for path in ("/health", "/version", "/v1/models"):
         answer = line.get(base + path, timeout=min(line.seconds, PROBE_SECONDS))
         if answer.status_code != 200:
-            hint = f": set {KEY} as where the server was started" if answer.status_code == 401 else ""
+            hint = f": set {KEY} to the key of the server" if answer.status_code == 401 else ""
             raise ConnectionError(f"{path} answers with status {answer.status_code}{hint}")
         found.append(answer)
     return f"{found[1].json()['version']} with {found[2].json()['data'][0]['id']}"

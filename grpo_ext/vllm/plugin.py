@@ -1,10 +1,10 @@
-"""vLLM's plugin entry point: loaded in the API server, the engine and every worker, and where a trainer makes an engine."""
+"""vLLM's plugin entry point, which is loaded in the API server, in each engine and in each worker."""
 
 from typing import Any
 
 
 def register() -> None:
-    """Make vLLM's CPU backend take new weights while it runs; does nothing on other platforms, or where it is done."""
+    """Let vLLM's CPU backend load new weights while it runs; other platforms do not change."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
@@ -18,10 +18,10 @@ def register() -> None:
 
 
 def keep_weight(layer: Any, remove_weight: bool) -> None:
-    """Multiply by the weight that the layer has.
+    """Let a layer multiply by its weight.
 
-    vLLM's own makes a packed copy for oneDNN and drops the weight, so that a linear layer cannot be loaded again, and an output
-    head that is tied to the embedding keeps multiplying by the copy of the first weights.
+    vLLM replaces the weight by a packed copy for oneDNN. Then a linear layer cannot be loaded again, and an output head that is
+    tied to the embedding keeps the first weights.
     """
     import torch
 

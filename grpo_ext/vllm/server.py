@@ -1,5 +1,7 @@
-"""A vLLM server of our own: started, watched, started again where it dies, and stopped with all its processes."""
+"""The vLLM server of a recipe, as a process that is started, watched, restarted and stopped."""
 
+import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -11,33 +13,38 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from grpo_ext.common.devices import gpu_is_there
+from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.load import Recipe
 from grpo_ext.vllm import EngineFailure
-from grpo_ext.vllm.http import PROBE_SECONDS, Line, who_answers
+from grpo_ext.vllm.http import KEY, PROBE_SECONDS, Line, who_answers
+from grpo_ext.vllm.settings import TextModel, server_url, server_words
 
+logger = logging.getLogger(__name__)
 STOP_SECONDS = 20.0
-RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of a launcher that starts trainers
+RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables of a launcher of trainers
 LOG = "vllm_server.log"  # in the run's folder
 
 
 class Server:
-    """One vLLM server: the command `words`, which will answer at `url`, and whose output is added to the file `log`.
+    """One vLLM server: the command `words`, which answers at `url` and appends its output to the file `log`.
 
-    `devices` is its `CUDA_VISIBLE_DEVICES`; `None` leaves that as it is.
+    `devices` is its `CUDA_VISIBLE_DEVICES`; `None` keeps that of this process.
     """
 
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
         self.words, self.url, self.log = words, url, log
-        self.environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # the endpoints that take weights
+        self.environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # endpoints that take weights
         if "--enable-lora" in words:
-            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # those that take adapters
-        for name in (*RANKS, "VLLM_CPU_KVCACHE_SPACE"):  # the last would win over the size that we ask for
+            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # endpoints that take adapters
+        for name in (*RANKS, "VLLM_CPU_KVCACHE_SPACE"):  # the last would replace the size in `words`
             self.environment.pop(name, None)
         if devices is not None:
             self.environment["CUDA_VISIBLE_DEVICES"] = devices
         self.process: subprocess.Popen | None = None
 
     def start(self) -> subprocess.Popen:
-        """Start it, without waiting until it answers; `ValueError` if something answers there already."""
+        """Start the server without waiting for it; `ValueError` if something already answers at its address."""
         place = urlsplit(self.url)
         with suppress(OSError), socket.create_connection((place.hostname, place.port or 80), PROBE_SECONDS):
             raise ValueError(f"a server answers at {self.url} already: stop it, or set another vllm_server_port.")
@@ -52,11 +59,11 @@ class Server:
         return self.process
 
     def code(self) -> int | None:
-        """The exit code that it ended with; `None` while it runs."""
+        """Return the exit code of the server; `None` while it runs."""
         return self.process.poll() if self.process else None
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until it answers; `EngineFailure`, with the end of its log, if it ends before or takes more than `seconds`."""
+        """Wait until the server answers; `EngineFailure`, with the end of its log, if it ends or needs more than `seconds`."""
         end = time.monotonic() + seconds
         while not answers(self.url):
             if (code := self.code()) is not None:
@@ -66,26 +73,23 @@ class Server:
             time.sleep(0.5)
 
     def stop(self) -> None:
-        """End it and every process that it started."""
+        """Stop the server and all its processes."""
         if self.process is None:
             return
         _signal_all(self.process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_SECONDS)
-        _signal_all(self.process, signal.SIGKILL)  # also what it left behind
+        _signal_all(self.process, signal.SIGKILL)  # also processes that outlive the server
         self.process.wait()
 
     def last_lines(self, number: int = 15) -> str:
-        """The end of its log, and where the rest is."""
+        """Return the end of the log and the path of the log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:]
         return "\n".join([*lines, f"({self.log})"])
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
-        """Have it answer and, where it dies, start it again, so many times; stop it at the end.
-
-        `EngineFailure` as `wait_ready`.
-        """
+        """Run the server during a `with` block, with at most so many restarts; `EngineFailure` as from `wait_ready`."""
         done = threading.Event()
         self.start()
         keeper = threading.Thread(target=self._keep, args=(done, restarts), daemon=True)
@@ -104,7 +108,7 @@ class Server:
             while (code := self.code()) is None:
                 if done.wait(0.5):
                     return
-            again = f"it is started again ({number} of {restarts}). What it said is in {self.log}."
+            again = f"restart {number} of {restarts}. Its log is {self.log}."
             print(f"The vLLM server ended with code {code}; {again}", flush=True)
             self.stop()
             self._launch()
@@ -116,8 +120,80 @@ def _signal_all(process: subprocess.Popen, number: int) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether a vLLM server there is healthy, and has the key of the environment."""
+    """Whether a healthy vLLM server with the key of the environment answers at `url`."""
     try:
         return bool(who_answers(Line(PROBE_SECONDS), url))
     except ConnectionError:
         return False
+
+
+def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
+    """Return the server of a recipe, not started, for `num_processes` training processes.
+
+    `ValueError` if the recipe uses no server, its model cannot be served on this CPU, or other machines could reach the server
+    without a key. `OSError` if the model's config, which a CPU needs, cannot be read; with `here` only from this machine.
+    """
+    v = recipe.flat
+    if not v["use_vllm"] or v["vllm_mode"] != "server":
+        raise ValueError("this recipe uses no vLLM server: write use_vllm: true and vllm_mode: server.")
+    check_reach(server_url(v))
+    model = None
+    if v["use_cpu"] or not gpu_is_there():
+        from transformers import AutoConfig
+
+        name, trust = v["model_name_or_path"], bool(v["trust_remote_code"])
+        how = {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": here}
+        try:
+            model = TextModel.of(AutoConfig.from_pretrained(name, **how))
+        except OSError:
+            if not here:
+                raise
+            raise OSError(
+                f"the config of {name}, from which the size of the server's cache follows, is not on this machine: "
+                f"`hf download {name} config.json` downloads it."
+            ) from None
+    words = server_words(v, model, batch_of(v, num_processes).completions)
+    log = recipe.output_dir.expanduser() / LOG
+    return Server(words, server_url(v), log, None if model else v["vllm_server_devices"])
+
+
+def check_reach(url: str) -> None:
+    """Warn of a server that other machines can reach, and refuse it without a key, because it takes weights and adapters."""
+    host = urlsplit(url).hostname or ""
+    try:
+        alone = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        alone = host == "localhost"
+    if alone:
+        return
+    if not os.environ.get(KEY):
+        raise ValueError(
+            f"anyone who reaches {host} could send the server weights and adapters, and run code with them: set {KEY} to a "
+            "secret in the environment of server and trainers, or write vllm_server_host: 127.0.0.1."
+        )
+    logger.warning(f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the network.")
+
+
+def trainer_devices(recipe: Recipe) -> dict[str, str]:
+    """Return the environment variable with the GPUs of the trainers, those that the server does not use.
+
+    `ValueError` if the recipe does not name the GPUs of the server, or leaves none to the trainers.
+    """
+    if recipe.flat["use_cpu"] or not gpu_is_there():
+        return {}
+    theirs = [name.strip() for name in (recipe.flat["vllm_server_devices"] or "").split(",") if name.strip()]
+    mine = [name for name in visible_gpus() if name not in theirs]
+    if not theirs or not mine:
+        raise ValueError(
+            "vllm_server_devices names the GPUs of the server, such as '1', and leaves at least one of "
+            f"{','.join(visible_gpus())} to the trainers."
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
+
+
+def visible_gpus() -> list[str]:
+    """Return the numbers of the GPUs that a process may use here."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [name.strip() for name in listed.split(",") if name.strip()]
+    return [path.name.removeprefix("nvidia") for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]

@@ -1,4 +1,4 @@
-"""What an engine is started with, from a recipe: number type, room for keys and values, the flags of a server."""
+"""Settings of vLLM engines by a recipe: number type, size of the cache, command of a server."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from grpo_ext.recipe.vllm_options import vllm_rank
 from grpo_ext.vllm.http import KEY
 
 MIB = 2**20
-BLOCK = 128  # tokens of a block of vLLM's CPU cache
-HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM 0.31's CPUAttentionBackend
-MOST_SEQUENCES = 256  # that a server of vLLM runs at a time
+BLOCK = 128  # tokens in a block of vLLM's CPU cache
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of CPUAttentionBackend in vLLM 0.31
+MOST_SEQUENCES = 256  # sequences that a vLLM server runs at once
 
 
 def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
-    """The type that the trainer computes in, which its engine takes, too.
+    """Return the type that the trainer computes in, which its engine must also use.
 
-    Weights are float32, bfloat16 or float16; with `bf16` or `fp16` the trainer casts as it computes. vLLM left to itself runs a
-    float32 checkpoint in bfloat16.
+    Weights are float32, bfloat16 or float16; with `bf16` or `fp16` the trainer casts them. By default vLLM would run a float32
+    checkpoint in bfloat16.
     """
     if weights == "float32" and (bf16 or fp16):
         return "float16" if fp16 else "bfloat16"
@@ -32,17 +32,17 @@ def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
 
 @dataclass(frozen=True)
 class TextModel:
-    """What an engine's settings are made from."""
+    """The sizes of a model that the settings of an engine need."""
 
     num_hidden_layers: int
     kv_heads: int
     head_size: int  # numbers in each head
-    longest: int  # tokens that it takes at most
-    dtype: str  # of its weights, as its config states it
+    longest: int  # most tokens of a sequence
+    dtype: str  # of its weights, by its config
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """From a transformers config."""
+        """Return the sizes in a transformers config."""
         text = config.get_text_config()
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -51,9 +51,9 @@ class TextModel:
         return cls(text.num_hidden_layers, heads, head, longest, dtype)
 
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
-        """Room for keys and values of so many sequences of so many tokens, in whole blocks: 64 MiB to 4 GiB.
+        """Return the size of the cache for so many sequences of so many tokens, in whole blocks: 64 MiB to 4 GiB.
 
-        One sequence always has room; vLLM lets those wait that have none.
+        It is never too small for one sequence; vLLM lets other sequences wait.
         """
         blocks = -(-tokens // BLOCK) + 1
         one = blocks * BLOCK * 2 * self.num_hidden_layers * self.kv_heads * self.head_size * BYTES[dtype]
@@ -61,9 +61,9 @@ class TextModel:
 
 
 def cpu_settings(model: TextModel, dtype: str, sequences: int, tokens: int | None) -> dict[str, Any]:
-    """Arguments of `vllm.LLM` on a CPU; uncompiled it starts in seconds, and the size of its cache must be given.
+    """Return the arguments of `vllm.LLM` on a CPU: no compilation, for a start in seconds, and the size of the cache.
 
-    `ValueError` for attention heads of a size that vLLM has no CPU kernel for.
+    `ValueError` if vLLM has no CPU kernel for the size of the attention heads.
     """
     if model.head_size not in HEAD_SIZES:
         raise ValueError(
@@ -75,7 +75,7 @@ def cpu_settings(model: TextModel, dtype: str, sequences: int, tokens: int | Non
 
 
 def adapter_settings(r: int) -> dict[str, Any]:
-    """More arguments of `vllm.LLM`, for one adapter of rank `r`; `ValueError` for a rank that vLLM has no room for."""
+    """Return further arguments of `vllm.LLM` for one adapter of rank `r`; `ValueError` if the rank is too large."""
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")
@@ -83,14 +83,14 @@ def adapter_settings(r: int) -> dict[str, Any]:
 
 
 def server_url(v: Mapping[str, Any]) -> str:
-    """Where the trainer looks for the server, without a slash at the end."""
+    """Return the address of the recipe's server, without a slash at the end."""
     return (v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}").rstrip("/")
 
 
 def server_words(v: Values, model: TextModel | None, completions: int) -> list[str]:
-    """The command that starts the server of a recipe for generations of so many completions.
+    """Return the command that starts the server of a recipe for generations of so many completions.
 
-    `model` is the recipe's, where the server runs on a CPU; `None`: it runs on GPUs.
+    `model` is the recipe's model if the server runs on a CPU, and `None` on GPUs.
     """
     place = urlsplit(server_url(v))
     flags: dict[str, Any] = {
@@ -103,7 +103,7 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         "model-impl": v["vllm_model_impl"] if v["vllm_model_impl"] != "vllm" else None,
         "trust-remote-code": v["trust_remote_code"],
         "seed": v["seed"],
-        # log-probs of the distribution that is sampled from, which the correction divides by
+        # log-probs of the sampling distribution, for importance ratios
         "logprobs-mode": "processed_logprobs",
         "max-logprobs": -1,
         "middleware": "grpo_ext.vllm.guard.Guard" if os.environ.get(KEY) else None,

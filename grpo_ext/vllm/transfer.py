@@ -1,7 +1,7 @@
-"""Weights from the trainer to the workers of a vLLM server, through gloo.
+"""The transfer of weights from the trainer to the workers of a vLLM server by gloo.
 
-The trainer is rank 0 and the workers are ranks 1 and up of a group that exists beside each side's own. vLLM loads the weights
-tensor by tensor as they arrive, under the names of the checkpoint.
+In a separate process group, the trainer is rank 0 and the workers are the other ranks. vLLM loads tensor by tensor, under the
+names of the checkpoint.
 """
 
 import socket
@@ -20,7 +20,7 @@ from vllm.distributed.weight_transfer.base import (
 
 
 def own_address(peer: str) -> str:
-    """The address of this machine on the way to `peer`; nothing is sent."""
+    """Return the address from which this machine reaches `peer`; nothing is sent."""
     family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
@@ -28,10 +28,10 @@ def own_address(peer: str) -> str:
 
 
 class WeightGroup:
-    """The trainer and the workers of a server; rank 0 listens at `address` and `port`, as the others see them.
+    """The process group of the trainer and the workers of a server; rank 0 listens at `address` and `port`.
 
-    `seconds` are what the others may take to join, and any one tensor to travel. gloo would listen on the address that the
-    machine's name resolves to, often 127.0.0.1; here each side takes the one that leads to the other.
+    `seconds` limit the time to join, and the transfer of each tensor. gloo's default is the address of the machine's name,
+    often 127.0.0.1; here each side uses the address from which it reaches the other.
     """
 
     def __init__(self, address: str, port: int, rank: int, world_size: int, seconds: float):
@@ -52,7 +52,7 @@ class WeightGroup:
 
 @dataclass
 class GlooInit(WeightTransferInitInfo):
-    """What a worker must know to join; the fields of `WeightGroup`, with the rank of the first worker."""
+    """What a worker needs to join: the arguments of `WeightGroup`, with the rank of the first worker."""
 
     address: str
     port: int
@@ -63,7 +63,7 @@ class GlooInit(WeightTransferInitInfo):
 
 @dataclass
 class GlooUpdate(WeightTransferUpdateInfo):
-    """The tensors that will arrive, in their order."""
+    """The tensors that follow, in order."""
 
     names: list[str]
     dtype_names: list[str]
@@ -71,7 +71,7 @@ class GlooUpdate(WeightTransferUpdateInfo):
 
 
 class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
-    """The worker's end; vLLM makes one for each."""
+    """The side of a worker; vLLM makes one for each."""
 
     init_info_cls = GlooInit
     update_info_cls = GlooUpdate
@@ -87,10 +87,10 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
             raise RuntimeError("No trainer has joined this server yet.")
 
     def finish_weight_update(self) -> None:
-        pass  # each tensor is in its place when it has been loaded
+        pass  # each tensor is already loaded
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self.receive_weights(self.parse_update_info(update_info))  # vLLM's own waits for an accelerator
+        self.receive_weights(self.parse_update_info(update_info))  # the base class waits for an accelerator
 
     @torch.no_grad()
     def receive_weights(self, update_info: GlooUpdate) -> None:

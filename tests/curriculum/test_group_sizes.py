@@ -21,7 +21,6 @@ from grpo_ext.curriculum.group_sizes import (
     Expectation,
     chance_rewards_differ,
     expect,
-    rule_of_thumb,
     solved_shares,
     suggest,
     wilson,
@@ -36,7 +35,7 @@ from grpo_ext.objective.advantage import no_signal
 @given(n=st.integers(2, 16), size=st.integers(2, 16), p=st.floats(0, 1))
 def test_the_chance_of_signal_is_unbiased(n, size, p):
     if size > n:
-        with pytest.raises(ValueError, match="nothing unbiased"):
+        with pytest.raises(ValueError, match="no unbiased estimate"):
             chance_rewards_differ((0, n), size)
         return
     mean = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) * chance_rewards_differ((k, n - k), size) for k in range(n + 1))
@@ -77,15 +76,13 @@ def test_wilson_is_the_textbook_interval():
     assert 0.1 < wilson(0, 20).high < 0.2
 
 
-def test_shares_and_the_rule_of_thumb():
+def test_shares_of_solved_prompts():
     counts = [PassCount("a", 0, 4), PassCount("b", 4, 4), PassCount("c", 1, 4), PassCount("d", 3, 4)]
     assert {name: share.value for name, share in solved_shares(counts).items()} == {
         "never": 0.25,
         "sometimes": 0.5,
         "always": 0.25,
     }
-    assert rule_of_thumb(counts) == 2
-    assert rule_of_thumb(counts[:1]) == math.inf
     assert expect(counts, 4).with_signal.value == 0.5
     assert expect(counts, 4).completions_per_useful_group == 8
 

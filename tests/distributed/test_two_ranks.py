@@ -110,5 +110,5 @@ def test_a_run_that_would_not_be_sharded_is_refused(tiny_folder, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
     )
     assert out.returncode != 0
-    assert "The accelerate config asks for FSDP, and accelerate has set up none here" in out.stderr
+    assert "The accelerate config asks for FSDP, and accelerate has not set it up" in out.stderr
     assert not (tmp_path / "trainer_state.json").exists()

@@ -17,7 +17,7 @@ from conftest import REPO
 from engine_parts import WANDERING, check_run, check_truncated, free_port, outside, steps_of, train_words, words
 
 from grpo_ext import load_recipe
-from grpo_ext.vllm.of_recipe import server_of
+from grpo_ext.vllm.server import server_of
 from grpo_ext.vllm.transfer import own_address
 
 pytestmark = pytest.mark.vllm
@@ -132,10 +132,10 @@ def run_features(path):
 def check_features(path):
     """A whole run, and the second half of it once more from its checkpoint; what both logged."""
     said, whole = run_features(path)
-    assert "begins anew" in said
+    assert "Starts without a checkpoint" in said
     shutil.rmtree(path.with_suffix("") / "checkpoint-6")
     said, again = run_features(path)
-    assert f"goes on from {path.with_suffix('') / 'checkpoint-3'}" in said
+    assert f"Resumes from {path.with_suffix('') / 'checkpoint-3'}" in said
     for steps in (whole, again):
         assert [entry["step"] for entry in steps] == [1, 2, 3, 4, 5, 6]
         generations = [entry for entry in steps if "groups/kept" in entry]

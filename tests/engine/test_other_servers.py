@@ -49,7 +49,7 @@ WRONG = {
     "no_logps": ({"choices": [{**c, "logprobs": None} for c in GOOD]}, "log-probs are missing"),
     "other_logps": ({"choices": [GOOD[0], {**GOOD[1], "logprobs": GOOD[0]["logprobs"]}]}, "log-probs of other tokens"),
     "nan": ({"choices": [GOOD[0], choice([7], [1, 2], [float("nan")])]}, "logprobs.1.0.0"),
-    "of_another_prompt": ({"choices": [choice([5], [1, 3]), choice([7], [1, 3])]}, "follow other prompts"),
+    "of_another_prompt": ({"choices": [choice([5], [1, 3]), choice([7], [1, 3])]}, "belong to other prompts"),
     "too_long": ({"choices": [GOOD[0], choice([7] * 4, [1, 2])]}, "at most 3"),
     "no_such_token": ({"choices": [GOOD[0], choice([10], [1, 2])]}, "not among the model's 10"),
     "a_list": ([1], "is not vLLM: /v1/completions"),

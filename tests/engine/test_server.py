@@ -12,7 +12,7 @@ import requests
 from engine_parts import check_truncated, differences, free_port, lora, make_trainer, without_sync
 
 from grpo_ext import load_recipe
-from grpo_ext.vllm.of_recipe import server_of
+from grpo_ext.vllm.server import server_of
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5

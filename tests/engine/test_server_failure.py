@@ -18,7 +18,7 @@ from engine_parts import free_port, outside
 from grpo_ext import load_recipe
 from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.vllm.http import KEY
-from grpo_ext.vllm.of_recipe import server_of
+from grpo_ext.vllm.server import server_of
 
 pytestmark = pytest.mark.vllm
 STEPS = 6
@@ -85,7 +85,7 @@ def test_run_that_serves_itself_goes_on(recipe, tmp_path):
     finally:
         run.terminate()
     said = path.with_suffix(".log").read_text()
-    assert "The vLLM server ended with code -9; it is started again (1 of 3)" in said
+    assert "The vLLM server ended with code -9; restart 1 of 3" in said
     assert "The vLLM server failed: ConnectionError" in said
     steps = history(tmp_path / "run")
     assert len(steps) == STEPS

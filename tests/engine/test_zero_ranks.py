@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from sharded_run import check_same, launched, ten_steps
 
 from grpo_ext import load_recipe
-from grpo_ext.vllm.of_recipe import server_of
+from grpo_ext.vllm.server import server_of
 
 pytestmark = pytest.mark.vllm
 
@@ -34,7 +34,7 @@ def test_steps_without_a_finite_gradient_are_left_out_on_all_ranks(tiny_folder, 
 def twice(path, run, steps, close):
     """A recipe's run, and once more from its checkpoint of step 2; what of the second is not as in the first is told."""
     found = []
-    for begins in ("begins anew", "goes on from"):
+    for begins in ("Starts without a checkpoint", "Resumes from"):
         out = launched("zero3", 2, path.parent, "train", "--config", str(path), environment=outside())
         assert "2 ranks (DEEPSPEED, gloo), sharded by DeepSpeed ZeRO-3" in out and begins in out
         state = json.loads((run / "trainer_state.json").read_text())

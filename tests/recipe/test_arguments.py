@@ -59,9 +59,9 @@ def test_text_becomes_the_number_that_it_stands_for():
         ({"loss_type": "drgrpo"}, "Did you mean 'dr_grpo'?"),
         (
             {"group_filter": "drop", "loss_normalization": "micro_batch"},
-            "needs loss_normalization: step, which counts",
+            "group_filter: drop needs loss_normalization: step",
         ),
-        ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "those left out, too"),
+        ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "group_filter: drop needs multi"),
         ({"advantage_normalizer": "useful", "loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
         ({"curriculum": "easy_to_hard"}, "needs difficulty_column"),
         ({"harvest": {"min_rewrd": 1}}, "Did you mean 'min_reward'?"),

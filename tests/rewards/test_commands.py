@@ -51,8 +51,8 @@ def test_list_has_a_line_for_each(command, capsys):
     assert command("rewards", "list") == 0
     out = capsys.readouterr().out
     assert all(f"\n{info.name} " in "\n" + out for info in list_rewards())
-    assert "reads nums, target; takes tolerance=1e-05" in out
-    assert "takes max_completion_len, soft_punish_cache" in out
+    assert "columns nums, target; options tolerance=1e-05" in out
+    assert "options max_completion_len, soft_punish_cache" in out
 
 
 def test_show_has_doc_columns_options_and_examples(command, capsys):
@@ -77,7 +77,7 @@ def test_show_and_list_have_options_that_may_be_columns(command, capsys, tmp_pat
     out = capsys.readouterr().out
     assert "Options:  most=7\n" in out and "the column is read if there is one: most" in out
     assert command("rewards", "list") == 0
-    assert "takes most=7" in capsys.readouterr().out
+    assert "options most=7" in capsys.readouterr().out
 
 
 def test_check_passes_for_all_and_fails_for_a_broken_one(command, capsys, tmp_path):
@@ -122,7 +122,7 @@ def test_score_to_standard_output_with_options(command, tmp_path, capsys):
         ('{"completion": "x", "nums": [1]}\n{oops}\n', r"rows\.jsonl:2: not JSON"),
         ('{"answer": "x"}\n', r"rows\.jsonl:1: no 'completion' here, only answer"),
         ("[1]\n", r"rows\.jsonl:1: no 'completion' here, only list"),
-        ('{"completion": "x", "nums": [1]}\n', "reads the column 'target', which a row lacks. There: nums"),
+        ('{"completion": "x", "nums": [1]}\n', "reads the column 'target', which a row lacks; all have nums"),
     ],
 )
 def test_score_says_which_line_is_wrong(command, tmp_path, content, words):
@@ -194,7 +194,7 @@ def test_explain_a_reward_of_ones_own(command, capsys, tmp_path):
 
 
 def test_explain_names_what_it_lacks(command, capsys):
-    with pytest.raises(ValueError, match=r"length does not explain itself.*accuracy, countdown, poem_format, poem_yun"):
+    with pytest.raises(ValueError, match=r"length has no explanations.*accuracy, countdown, poem_format, poem_yun"):
         command("explain", "length", "--completion", "x")
     with pytest.raises(ValueError, match="Did you mean 'length'"):
         command("explain", "lenth", "--completion", "x")

@@ -42,7 +42,7 @@ def test_a_longer_run_is_the_run_of_that_length(tiny_folder, tmp_path, monkeypat
 
     begun, _ = train("a", 2)
     longer, out = train("a", 4)
-    assert "goes on from" in out and "checkpoint-2" in out and "1 rank, the whole model" in out
+    assert "Resumes from" in out and "checkpoint-2" in out and "1 rank, the whole model" in out
     whole, _ = train("b", 4)
     assert any(not begun[key].equal(longer[key]) for key in begun)
     assert all(longer[key].equal(whole[key]) for key in whole)

@@ -70,7 +70,7 @@ def test_the_command_merges_what_training_left(tiny_folder, adapter_folder, caps
     same_as_base_and_adapter(adapter_folder / "merged", adapter_folder, tiny_folder)
     assert not list(adapter_folder.glob(".merged*"))
     assert main(["merge", "--model", str(adapter_folder)]) == 2
-    assert "merged is there and not empty" in capsys.readouterr().err
+    assert "merged exists and is not empty" in capsys.readouterr().err
 
 
 def test_half_types_are_asked_for(adapter_folder, tmp_path, capsys):
@@ -90,8 +90,8 @@ def test_what_cannot_be_merged_is_told_in_a_line(tiny_folder, adapter_folder, tm
     (moved / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"}))
     for folder, words in {
         tmp_path / "nowhere": "there is no folder",
-        tmp_path: "holds no adapter: adapter_config.json is missing",
-        tiny_folder: "holds a whole model, which needs no merging",
+        tmp_path: "contains no adapter: adapter_config.json is missing",
+        tiny_folder: "contains a whole model, which needs no merging",
         moved: "the base model runs/gone/warm_start cannot be loaded here",
     }.items():
         assert main(["merge", "--model", str(folder), "--out", str(tmp_path / "out")]) == 2
@@ -146,6 +146,6 @@ def test_a_recipe_that_trains_no_adapter_saves_none_merged():
         load_recipe(None, values)
     with pytest.raises(RecipeError, match="save_merged merges an adapter, and this recipe trains none"):
         load_sft_recipe(None, {**values, "dataset_name": "rows.jsonl"})
-    with pytest.raises(RecipeError, match="save_merged would add the adapter to other weights"):
+    with pytest.raises(RecipeError, match="save_merged adds the adapter to the base"):
         load_recipe(None, {**values, "use_peft": True, "load_in_4bit": True})
     assert load_recipe(None, {**values, "use_peft": True}).run.save_merged

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.vllm.completions import what_is_wrong
+from grpo_ext.vllm.check_completions import completions_fault
 
 PROMPTS = [[1, 2], [3]]
 GOOD = {
@@ -17,16 +17,16 @@ GOOD = {
     "logprobs": [[[-0.5], [-1]], [[0.0]], [[-9999.0], [-0.1], [5e-7]], []],
     "logprob_token_ids": [[[5], [6]], [[7]], [[9], [9], [9]], []],
 }
-ASKED = {"prompts": PROMPTS, "n": 2, "longest": 3, "told": 1, "vocabulary": 10}
+ASKED = {"prompts": PROMPTS, "n": 2, "longest": 3, "num_logprobs": 1, "vocabulary": 10}
 
 
 def test_what_was_asked_for_passes():
-    assert what_is_wrong(GOOD, **ASKED) is None
+    assert completions_fault(GOOD, **ASKED) is None
     more = {**GOOD, "logprobs": [[[-0.1, -0.5]] * len(row) for row in GOOD["completion_ids"]]}
     more["logprob_token_ids"] = [[[0, token] for token in row] for row in GOOD["completion_ids"]]
-    assert what_is_wrong(more, **{**ASKED, "told": 3}) is None
+    assert completions_fault(more, **{**ASKED, "num_logprobs": 3}) is None
     none = {**GOOD, "logprobs": None, "logprob_token_ids": None}
-    assert what_is_wrong(none, **{**ASKED, "told": None}) is None
+    assert completions_fault(none, **{**ASKED, "num_logprobs": None}) is None
 
 
 def changed(key, change):
@@ -39,7 +39,7 @@ ROWS, LOGPS, NAMES = "completion_ids", "logprobs", "logprob_token_ids"
 WRONG = {
     "fewer": (changed(ROWS, lambda rows: rows.pop()), "3 for 2 prompts x 2"),
     "more": (changed(ROWS, lambda rows: rows.append([1])), "5 for 2 prompts x 2"),
-    "of_other_prompts": (changed("prompt_ids", lambda prompts: prompts.reverse()), "they follow other prompts"),
+    "of_other_prompts": (changed("prompt_ids", lambda prompts: prompts.reverse()), "they belong to other prompts"),
     "too_long": (changed(ROWS, lambda rows: rows[2].append(9)), "number 2 has 4 tokens, and at most 3"),
     "beyond_the_vocabulary": (changed(ROWS, lambda rows: rows[0].__setitem__(1, 10)), "number 0 has tokens that are"),
     "negative": (changed(ROWS, lambda rows: rows[1].__setitem__(0, -1)), "completion_ids.1.0: "),
@@ -59,15 +59,15 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_anything_else_is_told(kind):
     found, words = WRONG[kind]
-    assert words in what_is_wrong(found, **ASKED)
+    assert words in completions_fault(found, **ASKED)
 
 
 @pytest.mark.parametrize("missing", GOOD)
 def test_a_part_that_is_missing_is_told(missing):
     found = {name: value for name, value in GOOD.items() if name != missing}
-    assert missing in what_is_wrong(found, **ASKED)
+    assert missing in completions_fault(found, **ASKED)
     if missing in (LOGPS, NAMES):
-        assert "log-probs are missing" in what_is_wrong({**GOOD, missing: None}, **ASKED)
+        assert "log-probs are missing" in completions_fault({**GOOD, missing: None}, **ASKED)
 
 
 JSON = st.recursive(
@@ -86,7 +86,7 @@ def test_nothing_that_passes_holds_a_wrong_token_or_log_prob(part, value, row, w
         found[part] = value
     else:
         found[part][row % len(found[part])] = value
-    if what_is_wrong(found, **ASKED):
+    if completions_fault(found, **ASKED):
         return
     assert found["prompt_ids"] == PROMPTS and len(found["completion_ids"]) == 4
     for tokens, logps in zip(found["completion_ids"], found["logprobs"], strict=True):

@@ -53,7 +53,7 @@ def test_starts_again_and_stops_with_its_children(server, capsys):
         while server.process.pid == first or not answers(server.url):
             assert time.monotonic() < end
             time.sleep(0.1)
-    assert "ended with code -9; it is started again (1 of 1)" in capsys.readouterr().out
+    assert "ended with code -9; restart 1 of 1" in capsys.readouterr().out
     said = [line.split() for line in server.log.read_text().splitlines()]
     children = [int(words[1]) for words in said if words[0] == "child"]
     assert len(children) == 2

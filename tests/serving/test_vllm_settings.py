@@ -6,9 +6,9 @@ import pytest
 
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
-from grpo_ext.vllm import of_recipe
+from grpo_ext.vllm import server
 from grpo_ext.vllm.http import KEY
-from grpo_ext.vllm.of_recipe import check_reach
+from grpo_ext.vllm.server import check_reach
 from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_words, vllm_dtype
 
 SMALL = TextModel(num_hidden_layers=2, kv_heads=2, head_size=32, longest=512, dtype="float32")
@@ -80,14 +80,14 @@ def test_serve_prints_its_command(tiny_folder, tmp_path, capsys):
 
 
 def test_gpus_of_server_and_trainers(monkeypatch):
-    monkeypatch.setattr(of_recipe, "gpu_is_there", lambda: True)
+    monkeypatch.setattr(server, "gpu_is_there", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     recipe = load_recipe(None, {**SERVER, "vllm_server_devices": "2, 3"})
-    assert of_recipe.trainer_devices(recipe) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert of_recipe.server_of(recipe).environment["CUDA_VISIBLE_DEVICES"] == "2, 3"
+    assert server.trainer_devices(recipe) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert server.server_of(recipe).environment["CUDA_VISIBLE_DEVICES"] == "2, 3"
     for wrong in (None, "0,1,2,3"):
         with pytest.raises(ValueError, match="leaves at least one of 0,1,2,3"):
-            of_recipe.trainer_devices(load_recipe(None, {**SERVER, "vllm_server_devices": wrong}))
+            server.trainer_devices(load_recipe(None, {**SERVER, "vllm_server_devices": wrong}))
 
 
 def test_server_that_is_given_adapters():
@@ -109,14 +109,14 @@ def test_a_server_of_this_machine_needs_no_key(host, key, monkeypatch):
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.9", "node2", "localhost.example.org", "[::]"])
 def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
     recipe = load_recipe(None, {**SERVER, "vllm_server_base_url": f"http://{host}:8000"})
-    monkeypatch.setattr(of_recipe, "gpu_is_there", lambda: True)
+    monkeypatch.setattr(server, "gpu_is_there", lambda: True)
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(ValueError, match=rf"set {KEY} .* or write vllm_server_host: 127.0.0.1"):
-        of_recipe.server_of(recipe)
+        server.server_of(recipe)
     monkeypatch.setenv(KEY, "secret")
-    server = of_recipe.server_of(recipe)
-    assert "will listen at" in caplog.text and "secret" not in " ".join(server.words) and "--middleware" in server.words
-    assert server.environment[KEY] == "secret"
+    made = server.server_of(recipe)
+    assert "will listen at" in caplog.text and "secret" not in " ".join(made.words) and "--middleware" in made.words
+    assert made.environment[KEY] == "secret"
 
 
 def test_dry_run_does_not_ask_the_network(tmp_path, capsys, monkeypatch):

@@ -104,12 +104,12 @@ def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
         process.send_signal(number)
         code, output = end_of(process)
         assert code == EXIT_INTERRUPTED, output[-3000:]
-        assert f"{number.name} asked for it" in output and "Traceback" not in output, output[-3000:]
+        assert f"The cause is {number.name}." in output and "Traceback" not in output, output[-3000:]
     steps = [int(folder.name.rpartition("-")[2]) for folder in checkpoints(out)]
     assert len(steps) == 2 and 2 <= steps[0] < steps[1] < STEPS
     assert all(what_is_wrong(folder) is None for folder in checkpoints(out))
     code, output = end_of(start(command(tiny_folder, out)))
-    assert code == 0 and f"goes on from {out}/checkpoint-{steps[1]}" in output, output[-3000:]
+    assert code == 0 and f"Resumes from {out}/checkpoint-{steps[1]}" in output, output[-3000:]
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, tmp_path / "whole"))
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
     for log in ("samples.jsonl", "metrics.jsonl"):

@@ -1,4 +1,4 @@
-"""Whether a server gave the completions that it was asked for: anything else would train on a wrong signal."""
+"""The check of a server's completions against its request, since wrong completions would give a wrong signal."""
 
 from typing import Annotated, Any
 
@@ -11,15 +11,15 @@ class Found(TypedDict):
 
     prompt_ids: list[Any]
     completion_ids: list[list[Annotated[int, Field(ge=0)]]]
-    logprobs: list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None  # above 0 by rounding
+    logprobs: list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None  # rounding can exceed 0
     logprob_token_ids: list[list[list[int]]] | None
 
 
-def what_is_wrong(found: Any, prompts: list, n: int, longest: int, told: int | None, vocabulary: int) -> str | None:
-    """What is wrong with completions; `None` if nothing is.
+def completions_fault(found: Any, prompts: list, n: int, longest: int, num_logprobs: int | None, vocabulary: int) -> str | None:
+    """Return what is wrong with completions; `None` if nothing is.
 
-    `found` is what the server gave, in the form of `Found`, for P `prompts`, texts or lists of tokens: `n` completions of each,
-    with at most `longest` tokens of a `vocabulary` of so many, and at most `told` log-probs a token (`None`: none asked for).
+    `found` is the server's answer, in the form of `Found`, for P `prompts` (texts or lists of tokens): `n` completions of each
+    with at most `longest` tokens below `vocabulary`, and at most `num_logprobs` log-probs of a token (`None`: not requested).
     """
     try:
         rows = TypeAdapter(Found).validate_python(found, strict=True)["completion_ids"]
@@ -29,13 +29,13 @@ def what_is_wrong(found: Any, prompts: list, n: int, longest: int, told: int | N
     if len(rows) != n * len(prompts):
         return f"{len(rows)} for {len(prompts)} prompts x {n}"
     if not isinstance(prompts[0], str) and found["prompt_ids"] != [list(prompt) for prompt in prompts]:
-        return "they follow other prompts"
+        return "they belong to other prompts"
     for i, row in enumerate(rows):
         if len(row) > longest:
-            return f"number {i} has {len(row)} tokens, and at most {longest} were wanted"
+            return f"number {i} has {len(row)} tokens, and at most {longest} were requested"
         if max(row, default=0) >= vocabulary:
             return f"number {i} has tokens that are not among the model's {vocabulary}"
-    if told is None:
+    if num_logprobs is None:
         return None
     logps, names = found["logprobs"], found["logprob_token_ids"]
     if logps is None or names is None or not len(logps) == len(names) == len(rows):
@@ -43,6 +43,6 @@ def what_is_wrong(found: Any, prompts: list, n: int, longest: int, told: int | N
     for i, (row, values, tokens) in enumerate(zip(rows, logps, names, strict=True)):
         counts = [len(position) for position in tokens]
         there = len(row) == len(tokens) and all(token in position for token, position in zip(row, tokens, strict=True))
-        if not there or max(counts, default=0) > told or counts != [len(position) for position in values]:
+        if not there or max(counts, default=0) > num_logprobs or counts != [len(position) for position in values]:
             return f"number {i} has log-probs of other tokens"
     return None

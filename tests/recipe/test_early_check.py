@@ -9,8 +9,8 @@ import sys
 import pytest
 from conftest import REPO
 
-from grpo_ext.recipe import door
-from grpo_ext.recipe.load import keep_keys, load_recipe
+from grpo_ext.recipe import early_check
+from grpo_ext.recipe.load import load_recipe, write_key_table
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.read import read_settings
 
@@ -37,8 +37,8 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("slip", SLIPS, ids=str)
 def test_slips_are_told_in_the_same_words_as_later(slip):
-    keep_keys()
-    early = door.early_slips(read_settings(None, {**GIVEN, **slip}))
+    write_key_table()
+    early = early_check.early_problems(read_settings(None, {**GIVEN, **slip}))
     with pytest.raises(RecipeError) as later:
         load_recipe(None, {**GIVEN, **slip})
     assert early and early == later.value.problems
@@ -48,27 +48,27 @@ def test_slips_are_told_in_the_same_words_as_later(slip):
 def test_what_is_right_has_no_slip(path):
     if "sft" in path.stem or path.parent.name == "accelerate":
         pytest.skip("no training recipe")
-    keep_keys()
+    write_key_table()
     words = ["--preset", "null", "--eval_strategy", "no", "--scale_rewards", "false", "--report_to", "none"]
-    assert door.early_slips(read_settings(path, words)) == []
+    assert early_check.early_problems(read_settings(path, words)) == []
 
 
 def test_a_loss_of_a_plugin_is_no_slip():
-    keep_keys()
-    assert door.early_slips(read_settings(None, {"loss_type": "mine", "reward_plugins": ["mine.py"]})) == []
+    write_key_table()
+    assert early_check.early_problems(read_settings(None, {"loss_type": "mine", "reward_plugins": ["mine.py"]})) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"stamp": 1, "grpo": {}, "sft": []}'])
 def test_a_table_of_another_source_tells_nothing(cache, text):
-    keep_keys()
+    write_key_table()
     cache.write_text(text)
-    assert door.early_slips(read_settings(None, {"learning_rte": 1.0})) == []
+    assert early_check.early_problems(read_settings(None, {"learning_rte": 1.0})) == []
 
 
 def test_a_folder_that_cannot_be_written_keeps_none(cache):
     cache.parent.parent.write_text("a file")
-    keep_keys()
-    assert door.early_slips(read_settings(None, {"learning_rte": 1.0})) == []
+    write_key_table()
+    assert early_check.early_problems(read_settings(None, {"learning_rte": 1.0})) == []
 
 
 PROGRAM = """
@@ -89,7 +89,7 @@ print(code, *sorted({"torch", "trl", "transformers", "datasets"} & sys.modules.k
     ],
 )
 def test_the_command_answers_without_torch(tmp_path, text, code, words):
-    keep_keys()
+    write_key_table()
     path = tmp_path / "recipe.yaml"
     if text is not None:
         path.write_text("model_name_or_path: m\n" + text)
@@ -99,4 +99,4 @@ def test_the_command_answers_without_torch(tmp_path, text, code, words):
     assert done.stdout.splitlines()[-1] == code
     if code == "1":
         found = json.loads(subprocess.run([*command, "--json"], capture_output=True, cwd=REPO).stdout[: -len("1\n")])
-        assert not found["sound"] and "nothing else was looked at" in found["notes"][0]["message"]
+        assert not found["sound"] and "nothing else was checked" in found["notes"][0]["message"]

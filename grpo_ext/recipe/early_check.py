@@ -1,10 +1,8 @@
-"""The settings of a recipe by its keys; slips of keys and words are told before TRL is imported, which takes seconds.
+"""The conversion of a recipe's settings, and the report of wrong keys and words before the import of TRL, which takes seconds.
 
-Which keys there are, and the words that each takes, is kept in the user's cache folder, for the versions and the source that it
-was read from. Where there is no such file, slips are told later by `load_recipe`, in the same words.
+A table in the user's cache folder holds the known keys and the words that each takes, for one version of the sources. Without
+that table, `load_recipe` reports the same faults in the same words.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import json
@@ -24,8 +22,8 @@ from grpo_ext.recipe.values import choices, convert
 from grpo_ext.tasks import get_task_class
 
 
-def early_slips(settings: Settings) -> list[Problem]:
-    """The unknown keys and wrong words of a training recipe; none where the table is not there yet."""
+def early_problems(settings: Settings) -> list[Problem]:
+    """Return the unknown keys and wrong words of a training recipe; none before there is a table."""
     try:
         known: dict[str, Any] = json.loads(_table().read_text(encoding="utf-8"))
         if known["stamp"] != _stamp():
@@ -41,16 +39,16 @@ def early_slips(settings: Settings) -> list[Problem]:
         hint: Any = Literal[tuple(word for word in words if word is not None)] if words else Any
         keys[key] = ("", hint | None if None in words else hint)
     if "reward_plugins" in settings:
-        keys["loss_type"] = ("", Any)  # they may bring more
+        keys["loss_type"] = ("", Any)  # they may register more losses
     return sort_settings(settings, keys, known["sft"], grpo=True)[1]
 
 
 def sort_settings(
     settings: Settings, known: dict[str, tuple[str, Any]], others: Container[str], grpo: bool
 ) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
-    """Each setting converted and put with its part of the recipe; what cannot be is a problem.
+    """Return the converted settings by part of the recipe, and the problems of those that cannot be converted.
 
-    `known` has by key its part and its type; `others` are the keys of the other kind of recipe than `grpo` says.
+    `known` maps keys to part and type; `others` are the keys of the other kind of recipe, supervised training if `grpo`.
     """
     values: dict[str, dict[str, Any]] = {}
     problems = []
@@ -67,15 +65,15 @@ def sort_settings(
     return values, problems
 
 
-def remember(grpo: dict[str, Any], sft: dict[str, Any]) -> None:
-    """Keep the table: by key its type in recipes of GRPO, and in those of supervised training."""
+def write_table(grpo: dict[str, Any], sft: dict[str, Any]) -> None:
+    """Write the table, from the types by key of GRPO recipes and of recipes of supervised training."""
     words = {key: _words(hint) for key, hint in grpo.items()}
-    with suppress(OSError):  # told later, then
+    with suppress(OSError):  # `load_recipe` reports the faults then
         write_atomically(_table(), json.dumps({"stamp": _stamp(), "grpo": words, "sft": [*sft]}))
 
 
 def _words(hint: Any) -> list[Any]:
-    """The words of a type that allows nothing else."""
+    """Return the words of a type that allows only words."""
     kinds = (hint,) if typing.get_origin(hint) is Literal else typing.get_args(hint)
     if not all(kind is type(None) or typing.get_origin(kind) is Literal for kind in kinds):
         return []
@@ -87,6 +85,6 @@ def _table() -> Path:
 
 
 def _stamp() -> list[Any]:
-    """What the table was read from."""
+    """Return the versions and the modification times of the sources of the table."""
     sources = sorted(path.stat().st_mtime_ns for path in Path(__file__).parent.glob("*.py"))
     return [version("trl"), version("transformers"), __file__, sources]

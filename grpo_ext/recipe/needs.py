@@ -1,0 +1,93 @@
+"""Options that need another option: those that are refused without it, and those that do nothing without it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from grpo_ext.objective.policy import ratios_move
+from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.problems import Problem
+
+Values = Mapping[str, Any]
+TRL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
+
+OUR_DIVISION = {"loss_normalization": ("step",)}
+ONE_REWARD = {"multi_objective_aggregation": ("sum_then_normalize",)}
+DEALT_ROWS = {**OUR_DIVISION, "length_batching": (True,)}
+# An option, its values that need nothing, and what the others need: by option the values that fit, first the one to propose.
+NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
+    ("loss_type", TRL_LOSSES, OUR_DIVISION),
+    ("kl_estimator", ("k3",), OUR_DIVISION),
+    ("temperature_schedule", ("constant",), OUR_DIVISION),
+    ("std_estimator", ("sample",), ONE_REWARD),
+    ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
+    ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
+    ("packing", ("none",), DEALT_ROWS),
+    ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
+)
+
+# An option that only some values of another option read: the other option, and those values.
+READERS = {
+    "group_filter_pass_rates": ("group_filter", "drop", "refill"),
+    "group_filter_max_rounds": ("group_filter", "drop", "refill"),
+    "max_staleness": ("group_filter", "drop", "refill"),
+    "pass_rates_file": ("curriculum", "easy_to_hard", "adaptive", "easy_pool"),
+    "difficulty_column": ("curriculum", "easy_to_hard"),
+    "pass_rate_decay": ("curriculum", "adaptive", "easy_pool"),
+    "curriculum_floor": ("curriculum", "adaptive"),
+    "easy_pool_share": ("curriculum", "easy_pool"),
+}
+
+# Options that do nothing unless another one has some value: how they begin, when they work, and what makes them work.
+IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
+    ("vllm_", lambda v: v["use_vllm"], "use_vllm: true"),
+    ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
+    ("lora_", lambda v: v["use_peft"], "use_peft: true"),
+    ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),
+    ("vespo_", lambda v: v["loss_type"] == "vespo", "loss_type: vespo"),
+    ("ref_model_", lambda v: v["sync_ref_model"], "sync_ref_model: true"),
+    ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
+    ("kl_estimator", lambda v: v["beta"], "beta above 0"),
+    ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
+    (("eval_top_", "eval_min_p", "eval_num_samples"), lambda v: v["eval_temperature"], "eval_temperature above 0"),
+    ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
+    ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
+)
+# Options that begin like an idle one and work without it.
+NOT_IDLE = ("eval_strategy", "eval_dataset_name")  # `grpo-ext eval` reads the second
+
+
+def need(key: str, free: tuple[Any, ...], needed: dict[str, tuple[Any, ...]]) -> Callable[[Values, int], Iterator[Problem]]:
+    """The rule that a row of `NEEDS` states."""
+
+    def rule(v: Values, _: int) -> Iterator[Problem]:
+        for other, fitting in needed.items() if v[key] not in free else ():
+            if v[other] not in fitting:
+                yield Problem(f"{key}: {v[key]} needs {other}: {str(fitting[0]).lower()}.", key)
+
+    return rule
+
+
+def unread(v: Values, _: int) -> Iterator[Problem]:
+    """Options of `READERS` that are set and not read."""
+    for key, (option, *kinds) in READERS.items():
+        if key in v and v[option] not in kinds:
+            yield Problem(f"{key} does nothing with {option}: {v[option]}.", key)
+
+
+def idle_keys(v: Values) -> Iterator[Problem]:
+    """Notes on options of `IDLE` that are set and do nothing."""
+    for key in v:
+        for beginning, works, what in IDLE:
+            if key.startswith(beginning) and key not in NOT_IDLE and v[key] and not works(v):
+                yield Problem(f"{key} does nothing without {what}.", key)
+                break
+
+
+def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
+    """A note on a clip range that no ratio can leave, under the name of the preset where that sets the range."""
+    batch, key = batch_of(v, num_processes), "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
+    moves = ratios_move(batch.gradient_accumulation_steps, batch.passes)
+    if not moves and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
+        where = "where each generation is trained on in one optimizer step, whose ratios are 1"
+        steps = f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps"
+        yield Problem(f"epsilon_high clips nothing {where}: write {steps}, as in DAPO (section 4.1).", key)
