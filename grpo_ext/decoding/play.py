@@ -24,7 +24,9 @@ class Playable(Protocol):
 
     def read(self) -> None: ...
 
-    def end_turn(self) -> None: ...
+    def ask(self) -> None: ...
+
+    def hear(self) -> None: ...
 
 
 class Player:
@@ -46,11 +48,15 @@ class Player:
         first, self._width = self._width is None, width
         if first:
             return
+        asked = []
         for episode, token in zip(self._of_row, input_ids[:, -1].tolist(), strict=True):
             if episode.pending:
                 episode.read()
             elif not episode.ended and episode.write(token):
-                episode.end_turn()
+                episode.ask()
+                asked.append(episode)
+        for episode in asked:  # async environments and tools have answered beside each other
+            episode.hear()
 
     def forced(self) -> list[tuple[int, int]]:
         """Rows whose next token is their environment's, with that token."""

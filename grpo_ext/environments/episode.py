@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby, pairwise
 from numbers import Real
 from typing import Any, cast
@@ -16,7 +17,7 @@ from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, call
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
-from grpo_ext.rewards.deadline import TooLate, deadline
+from grpo_ext.rewards.deadline import TooLate, deadline, waiting
 from grpo_ext.step.records import Generation
 
 MOST_FAILURES = 3  # of an environment, which end its episode
@@ -62,6 +63,8 @@ class Episode:
         self.failures = self.calls = self.failed_calls = 0
         self.ended = self.truncated = False
         self._first = 0  # token of the present turn
+        self._stopped, self._broken = True, False  # of the last turn
+        self._begun: list[Callable[[], Any]] = []  # what the environment does with it
         seed = row.get("seed")
         self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
         opening = self._guarded(lambda: self.environment.reset({**row, "seed": self.seed}))
@@ -99,9 +102,14 @@ class Episode:
 
     def end_turn(self) -> None:
         """Take the turn that the last token ended: the environment answers, or the episode ends."""
+        self.ask()
+        self.hear()
+
+    def ask(self) -> None:
+        """Hand the turn that the last token ended to the environment; what is async in it runs while other episodes ask."""
         ids = self.ids[self._first :]
         message, broken = self.tokens.message(ids, self.prompt_ids + self.ids[: self._first])
-        self.play_turn(message, self.tokens.text(ids), ids[-1] in self.tokens.ends, broken)
+        self.take_turn(message, self.tokens.text(ids), ids[-1] in self.tokens.ends, broken)
 
     def cut_off(self) -> None:
         """End the episode with what there is of the present turn."""
@@ -112,8 +120,8 @@ class Episode:
             self.messages = self.messages[:-1]
             self.ended = self.truncated = True
 
-    def play_turn(self, message: Message, text: str, stopped: bool = True, broken: bool = False) -> None:
-        """Take a whole turn of the model.
+    def take_turn(self, message: Message, text: str, stopped: bool = True, broken: bool = False) -> None:
+        """Hand a whole turn of the model to the environment.
 
         Args:
             message: the turn, with the calls in it.
@@ -123,37 +131,59 @@ class Episode:
         """
         self.messages.append(message)
         self.said.append(text)
+        self._stopped, self._broken, self._begun = stopped, broken, []
         if not stopped and len(self.ids) == self.room:
-            self.ended = self.truncated = True
+            self.truncated = True
+        elif calls := message.get("tool_calls"):
+            tools = self.environment.tools()
+            self._begun = [self._begin(partial(call, tools, requested.get("function") or {})) for requested in calls]
+        elif not broken:
+            self._begun = [self._begin(partial(self.environment.step, message["content"]))]
+
+    def hear(self) -> None:
+        """Take the answer to the last turn: the episode goes on with it, or ends."""
+        if self.truncated:
+            self.ended = True
             self.states.append(self.states[-1])
             return
-        calls = message.get("tool_calls") or []
-        if calls or broken:
-            answer, over = [self._called(call) for call in calls] or [self._unreadable()], False
+        calls, over = self.messages[-1].get("tool_calls") or [], False
+        if calls:
+            answer = [self._called(requested, begun) for requested, begun in zip(calls, self._begun, strict=True)]
+        elif self._broken:
+            answer = [self._unreadable()]
         else:
-            said, over = self._step(message["content"])
+            said, over = self._stepped(self._begun[0])
             answer = [{"role": "user", "content": said}]
         self.states.append(self._numbers())
         if over or self.turns == self.rules.turns or self.failures >= MOST_FAILURES:
             self.ended = True
             return
         try:
-            tokens = self.tokens.answer(answer, stopped)
+            tokens = self.tokens.answer(answer, self._stopped)
         except ValueError:  # some templates take one call a turn
             answer = [{**answer[0], "content": "\n".join(message["content"] for message in answer)}]
-            tokens = self.tokens.answer(answer, stopped)
+            tokens = self.tokens.answer(answer, self._stopped)
         if len(self.ids) + len(tokens) >= self.room:
             self.ended = self.truncated = True
             return
         self.messages += answer
         self.pending.extend(tokens)
 
-    def _step(self, text: str) -> tuple[str, bool]:
+    def _begin(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Begin a user's code, and return what waits for it and gives what it returned, or raises what it raised."""
+        try:
+            with deadline(self.rules.step_timeout):
+                found = work()
+        except (Exception, SystemExit, TooLate) as error:
+            return partial(_raise, error)
+        return waiting(found, self.rules.step_timeout) if inspect.iscoroutine(found) else lambda: found
+
+    def _stepped(self, begun: Callable[[], Any]) -> tuple[str, bool]:
         over = False
 
         def step() -> str:
             nonlocal over
-            found = self.environment.step(text)
+            found = begun()
             if not isinstance(found, tuple) or len(found) != 2:
                 raise TypeError("step returns an answer and whether the episode is over")
             answer, over = found
@@ -161,15 +191,14 @@ class Episode:
 
         return self._guarded(step), over
 
-    def _called(self, requested: Message) -> Message:
+    def _called(self, requested: Message, begun: Callable[[], Any]) -> Message:
         """What a tool answers to a call."""
-        function = requested.get("function") or {}
         before, failed = self.failures, False
 
         def called() -> str:
             nonlocal failed
             try:
-                return str(call(self.environment.tools(), function, self.rules.step_timeout))
+                return str(begun())
             except TimeoutError:
                 raise
             except Exception as error:  # often the model's fault, and it may try again: no failure of the environment
@@ -179,7 +208,7 @@ class Episode:
         self.calls += 1
         answer = self._guarded(called)
         self.failed_calls += failed or self.failures > before
-        name = str(function.get("name", ""))
+        name = str((requested.get("function") or {}).get("name", ""))
         known = any(tool.__name__ == name for tool in self.tokens.tools)
         return {"role": "tool", "name": name if known else self.tokens.tools[0].__name__, "content": answer}
 
@@ -241,6 +270,10 @@ class Episode:
         """What rewards may read beside the row's own columns."""
         found = {"environment": self._state, "turns": lambda: self.said}
         return {name: found[name]() for name in self.rules.columns}
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def as_text(messages: Sequence[Message]) -> str:

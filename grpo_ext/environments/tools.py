@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_ext.environments.base import Environment, Row, plain_attributes
-from grpo_ext.rewards.deadline import paused, wait_in_time
 
 Tool = Callable[..., Any]
 NO_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
@@ -53,13 +52,12 @@ class Misuse(ValueError):
     """A call that is the model's own fault."""
 
 
-def call(tools: Sequence[Tool], function: dict[str, Any], seconds: float) -> Any:
-    """What a call of the model returns.
+def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
+    """What a call of the model returns; of an async tool a coroutine.
 
     Args:
         tools: that it may call.
         function: `{"name": ..., "arguments": {...}}`.
-        seconds: that an async tool may take; others are stopped by the caller's deadline.
 
     Raises:
         Misuse: if there is no such tool, or it does not take these arguments.
@@ -76,8 +74,4 @@ def call(tools: Sequence[Tool], function: dict[str, Any], seconds: float) -> Any
         inspect.signature(tool).bind(**arguments)
     except TypeError as error:
         raise Misuse(f"{name}: {error}") from error
-    found = tool(**arguments)
-    if not inspect.iscoroutine(found):
-        return found
-    with paused():
-        return wait_in_time(found, seconds)
+    return tool(**arguments)

@@ -68,7 +68,8 @@ def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
     """Return a completion with this text, the first turn of an episode if there is an environment."""
     episode = begin([row])[0] if begin else None
     if episode:
-        episode.play_turn({"role": "assistant", "content": text}, text)
+        episode.take_turn({"role": "assistant", "content": text}, text)
+        episode.hear()
     return Completion(text, [], episode=episode)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,16 +52,21 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
         raise TimeoutError(f"it took more than {seconds:g} s") from None
 
 
-def wait_in_time(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    """As `in_time`, for callers without a loop."""
+def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[], Any]:
+    """Begin a coroutine in the loop of `in_time`, and return what waits for it; that raises `TimeoutError` after `seconds`."""
     loop = _loop()
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        future.cancel()
-        _leave_if_blocked(loop)
-        raise TimeoutError(f"it took more than {seconds:g} s") from None
+
+    def wait() -> Any:
+        with paused():  # a deadline around it would leave the coroutine running
+            try:
+                return future.result(seconds)
+            except TimeoutError:
+                future.cancel()
+                _leave_if_blocked(loop)
+                raise TimeoutError(f"it took more than {seconds:g} s") from None
+
+    return wait
 
 
 def _loop() -> asyncio.AbstractEventLoop:

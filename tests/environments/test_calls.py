@@ -10,11 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 import trl
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from grpo_ext.decoding.play import Player
+from grpo_ext.environments.base import Environment
 from grpo_ext.environments.begin import beginning, beginning_with_tools
 from grpo_ext.environments.episode import Episode, as_text
 from grpo_ext.environments.rules import EpisodeRules
@@ -198,7 +201,8 @@ def test_any_text_is_a_turn(text):
     one.ended = False
     before = one.turns
     message, broken = one.tokens.message(one.tokens.tokenizer(text)["input_ids"], [])
-    one.play_turn(message, text, broken=broken)
+    one.take_turn(message, text, broken=broken)
+    one.hear()
     one.pending.clear()
     assert one.turns == before + 1 and one.failures == 0
 
@@ -206,6 +210,31 @@ def test_any_text_is_a_turn(text):
 @pytest.fixture(autouse=True)
 def _episode_for_hypothesis(tokenizer):
     test_any_text_is_a_turn.episode = episode(tokenizer, turns=10**9)
+
+
+class Slow(Environment):
+    """Waits for another that does, too: one at a time they would wait until their deadline."""
+
+    waiting = 0
+
+    async def step(self, text):
+        Slow.waiting += 1
+        while Slow.waiting < 16:
+            await asyncio.sleep(0.01)
+        return text.upper(), False
+
+
+def test_async_environments_answer_beside_each_other(tokenizer):
+    tokens = TurnTokens(tokenizer, [tokenizer.eos_token_id])
+    episodes = [Episode(EpisodeRules(Slow, {}), tokens, 1000, ASKED) for _ in range(16)]
+    player = Player(episodes)
+    ids = torch.tensor([[7, 8]] * 16)
+    player.see(ids)
+    turn = [*tokenizer("go")["input_ids"], tokenizer.eos_token_id]
+    for token in turn:
+        ids = torch.cat([ids, torch.full((16, 1), token)], 1)
+        player.see(ids)
+    assert all(one.messages[-1] == {"role": "user", "content": "GO"} and one.pending for one in episodes)
 
 
 class Counter:
