@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.answers import last_answer, last_boxed, last_span, without_thoughts
-from grpo_ext.rewards.engine import Unreadable, same_formula
-from grpo_ext.rewards.engine_pool import asks_engine
+from grpo_ext.rewards.engine import Unreadable, asks_engine, same_formula
 from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.notation import plain, with_ascii_signs
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, number, same_number, split_unit

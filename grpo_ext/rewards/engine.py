@@ -6,7 +6,7 @@ asks in a worker process: inside `without_engine` the question raises `NeedsEngi
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from fractions import Fraction
@@ -21,6 +21,7 @@ DIGITS = 40  # that values are computed with
 AGREED = 1e-25  # relative difference of equal values
 POINTS = (0.618, 1.732, -0.347)  # of the first symbol
 
+ASKING: set[Callable] = set()  # reward functions that `asks_engine` marks
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
 _SIGNS = re.compile(r"\\(?:pm|mp)")
@@ -33,6 +34,12 @@ class NeedsEngine(Exception):
 
 class Unreadable(ValueError):
     """The gold answer is no formula that the engine can read."""
+
+
+def asks_engine(function: Callable) -> Callable:
+    """Decorator for a reward function that takes little time apart from what it asks the engine."""
+    ASKING.add(function)
+    return function
 
 
 @contextmanager

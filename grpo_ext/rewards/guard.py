@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 from grpo_ext.rewards.deadline import TooLate, deadline, in_time
-from grpo_ext.rewards.engine_pool import EnginePool
+from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS
@@ -171,7 +171,7 @@ def guard_rewards(rewards: Sequence[Any], *, workers: int = 0, timeout: float | 
 
     `workers` are processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.
     """
-    pool = EnginePool(workers, timeout=timeout or math.inf) if workers else None
+    pool = RewardPool(workers, timeout=timeout or math.inf) if workers else None
     return [
         (AsyncGuard if is_async(reward) else Guard)(reward, timeout=timeout, pool=pool, **options)
         if callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")

@@ -7,7 +7,7 @@ completion contains, under alarms that would end a guard's own deadline.
 import math
 
 from grpo_ext.rewards.accuracy import accuracy, score
-from grpo_ext.rewards.engine_pool import asks_engine
+from grpo_ext.rewards.engine import asks_engine
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 

@@ -6,6 +6,7 @@ processes: one scores, and its keeper waits to clear up after it.
 
 import contextlib
 import ctypes
+import json
 import os
 import pickle
 import resource
@@ -77,11 +78,11 @@ def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str 
 def serve(connection: Connection) -> None:
     """Answer until the pipe is closed.
 
-    A message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it for a
-    score. Each gets one answer, and so does having started.
+    A pickled message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it
+    for a score. Each gets one answer, and so does the start. Answers are JSON: the trainer unpickles nothing from here.
     """
     rewards: dict[int, Reward | str] = {}  # a text where the reward cannot be built here
-    connection.send_bytes(pickle.dumps("started"))
+    connection.send_bytes(b"null")
     while True:
         try:
             key, packed, row = pickle.loads(connection.recv_bytes())
@@ -89,10 +90,10 @@ def serve(connection: Connection) -> None:
             return
         if packed is None:
             reward = rewards[key]
-            answer: object = (None, reward) if isinstance(reward, str) else score(reward, row)
+            answer = (None, reward) if isinstance(reward, str) else score(reward, row)
         else:
-            rewards[key], answer = introduce(packed), "met"
-        connection.send_bytes(pickle.dumps(answer))
+            rewards[key], answer = introduce(packed), None
+        connection.send_bytes(json.dumps(answer).encode())
 
 
 def introduce(packed: bytes) -> Reward | str:
