@@ -22,7 +22,7 @@ from grpo_ext.cli.rewards import load_plugins, plugin_parser, read_value
 
 if TYPE_CHECKING:
     from grpo_ext.rewards.explanation import Explanation
-    from grpo_ext.rewards.reward import Registration
+    from grpo_ext.rewards.reward import RewardInfo
 
     Explain = Callable[..., Explanation]
 
@@ -48,7 +48,7 @@ def explaining_rewards() -> list[str]:
     return [name for name in names() if explaining(name)]
 
 
-def explaining_reward(name: str) -> tuple[Registration, Explain]:
+def explaining_reward(name: str) -> tuple[RewardInfo, Explain]:
     """The reward called `name`, else the first that explains itself and whose name begins so; and how it explains itself.
 
     `ValueError` if there is none, or it explains nothing.
@@ -63,9 +63,9 @@ def explaining_reward(name: str) -> tuple[Registration, Explain]:
     raise ValueError(f"{name} does not explain itself: register(..., explain=...). Those that do: {', '.join(known)}.")
 
 
-def parser_of(entry: Registration, explain: Explain) -> argparse.ArgumentParser:
+def parser_of(entry: RewardInfo, explain: Explain) -> argparse.ArgumentParser:
     """What `explain` takes, as options: without a default they are needed."""
-    parser = argparse.ArgumentParser(prog=f"grpo-ext explain {entry.name}", description=entry.info.summary)
+    parser = argparse.ArgumentParser(prog=f"grpo-ext explain {entry.name}", description=entry.summary)
     hints = typing.get_type_hints(explain)
     for name, parameter in inspect.signature(explain).parameters.items():
         flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))

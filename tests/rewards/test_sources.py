@@ -60,11 +60,6 @@ def test_plugin_file_registers_rewards(plugin):
     assert rewards[0](completions=["A", "b"], volume=[1, 1]) == [2.0, 0.0]
 
 
-def test_plugin_file_as_a_name(plugin):
-    path, name = plugin
-    assert resolve_rewards([path])[0][0].name == name
-
-
 def test_functions_by_path_are_called_as_trl_calls_them(plugin):
     path, name = plugin
     rewards, _ = resolve_rewards([{"name": f"{path}:trl_style", "scale": 3.0}, f"{path}:judge", f"{path}:shouting"])
