@@ -78,8 +78,7 @@ class Poem(Task):
         """`lines`, the given lines without punctuation, and `last_line`, the poem's own or "" where it is unknown."""
         if row.get("lines") is None:
             raise ValueError(f"A row of the task 'poem' needs the column lines, not found among {sorted(row)}.")
-        lines = row["lines"]
-        lines = verse_lines(lines) if isinstance(lines, str) else [han(str(line)) for line in lines]
+        lines = verse_lines(row["lines"])
         if len(lines) in COUNTS:
             return {"lines": lines[:-1], "last_line": lines[-1]}
         return {"lines": lines, "last_line": han(row.get("last_line") or "")}
