@@ -39,8 +39,6 @@ _WORDING = [
         (r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)(?![A-Za-z]))", r"^\\circ"),
         (r"^(-?[0-9.]+) ?\^\\circ ?$", r"\1 degree"),
         (r"\\(le|ge)(?:q|qslant)(?![A-Za-z])", r"\\\1"),
-        (r"<=", r"\\le "),
-        (r">=", r"\\ge "),
         (r"\\lt(?![A-Za-z])", "<"),
         (r"\\gt(?![A-Za-z])", ">"),
         (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),

@@ -151,7 +151,7 @@ def test_explain_countdown(command, capsys):
     for text, words in (
         ("55 + 36 - 7 * 19", "its value is -42, not 65"),
         ("65", "it uses the numbers 65, but 7, 19, 36, 55 are to be used"),
-        ("9**9", "the answer is not a plain expression: '*' has nothing on its left"),
+        ("9**9", "the answer is not a plain expression: '**' is not allowed"),
         ("<answer>1", "there is no closed <answer> block"),
         ("<answer>1</answer><answer>2</answer>", "Only the first of 2 <answer> blocks counts."),
     ):

@@ -123,7 +123,7 @@ def test_every_order_of_the_numbers_is_the_same_problem():
     ("text", "words"),
     [
         ("nothing", "there is no closed <answer> block"),
-        ("<answer>2 ** 3</answer>", "the answer is not a plain expression: '*' has nothing on its left"),
+        ("<answer>2 ** 3</answer>", "the answer is not a plain expression: '**' is not allowed"),
         ("<answer>2 + 2</answer>", "it uses the numbers 2, 2, but 0, 2, 3 are to be used, each once"),
         ("<answer>2 + 3 / 0</answer>", "it divides by zero"),
         ("<answer>2 / 3 + 0</answer>", "its value is 2/3, not 7"),

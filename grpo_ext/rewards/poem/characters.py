@@ -1,8 +1,8 @@
 """The variants of a character, its readings in Mandarin and in 平水韵, its tones and its rhymes.
 
 pypinyin gives the Mandarin readings. The package data has 平水韵 with its 106 groups, made by
-`tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with 14 rhymes of modern finals. The name of a group, such as 八齐,
-begins with its number within the tone.
+`tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with 14 rhymes of modern finals. The name of a group, 八齐 for
+example, begins with its number within the tone.
 """
 
 from functools import lru_cache

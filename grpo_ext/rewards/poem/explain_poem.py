@@ -102,10 +102,9 @@ def explain_tones(verdict: Verdict, tones: Tones) -> list[str]:
 def explain_fault(fault: Fault, tones: Tones) -> str:
     if fault.wanted == NOTHING:
         return f"Position {fault.position}: {fault.character} is too much."
-    spoken = (
-        f"{fault.character} is {SPOKEN[tones_of(fault.character, tones)]}" if fault.character else "the character is missing"
-    )
-    return f"Position {fault.position}: {spoken}; wanted is {WANTED[fault.wanted]}."
+    character = fault.character
+    found = f"{character} is {SPOKEN[tones_of(character, tones)]}" if character else "the character is missing"
+    return f"Position {fault.position}: {found}; wanted is {WANTED[fault.wanted]}."
 
 
 def explain_rhyme(poem: Sequence[str], verdict: Verdict, rhyme_book: RhymeBook) -> list[str]:
