@@ -1,10 +1,10 @@
-"""Templates of prompts, as recipes write them: text with fields in braces."""
+"""Prompt templates of recipes: text with fields in braces."""
 
 import string
 
 
 def template_fields(template: str) -> set[str]:
-    """The names in braces; `ValueError` where the braces do not match."""
+    """Return the names in braces; `ValueError` if the braces do not match."""
     try:
         return {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
     except ValueError as error:
@@ -12,7 +12,7 @@ def template_fields(template: str) -> set[str]:
 
 
 def check_template(template: str, required: set[str], allowed: set[str]) -> None:
-    """Raise ValueError unless `template` has all required fields and none that nobody fills in."""
+    """Raise `ValueError` unless `template` has all required fields and only allowed ones."""
     fields = template_fields(template)
     if required - fields or fields - allowed:
         wrong = sorted(fields - allowed) or sorted(required - fields)
