@@ -6,7 +6,6 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 from grpo_ext.common.modules import load_module
@@ -15,10 +14,8 @@ from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.reward import Example, Reward, RewardInfo
 from grpo_ext.rewards.signature import read_signature
 
-ENTRY_POINTS = "grpo_ext.rewards"
-
 _registered: dict[str, RewardInfo] = {}
-_lazy: dict[str, str] = {}  # name -> `module` or `module:function`, imported when the name is first looked up
+_lazy: dict[str, str] = {}  # name -> the module that registers it, imported when the name is first looked up
 
 
 def register(
@@ -70,9 +67,8 @@ def register(
 def check_free(name: str, function: Callable) -> None:
     """Raise `ValueError` if `name` belongs to another function. A function may register again: reloads, notebook cells."""
     owner = _registered[name].function.__module__ if name in _registered else _lazy.get(name, function.__module__)
-    same_module = owner.partition(":")[0] == function.__module__
     renamed = name in _registered and _registered[name].function.__qualname__ != function.__qualname__
-    if not same_module or (renamed and function.__module__ != "__main__"):
+    if owner != function.__module__ or (renamed and function.__module__ != "__main__"):
         raise ValueError(f"The reward name {name!r} is taken by {owner}; {function.__qualname__} needs another.")
 
 
@@ -81,31 +77,15 @@ def register_lazily(module: str, *names: str) -> None:
     _lazy.update(dict.fromkeys(names, module))
 
 
-@cache
-def announce_entry_points() -> None:
-    """Announce the rewards of installed packages, without importing their modules."""
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group=ENTRY_POINTS):
-        if point.name not in _registered:
-            _lazy.setdefault(point.name, point.value)
-
-
 def names() -> list[str]:
     """Return every name that `build` knows."""
-    announce_entry_points()
     return sorted({*_registered, *_lazy})
 
 
 def lookup(name: str) -> RewardInfo:
     """Return the entry of `name`; `ValueError` with the nearest known name if there is none."""
-    if name not in _registered:
-        announce_entry_points()
-        if name in _lazy:
-            module, _, attribute = _lazy[name].partition(":")
-            found = importlib.import_module(module)
-            if name not in _registered and attribute:  # an entry point to a function that is not decorated
-                register(name)(getattr(found, attribute))
+    if name not in _registered and name in _lazy:
+        importlib.import_module(_lazy[name])
     if name not in _registered:
         raise ValueError(
             f"No reward is named {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}. One of your own: "

@@ -3,8 +3,8 @@
     reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward, my/reward-model]
 
 An entry is a name, or a mapping with that name, its `weight` and its options. A name is a registered reward (also from a
-file of `reward_plugins`, or an entry point of the group `grpo_ext.rewards`), a function as `package.module:function` or
-`path/file.py:function`, or the id or folder of a reward model. Weight 0 means: log it, and do not train on it.
+file of `reward_plugins`), a function as `package.module:function` or `path/file.py:function`, or the id or folder of a reward
+model. A reward of weight 0 is logged but not trained on.
 """
 
 import inspect
