@@ -108,16 +108,14 @@ def build(name: str, **options: Any) -> Reward:
 
 
 def list_rewards() -> list[RewardInfo]:
-    """Return the catalogue, sorted by name."""
-    return [describe(name) for name in names()]
-
-
-def describe(name: str) -> RewardInfo:
-    """Return the entry of `name`, with the reason as its summary where its module cannot be imported."""
-    try:
-        return lookup(name)
-    except ImportError as error:
-        return RewardInfo(name=name, summary=f"not available: {error}")
+    """Return the catalogue, sorted by name. If a reward's module cannot be imported, its summary says why."""
+    catalogue = []
+    for name in names():
+        try:
+            catalogue.append(lookup(name))
+        except ImportError as error:
+            catalogue.append(RewardInfo(name=name, summary=f"not available: {error}"))
+    return catalogue
 
 
 def registered_as(function: Callable) -> str | None:

@@ -15,8 +15,7 @@ from math import comb
 from typing import ClassVar
 
 from grpo_ext.common.share import in_share
-from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
-from grpo_ext.tasks.template import check_template
+from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.characters import EITHER, UNKNOWN, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
-from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
-from grpo_ext.tasks.template import check_template
+from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
 POET = "你是一位精通格律诗的诗人。"
 THINK_FIRST = (

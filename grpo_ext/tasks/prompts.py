@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grpo_ext.tasks.base import Messages, Row, Task, chat
-from grpo_ext.tasks.template import template_fields
+from grpo_ext.tasks.base import Messages, Row, Task, chat, template_fields
 
 
 @dataclass
