@@ -44,7 +44,7 @@ def exact(number: Any, column: str) -> int | Fraction:
             raise ValueError
         return Fraction(str(number.numpy() if hasattr(number, "numpy") else number))
     except (ValueError, ArithmeticError):
-        raise TypeError(f"The column `{column}` holds {number!r}, which is no number.") from None
+        raise TypeError(f"The column `{column}` has {number!r}, which is not a number.") from None
 
 
 def listing(numbers: Sequence[int | Fraction]) -> str:

@@ -85,7 +85,7 @@ class Crew:
             row[0].set_result((None, f"RuntimeError: {ended}"))
 
     def next_row(self) -> tuple[Future, bytes] | None:
-        """The next row of the queue that has not been cancelled."""
+        """Take the next row that has not been cancelled from the queue."""
         while self.queue:
             future, message = self.queue.popleft()
             if future.set_running_or_notify_cancel():
@@ -93,7 +93,7 @@ class Crew:
         return None
 
     def next_job(self, worker: "Worker") -> int | tuple[Future, bytes] | None:
-        """Wait for the key of a reward that the worker does not know, or for a row; None when the crew is stopped."""
+        """Wait for the key of a reward that the worker has not loaded, or for a row; None when the crew is stopped."""
         with self.changed:
             while not self.stopped:
                 if worker.connection.poll():
@@ -169,7 +169,7 @@ class Worker(threading.Thread):
         self.connection.recv_bytes()
 
     def score(self, message: bytes) -> Result:
-        """Send a row to the process and return its answer, or why there is none."""
+        """Send a row to the process and return its answer, or the error if it gives none."""
         begun, timeout, patience = time.monotonic(), self.crew.timeout, self.crew.patience
         self.spent = True
         try:

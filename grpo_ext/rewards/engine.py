@@ -69,7 +69,7 @@ def same_formula(gold: str, answer: str) -> bool:
     """Whether two formulas, sets, tuples, intervals, equations or matrices are equal.
 
     Raises:
-        Unreadable: if the gold answer is none of these.
+        Unreadable: if the engine cannot read the gold answer.
         NeedsEngine: inside `without_engine`.
     """
     if not is_tame(gold):

@@ -42,7 +42,7 @@ class Guard:
     window: int = 256  # number of last rows that count for the share; a quarter of them is the least that is judged
     timeout: float | None = None  # seconds that a row may take; a batch of n rows may take n times as long. `None`: no limit
     pool: Any = None  # a `RewardPool` with its own timeout, used if the reward declares `needs_cpu`
-    deferred: bool = False  # do not raise but keep the `RewardFailure` in `failure`: no rank may leave a collective call alone
+    deferred: bool = False  # keep the `RewardFailure` in `failure` instead of raising it, so that all ranks can stop together
 
     def __post_init__(self) -> None:
         self.name = self.__name__ = reward_name(self.reward)

@@ -87,14 +87,14 @@ class RewardPool:
         return [score for score, _ in found], {row: error for row, (_, error) in enumerate(found) if error is not None}
 
     def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
-        """The futures of the rows' scores and errors. Only rows that need a worker go to one."""
+        """Return the futures of the rows' scores and errors. Only rows that need a worker go to one."""
         futures: list[Future] = [Future() for _ in rows]
         tasks = []
         for future, (arguments, message) in zip(futures, rows, strict=True):
             if isinstance(arguments, str):
                 future.set_result((None, arguments))
                 continue
-            with suppress(Exception), without_engine():  # a worker tells what is wrong
+            with suppress(Exception), without_engine():  # a worker reports what is wrong
                 if reward.registration.function in ASKING:
                     [score] = reward(**arguments)
                     future.set_result((score, None))
@@ -127,7 +127,7 @@ class RewardPool:
 
 
 def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
-    """The pickled reward and the rows; rows that cannot be sent have their error."""
+    """Return the pickled reward and the rows. A row that cannot be sent has its error."""
     packed = pickle.dumps(reward)
     columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
     rows: list[Row] = []

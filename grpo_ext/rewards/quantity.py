@@ -127,5 +127,5 @@ def same_value(x: Number, y: Number) -> bool:
 
 
 def stands_for(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
-    """Whether a decimal is a value, rounded or cut off after at least six digits."""
+    """Whether a decimal is the rounded or truncated `value` and agrees with it to at least six digits."""
     return abs(decimal - value) < place and abs(decimal - value) <= TOLERANCE * abs(value)

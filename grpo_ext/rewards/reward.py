@@ -33,7 +33,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardInfo(Signature):
-    """An entry of the catalogue: the signature of a registered function, and what `register` was told about it."""
+    """An entry of the catalogue: the signature of a registered function, and what `register` got with it."""
 
     name: str
     summary: str  # the first paragraph of `doc`, on one line

@@ -99,7 +99,7 @@ def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
     if len(lines) + 1 in COUNTS:
         return lines
     logger.warning(
-        f"A row has {len(lines)} lines in its column `lines`, which must hold all lines of a poem but the last: 3 for a "
+        f"A row has {len(lines)} lines in its column `lines`, which must have all lines of a poem but the last: 3 for a "
         f"quatrain, 7 for eight-line verse. The row is not scored. The row: {repr(row)[:100]}"
     )
     return None
