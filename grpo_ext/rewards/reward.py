@@ -82,9 +82,6 @@ class Reward:
         wanted = given if signature.rest else (*signature.columns, *signature.optional, *signature.extras)
         return {name: given[name] for name in wanted if name in given and name not in self.options}
 
-    def __repr__(self) -> str:
-        return f"Reward({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
-
 
 def plain_text(completion: Any) -> str:
     """Return the text of a completion, which is a string or a list of messages; `TypeError` for anything else."""
