@@ -23,7 +23,7 @@ from grpo_ext.cli.rewards import load_plugins, plugin_parser, read_value
 
 if TYPE_CHECKING:
     from grpo_ext.rewards.explanation import Explanation
-    from grpo_ext.rewards.reward import Registration
+    from grpo_ext.rewards.reward import RewardInfo
 
     Explain = Callable[..., Explanation]
 
@@ -49,7 +49,7 @@ def explaining_rewards() -> list[str]:
     return [name for name in names() if explaining(name)]
 
 
-def explaining_reward(name: str) -> tuple[Registration, Explain]:
+def explaining_reward(name: str) -> tuple[RewardInfo, Explain]:
     """Return the reward `name`, or the first with explanations whose name begins so, and its function of explanations.
 
     `ValueError` if there is no such reward, or it has no explanations.
@@ -64,9 +64,9 @@ def explaining_reward(name: str) -> tuple[Registration, Explain]:
     raise ValueError(f"{name} has no explanations: register(..., explain=...). Rewards that have them: {', '.join(known)}.")
 
 
-def parser_of(entry: Registration, explain: Explain) -> argparse.ArgumentParser:
+def parser_of(entry: RewardInfo, explain: Explain) -> argparse.ArgumentParser:
     """Return a parser of the arguments of `explain` as options, required if they have no default."""
-    parser = argparse.ArgumentParser(prog=f"grpo-ext explain {entry.name}", description=entry.info.summary)
+    parser = argparse.ArgumentParser(prog=f"grpo-ext explain {entry.name}", description=entry.summary)
     hints = typing.get_type_hints(explain)
     for name, parameter in inspect.signature(explain).parameters.items():
         flags = dict.fromkeys((f"--{name.replace('_', '-')}", f"--{name}"))

@@ -84,7 +84,7 @@ def run_show(args: argparse.Namespace) -> int:
     from grpo_ext.rewards.explanation import clip
     from grpo_ext.rewards.registry import lookup
 
-    info = lookup(args.name).info
+    info = lookup(args.name)
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
     print(f"Options:  {options_of(info) or 'none'}")

@@ -1,1 +1,1 @@
-"""The main job from nothing: data, a tiny model, warm start, GRPO, and what it did, in one command on a CPU."""
+"""A demo of the whole job in one command on a CPU: data, a tiny model, a warm start, GRPO, and the results."""

@@ -1,4 +1,4 @@
-"""The demos by name: what each makes its tiny model and demonstrations of."""
+"""The demos by name, with the parts of each tiny model and its demonstrations."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,18 +22,18 @@ from grpo_ext.tiny.word_problems import word_problem_demonstrations
 
 @dataclass(frozen=True)
 class Demo:
-    """What a demo is made of."""
+    """The parts of a demo."""
 
-    recipe: str  # below `recipes/`
+    recipe: str  # path in `recipes/`
     sft_recipe: str
-    folder: str  # where it works when none is asked for
-    demonstrations: Callable[..., Iterator[Demonstration]]  # of a task, a count and a `seed`
-    count: int  # of the demonstrations
-    tokenizer: Callable[[Any], dict[str, Any]]  # options of `build_tokenizer` for a task
+    folder: str  # default output folder
+    demonstrations: Callable[..., Iterator[Demonstration]]  # called with a task, a count and a `seed`
+    count: int  # number of demonstrations
+    tokenizer: Callable[[Any], dict[str, Any]]  # returns options of `build_tokenizer` for a task
     shape: dict[str, Any]  # options of `build_model`
 
     def prepare(self, task: Task, folder: Path, seed: int) -> None:
-        """Write `demonstrations.jsonl`, and in `model` a tokenizer trained on the first 2,000 and an untrained model."""
+        """Write `demonstrations.jsonl` and, in `model`, a tokenizer trained on the first 2,000 and an untrained model."""
         rows = list(self.demonstrations(task, self.count, seed=seed))
         lines = (json.dumps(row, ensure_ascii=False) for row in rows)
         write_atomically(folder / "demonstrations.jsonl", "\n".join(lines) + "\n")
@@ -52,8 +52,7 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def poem_tokenizer(task: Any) -> dict[str, Any]:
-    """Less than a token for each character: the rare ones stay in pieces, so that the model has met such when it meets new
-    ones. The name of a rhyme group is one token."""
+    """Return options that leave rare characters in pieces, as new ones will be. A rhyme group is one token."""
     return {"vocab_size": 1280, "pattern": CHARACTERS, "tags": (*TAGS, *Poet(task).ends)}
 
 

@@ -1,6 +1,6 @@
-"""One demo: make a tiny model, warm it up on demonstrations, evaluate, train with GRPO, evaluate again, show what changed.
+"""One demo: make a tiny model, warm it up on demonstrations, evaluate, train with GRPO, evaluate again, and compare.
 
-Training runs through the same `accelerate launch` commands that the GPU recipes use; only sizes differ.
+Training runs through the same `accelerate launch` commands as the GPU recipes; only sizes differ.
 """
 
 import json
@@ -29,8 +29,8 @@ NUM_SAMPLES = 8
 def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
     """Run all stages that are not done yet, and print the report.
 
-    `seed` is that of the model, the demonstrations and both trainings; `max_steps` ends each training early. `RuntimeError` if
-    a training command fails.
+    `seed` is the seed of the model, the demonstrations and both trainings; `max_steps` ends each training early.
+    `RuntimeError` if a training command fails.
     """
     recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
     warm, trained = folder / "warm_start", folder / "grpo"
@@ -81,14 +81,14 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 
 
 def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Table:
-    """The same problems before and after: first those that GRPO taught, then any other."""
+    """Return a table of `count` completions before and after, with the largest gains first."""
     texts = ((folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8") for when in ("before", "after"))
     before, after = ([json.loads(line) for line in text.splitlines()] for text in texts)
 
-    def learnt(row: int) -> float:
+    def gain(row: int) -> float:
         return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)
 
-    chosen = sorted(range(len(before)), key=learnt, reverse=True)[:count]
+    chosen = sorted(range(len(before)), key=gain, reverse=True)[:count]
     table = Table(title="greedy completions of the same problems", show_lines=True)
     for column in ("problem", "before", "after"):
         table.add_column(column, ratio=1, overflow="fold")
@@ -98,19 +98,18 @@ def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Tabl
 
 
 def said(sample: dict[str, Any]) -> str:
-    """A completion and, under it, what each reward gave it."""
+    """Format a completion and, under it, the score of each reward."""
     rewards = ", ".join(f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items())
     return f"{escape(sample['text'])}\n[dim]{escape(rewards)}[/dim]"
 
 
 def words(**settings: Any) -> list[str]:
-    """Settings as command-line words."""
+    """Return settings as command-line words."""
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
 def checked_launch(module: str, path: Path, more: list[str], recipe: Recipe) -> None:
-    """Launch the module with the recipe at `path` and more words, which is loaded as `recipe`; `RuntimeError` if it fails."""
+    """Launch the module with the recipe at `path`, which is loaded as `recipe`, and more words; `RuntimeError` if it fails."""
     given = ["--config", str(path), *more]
-    code = launch(module, given, recipe.run.accelerate_config, threads=threads_of(recipe))
-    if code:
+    if code := launch(module, given, recipe.run.accelerate_config, threads=threads_of(recipe)):
         raise RuntimeError(f"{module} ended with exit code {code}; its own message is above.")

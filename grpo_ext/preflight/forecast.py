@@ -81,7 +81,8 @@ def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) 
     disable_progress_bars()
     try:
         with quiet("huggingface_hub"):
-            return len(recipe.task.rows(split, name, recipe.run.dataset_config, limit=limit))
+            config = recipe.run.dataset_config
+            return len(recipe.task.dataset(split, dataset_name=name, dataset_config=config, limit=limit, prompts=False))
     except FileNotFoundError:
         raise
     except OSError as error:

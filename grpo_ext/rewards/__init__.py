@@ -1,6 +1,6 @@
-"""Rewards: functions of text and columns, found by name. No torch here, and no trainer.
+"""Rewards: functions of texts and columns, found by name, without torch and without a trainer.
 
-`@register("name")` adds one, `build("name", **options)` makes it callable, `list_rewards()` is the catalogue.
+`@register("name")` adds a reward, `build("name", **options)` makes it callable, `list_rewards()` is the catalogue.
 """
 
 from importlib.util import find_spec

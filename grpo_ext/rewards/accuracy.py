@@ -1,6 +1,6 @@
-r"""Accuracy: is the answer the gold answer, as a careful person would judge? docs/rewards.md has the rules.
+r"""Accuracy: whether the answer equals the gold answer, as a careful person would judge. docs/rewards.md has the rules.
 
-`find_answer` says which piece of text is the answer. Numbers and texts are compared here, exactly; formulas by the engine.
+`find_answer` finds the answer in a completion. This module compares numbers and texts exactly; the engine compares formulas.
 """
 
 import re
@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.answers import last_answer, last_boxed, last_span, without_thoughts
-from grpo_ext.rewards.engine import Unreadable, same_formula
-from grpo_ext.rewards.engine_pool import asks_engine
+from grpo_ext.rewards.engine import Unreadable, asks_engine, same_formula
 from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.notation import plain, with_ascii_signs
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, number, same_number, split_unit
@@ -18,7 +17,7 @@ from grpo_ext.rewards.reward import Example
 from grpo_ext.rewards.tame import is_tame
 
 MAX_ANSWER = 300  # characters of an answer
-MAX_TAIL = 5_000  # characters at a completion's end in which an answer without tag or box is looked for
+MAX_TAIL = 5_000  # characters at the end of a completion that may have an answer without tag or box
 WINDOW = 100  # characters before the last digit in which the last number begins
 
 _ONE = (
@@ -42,7 +41,7 @@ _GSM8K = {"solution": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"}
 
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
-    """The gold answer beside the answer that was read."""
+    """Show the gold answer, and mark the answer that was read."""
     marks = answer_marks(completion, last_span(without_thoughts(completion)))
     return Explanation(f"The solution was: {solution}", marks)
 
@@ -53,7 +52,7 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     needs_cpu=True,
     explain=explain_accuracy,
     examples=[
-        Example(r"\boxed{\sqrt{2}/\sqrt{8}}", 1.0, _HALF),  # for the engine: workers load it with this one
+        Example(r"\boxed{\sqrt{2}/\sqrt{8}}", 1.0, _HALF),  # needs the engine, which workers load with it
         Example(r"<answer>x = \sqrt{8}</answer>", 1.0, {"solution": r"\boxed{2\sqrt{2}}"}),
         Example(r"It is \boxed{\frac{2}{4}}.", 1.0, _HALF),
         Example("<think>3, no 4</think><answer>72</answer>", 1.0, _GSM8K),
@@ -66,9 +65,9 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     ],
 )
 def accuracy(completions: list[str], solution: list[str]) -> list[float | None]:
-    """1 where the answer equals the gold answer mathematically, else 0; None where the gold answer cannot be read.
+    """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot be read.
 
-    The answer stands behind the thoughts: in the last `<answer>` block, else in the last `\\boxed{}`, else behind `####` or
+    The answer comes after the thoughts: in the last `<answer>` block, else in the last `\\boxed{}`, else after `####` or
     "answer is", else it is the last formula or number. docs/rewards.md says what is equal.
 
     Args:
@@ -78,7 +77,7 @@ def accuracy(completions: list[str], solution: list[str]) -> list[float | None]:
 
 
 def score(completion: str, solution: Any) -> float | None:
-    """The score of one completion."""
+    """Return the score of one completion."""
     gold = gold_answer("" if solution is None else str(solution))
     if gold is None:
         return None
@@ -91,7 +90,7 @@ def score(completion: str, solution: Any) -> float | None:
 
 @lru_cache(maxsize=4096)
 def gold_answer(solution: str) -> str | None:
-    """The gold answer in plain notation, or None where it can be seen at once that there is none."""
+    """Return the gold answer in plain notation, or None if the solution clearly has none."""
     _, sign, behind = solution.rpartition("####")
     marked = behind if sign else last_answer(solution) or boxed(solution)
     piece = plain(boxed(marked) or marked) if marked else plain(piece_of(solution) or "")
@@ -101,7 +100,7 @@ def gold_answer(solution: str) -> str | None:
 
 
 def find_answer(completion: str) -> str | None:
-    """The text of the answer, at most `MAX_ANSWER` characters, or None."""
+    """Return the text of the answer, at most `MAX_ANSWER` characters, or None."""
     text = without_thoughts(completion)
     answer = last_answer(text)
     if answer is not None:
@@ -110,19 +109,19 @@ def find_answer(completion: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    """What stands in the last box, unless it is empty or too long."""
+    """Return the content of the last box, unless it is empty or too long."""
     content = (last_boxed(text) or "").strip()
     return content if 0 < len(content) <= MAX_ANSWER else None
 
 
 def stated(text: str) -> str | None:
-    """What follows the last `####` or "answer is", else the last formula or number."""
+    """Return what follows the last `####` or "answer is", else the last formula or number."""
     found = _STATED.findall(text)
     return piece_of(_SENTENCE.split(found[-1])[0]) if found else last_expression(text)
 
 
 def piece_of(text: str) -> str | None:
-    """The formula or number in a text that is meant to be an answer: all of it, if it is not a sentence."""
+    """Return the formula or number in the text of an answer: the whole text, unless it is a sentence."""
     text = with_ascii_signs(text.strip(" \t\r\n*")).removesuffix(".")
     if found := _STATED.search(text):
         text = _SENTENCE.split(found[1])[0]
@@ -132,12 +131,12 @@ def piece_of(text: str) -> str | None:
 
 
 def has_words(text: str) -> bool:
-    """Whether there is plain language in `text`, beside commands and what they name."""
+    """Whether `text` has words other than commands and their arguments."""
     return _WORD.search(_NAMED.sub("", text)) is not None
 
 
 def last_expression(text: str) -> str | None:
-    """The formula between math delimiters, or the number, that stands last in `text` and is not denied."""
+    """Return the last formula between math delimiters or the last number in `text` that is not denied."""
     text = with_ascii_signs(text)
     end, found = -1, None
     for opening, closing in _DISPLAY:

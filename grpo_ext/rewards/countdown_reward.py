@@ -1,4 +1,4 @@
-"""Countdown: reach the target with the given numbers, each used exactly once."""
+"""Countdown: make the target from the given numbers, each used exactly once."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -15,7 +15,7 @@ _TOLERANCE = 1e-5
 
 
 def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> str | None:
-    """What is wrong with a completion, as a sentence without its full stop, or None if it is right."""
+    """Return what is wrong with a completion, as a sentence without its full stop, or None if it is right."""
     answer = first_answer(text)
     if answer is None:
         return "there is no closed <answer> block"
@@ -31,7 +31,7 @@ def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: f
         return f"the answer is not a plain expression: {error}"
     used, wanted = sorted(literals(postfix)), sorted(exact(number, "nums") for number in nums)
     if used != wanted:
-        return f"it uses the numbers {listing(used)}, but {listing(wanted)} are to be used, each once"
+        return f"it uses the numbers {listing(used)}, but it must use {listing(wanted)}, each once"
     try:
         result = value(postfix)
     except ZeroDivisionError:
@@ -41,7 +41,7 @@ def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: f
 
 
 def exact(number: Any, column: str) -> int | Fraction:
-    """What a number says as it is written: 1/10 for 0.1, also where numpy or torch holds it. `TypeError` if it is none."""
+    """Return a number exactly as it is written: 1/10 for 0.1, also from numpy or torch. `TypeError` if it is no number."""
     if type(number) is int:
         return number
     try:
@@ -49,7 +49,7 @@ def exact(number: Any, column: str) -> int | Fraction:
             raise ValueError
         return Fraction(str(number.numpy() if hasattr(number, "numpy") else number))
     except (ValueError, ArithmeticError):
-        raise TypeError(f"The column `{column}` holds {number!r}, which is no number.") from None
+        raise TypeError(f"The column `{column}` has {number!r}, which is not a number.") from None
 
 
 def listing(numbers: Sequence[int | Fraction]) -> str:
@@ -57,7 +57,7 @@ def listing(numbers: Sequence[int | Fraction]) -> str:
 
 
 def readable(number: int | Fraction) -> str:
-    """A number for people: as it is where that is short, else to five digits."""
+    """Format a number: exactly if that is short, else to five digits."""
     text = str(number)
     if len(text) <= 20:
         return text
@@ -68,7 +68,7 @@ def readable(number: int | Fraction) -> str:
 
 
 def explain_countdown(completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> Explanation:
-    """What `countdown` gives for `completion`, and why, in a few lines of text."""
+    """Return the score of a completion and the reason, in a few lines of text."""
     wrong = fault(completion, nums, target, tolerance)
     lines = []
     answer = first_answer(completion)
@@ -102,13 +102,13 @@ def explain_countdown(completion: str, *, nums: Sequence[float], target: float, 
     ],
 )
 def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
-    """1 where the first <answer> uses every given number once and makes the target, else 0.
+    """1 if the first <answer> uses every given number once and makes the target, else 0.
 
-    What stands left of the first `=` is read. Allowed are digits, `+ - * / ( ) .` and white space, without signs in
-    front of numbers. The value is exact.
+    The reward reads the text left of the first `=`. It allows digits, `+ - * / ( ) .` and white space, without signs in front
+    of numbers. The value is exact.
 
     Args:
-        nums: the numbers given, a list a row.
+        nums: the given numbers, a list for each row.
         target: the number to make.
         tolerance: how far from the target the value may be.
     """

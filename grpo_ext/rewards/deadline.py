@@ -1,4 +1,4 @@
-"""Time limits for code of this process: a timer whose signal raises in its midst, and for coroutines a loop of their own."""
+"""Time limits for code in this process: a timer whose signal raises an exception, and a separate event loop for coroutines."""
 
 import asyncio
 import os
@@ -8,21 +8,21 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-AGAIN = 0.5  # seconds after which a limit that was swallowed is raised again
-ANSWER = 1.0  # seconds in which a loop that is not blocked answers
+AGAIN = 0.5  # seconds until a swallowed `TooLate` is raised again
+ANSWER = 1.0  # seconds in which a loop answers unless it is blocked
 
-_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a thread does not follow into a fork
+_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork does not have the loop's thread
 
 
 class TooLate(BaseException):
-    """The time is up. No `Exception`, so that `except Exception` in the code at fault does not swallow it."""
+    """The time is up. It is no `Exception`, so that `except Exception` in the slow code does not swallow it."""
 
 
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
     """Raise `TooLate` in the block once it has run for `seconds`; None for no limit.
 
-    There is none, either, outside the main thread and where somebody else's timer is running: signals allow no better.
+    There is no limit outside the main thread, where signals do not arrive, or while another timer runs.
     """
     possible = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if seconds is None or not possible or signal.getitimer(signal.ITIMER_REAL)[0]:
@@ -42,7 +42,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """What `coroutine` returns, run in a loop beside this one; `TimeoutError` after `seconds`, even where it blocks."""
+    """Run `coroutine` in another loop and return its result; `TimeoutError` after `seconds`, even if it blocks that loop."""
     loop = _loop()
     future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
     try:
@@ -87,7 +87,7 @@ def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Stop the clock of the deadline around the block: an import that is cut short leaves its module broken for good."""
+    """Stop the clock of the deadline during the block: an import that is cut short leaves a broken module."""
     left, again = signal.setitimer(signal.ITIMER_REAL, 0) if hasattr(signal, "setitimer") else (0.0, 0.0)
     try:
         yield

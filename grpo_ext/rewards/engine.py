@@ -1,12 +1,12 @@
-"""Formulas: math-verify reads them, and their values at a few points, or else math-verify, tell whether they are equal.
+"""Compares formulas: math-verify reads them; their values at a few points, or math-verify, decide whether they are equal.
 
-sympy evaluates what it is given, and may take any time and memory. So only tame formulas get here (`is_tame`), and a trainer
-asks in a worker process: inside `without_engine` the question raises `NeedsEngine`.
+sympy may take any time and memory to evaluate a formula. So the engine takes only tame formulas (`is_tame`), and a trainer uses
+it in worker processes: inside `without_engine`, `same_formula` raises `NeedsEngine`.
 """
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from fractions import Fraction
@@ -17,10 +17,11 @@ from grpo_ext.rewards.deadline import paused
 from grpo_ext.rewards.quantity import number, stands_for
 from grpo_ext.rewards.tame import is_tame
 
-DIGITS = 40  # that values are computed with
-AGREED = 1e-25  # relative difference of equal values
-POINTS = (0.618, 1.732, -0.347)  # of the first symbol
+DIGITS = 40  # precision of values
+AGREED = 1e-25  # largest relative difference of equal values
+POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
 
+ASKING: set[Callable] = set()  # reward functions that `asks_engine` marks
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
 _SIGNS = re.compile(r"\\(?:pm|mp)")
@@ -28,16 +29,22 @@ _DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
 
 
 class NeedsEngine(Exception):
-    """An answer cannot be judged without the engine, which must not run here."""
+    """The answer needs the engine, which must not run here."""
 
 
 class Unreadable(ValueError):
-    """The gold answer is no formula that the engine can read."""
+    """The engine cannot read the gold answer."""
+
+
+def asks_engine(function: Callable) -> Callable:
+    """Decorator for a reward function that takes little time apart from what it asks the engine."""
+    ASKING.add(function)
+    return function
 
 
 @contextmanager
 def without_engine() -> Iterator[None]:
-    """Let `same_formula` raise `NeedsEngine` in the block."""
+    """Make `same_formula` raise `NeedsEngine` in the block."""
     token = _allowed.set(False)
     try:
         yield
@@ -47,10 +54,10 @@ def without_engine() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def math_verify() -> Any:
-    """The package, without warnings that its time limits are off: they are alarms, and would end the guard's."""
+    """Import the package, without warnings about its time limits: they are alarms, which would end the guard's alarm."""
     with paused():
         import math_verify
-        import sympy.physics.units  # noqa: F401 - else the first row that names a unit pays for it
+        import sympy.physics.units  # noqa: F401 - so that no row with a unit has to wait for it
 
         for part in ("parser", "grader", "utils"):
             logging.getLogger(f"math_verify.{part}").setLevel(logging.ERROR)
@@ -62,7 +69,7 @@ def same_formula(gold: str, answer: str) -> bool:
     """Whether two formulas, sets, tuples, intervals, equations or matrices are equal.
 
     Raises:
-        Unreadable: if the gold answer is none of these.
+        Unreadable: if the engine cannot read the gold answer.
         NeedsEngine: inside `without_engine`.
     """
     if not is_tame(gold):
@@ -78,28 +85,28 @@ def same_formula(gold: str, answer: str) -> bool:
         return False
     pairs = [(x, y) for x, y in zip(values(a, b), values(b, a), strict=True) if x is not None and y is not None]
     if pairs:
-        return same_values(a, b, pairs) or stands(gold, pairs[0][1]) or stands(answer, pairs[0][0])
+        return same_values(a, b, pairs) or is_rounded(gold, pairs[0][1]) or is_rounded(answer, pairs[0][0])
     return bool(math_verify().verify([solutions(a, b)], [solutions(b, a)], timeout_seconds=None))
 
 
 @lru_cache(maxsize=4096)
 def parse(formula: str) -> Any:
-    """What math-verify reads in a formula, with decimals as fractions, which are exact; None if nothing."""
+    """Return what math-verify reads in a formula, with decimals as exact fractions, or None."""
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
-    if _SIGNS.search(formula):  # two answers
+    if _SIGNS.search(formula):  # the formula has two values
         upper = formula.replace(r"\pm", " + ").replace(r"\mp", " - ")
         lower = formula.replace(r"\pm", " - ").replace(r"\mp", " + ")
         formula = rf"\{{{upper}, {lower}\}}"
     engine = math_verify()
-    box = [engine.LatexExtractionConfig(boxed_match_priority=0)]  # with others, a fraction in what fails would do
+    box = [engine.LatexExtractionConfig(boxed_match_priority=0)]  # others accept a fraction inside a formula that fails
     modes = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
     found = engine.parse(rf"\boxed{{{formula}}}", box, parsing_timeout=None, **modes)
     return found[0] if found and not isinstance(found[0], str) else None
 
 
 def values(found: Any, other: Any) -> list[Any]:
-    """What an expression is at the points, where symbols of one name are one number; None where it has no value."""
+    """Return the values of an expression at the points, by symbol name; None where it has no value."""
     from sympy import Expr, I
 
     if not isinstance(found, Expr) or not isinstance(other, Expr):
@@ -114,7 +121,7 @@ def values(found: Any, other: Any) -> list[Any]:
 
 
 def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
-    """Whether two expressions agree: exactly where they are rational, else in more digits than by accident."""
+    """Whether two expressions agree: exactly if they are rational, else within `AGREED`."""
     if not (a.free_symbols or b.free_symbols):
         a, b = a.doit(), b.doit()
         if a.is_Rational and b.is_Rational:
@@ -122,8 +129,8 @@ def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
     return all(abs(x - y) <= AGREED * max(abs(x), abs(y)) for x, y in pairs)
 
 
-def stands(text: str, value: Any) -> bool:
-    """Whether `text` is a decimal that stands for an irrational value."""
+def is_rounded(text: str, value: Any) -> bool:
+    """Whether `text` is a rounded decimal of an irrational value."""
     found = number(text)
     if found is None or not found.place or not value.is_real:
         return False
@@ -131,7 +138,7 @@ def stands(text: str, value: Any) -> bool:
 
 
 def solutions(found: Any, other: Any) -> Any:
-    """The set of numbers that inequalities such as `1 < x < 2` allow, if `other` is not about another symbol."""
+    """Return the set of numbers that inequalities such as `1 < x < 2` allow, unless `other` has other symbols."""
     from sympy import Eq, FiniteSet, Union
     from sympy.core.relational import Relational
 
@@ -140,6 +147,6 @@ def solutions(found: Any, other: Any) -> Any:
     symbols = found.free_symbols
     if not found.has(Relational) or found.has(Eq) or len(symbols) != 1 or other.free_symbols - symbols:
         return found
-    with suppress(NotImplementedError):  # of periodic functions
+    with suppress(NotImplementedError):  # for periodic functions
         return found.as_set()
     return found

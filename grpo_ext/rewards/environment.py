@@ -1,4 +1,4 @@
-"""What an environment says of its own episodes."""
+"""The score that an environment gives to its episodes."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from grpo_ext.rewards.reward import Example
     ],
 )
 def environment(completions: list[str], environment: list[dict[str, Any]], *, key: str = "score") -> list[float | None]:
-    """What the state of the environment says at the end of the episode.
+    """A number in the environment's state at the end of the episode.
 
     Args:
         environment: the final state of each completion's environment.
-        key: of the state, a number; `score` is what the environment itself holds the episode to be worth.
+        key: the key of the number in the state; `score` is the environment's own score of the episode.
     """
     return [state[key] for state in environment]

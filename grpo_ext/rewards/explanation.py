@@ -1,24 +1,24 @@
-"""What a reward says about one completion (`register(..., explain=...)`): words, and marks on the completion's characters."""
+"""The explanation of a score (`register(..., explain=...)`): words, and marks on the completion's characters."""
 
 from typing import NamedTuple
 
-Mark = tuple[int, int, str, str]  # first character, end, kind (`answer`, `fault`), what is said of it
+Mark = tuple[int, int, str, str]  # first character, end, kind (`answer` or `fault`), remark
 
 
 class Explanation(NamedTuple):
     """Why a completion got its reward."""
 
-    words: str  # lines of text, as the report and `grpo-ext explain` show them
-    marks: tuple[Mark, ...] = ()  # on the completion's characters, as the report colours them
+    words: str  # lines of text for the report and `grpo-ext explain`
+    marks: tuple[Mark, ...] = ()  # characters that the report colours
 
 
 def clip(text: str) -> str:
-    """A text as an explanation quotes it."""
+    """Shorten a text that an explanation quotes."""
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
-    """The mark on the answer that stands at `span`, without the blanks around it; none where there is no answer."""
+    """Return the mark on the answer at `span`, without the blanks around it; none if the answer is empty."""
     answer = text[slice(*span)] if span else ""
     if span is None or not answer.strip():
         return ()

@@ -1,4 +1,4 @@
-"""The shape of a completion: the think and answer tags, and signs of step-by-step work."""
+"""The format of a completion: the think and answer tags, and marks of step-by-step work."""
 
 import re
 from itertools import islice
@@ -8,8 +8,8 @@ from grpo_ext.rewards.answers import TAGS
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 
-MAX_LENGTH = 200_000  # characters of a completion in which steps are looked for
-# The tags with the line breaks that belong to them in the strict form.
+MAX_LENGTH = 200_000  # characters of a completion that are searched for steps
+# The tags with their line breaks in the strict form.
 TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 Mode = Literal["strict", "loose"]
 FORMS = {
@@ -37,14 +37,14 @@ _STRICTLY = {"mode": "strict"}
     ],
 )
 def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
-    """1 where the completion is one <think> block followed by one <answer> block, else 0.
+    """1 if the completion is one <think> block followed by one <answer> block, else 0.
 
-    Each tag stands exactly once, and nothing stands outside the blocks. They may be empty: the shape alone is judged.
+    Each tag occurs exactly once, and no text is outside the blocks. The blocks may be empty.
 
     Args:
-        mode: "loose" leaves the white space around tags and blocks free; "strict" wants
-            `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>` to the letter.
-        prefix: text put before the completion, for prompts that already open the first tag.
+        mode: "loose" allows any white space around tags and blocks; "strict" requires exactly
+            `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`.
+        prefix: text to put before the completion, for prompts that already open the first tag.
     """
     texts = [prefix + text for text in completions]
     once = [all(text.count(tag) == 1 for tag in TAGS) for text in texts]  # so that a pattern matches in linear time
@@ -63,17 +63,17 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
     ],
 )
 def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
-    """0.25 for each of <think>, </think>, <answer>, </answer> that stands exactly once.
+    """0.25 for each of <think>, </think>, <answer>, </answer> that occurs exactly once.
 
     Args:
-        mode: "strict" counts a tag only with the line breaks that the strict format has around it.
-        prefix: text put before the completion, for prompts that already open the first tag.
+        mode: "strict" counts a tag only with the line breaks of the strict format.
+        prefix: text to put before the completion, for prompts that already open the first tag.
     """
     tags = TAG_LINES if mode == "strict" else TAGS
     return [0.25 * sum((prefix + text).count(tag) == 1 for tag in tags) for text in completions]
 
 
-# Line starts are matched within their line, so that no run of line breaks is read more than once.
+# A match at a line start stays within its line, so that no run of line breaks is read more than once.
 _STEP = re.compile(
     r"^[ \t]*(?:step[ \t]+[0-9]|[0-9]{1,3}[.)](?![0-9])|[-*•][ \t])"
     r"|\b(?:first|firstly|second|secondly|third|next|then|finally),",
@@ -91,7 +91,7 @@ _STEP = re.compile(
     ],
 )
 def reasoning_steps(completions: list[str], *, target: int = 3) -> list[float]:
-    """The share of `target` marks of step-by-step work that are there, at most 1.
+    """The number of marks of step-by-step work, divided by `target`; at most 1.
 
     Marks are "Step 2", a numbered or bulleted line, and "First,", "Next,", "Then,", "Finally," and the like.
 
@@ -99,5 +99,5 @@ def reasoning_steps(completions: list[str], *, target: int = 3) -> list[float]:
         target: how many marks earn the full reward; at least 1.
     """
     if target < 1:
-        raise ValueError(f"reasoning_steps: target = {target}, but at least 1 mark must be asked for.")
+        raise ValueError(f"reasoning_steps: target = {target}, but it must be at least 1.")
     return [sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target for text in completions]

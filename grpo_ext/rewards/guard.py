@@ -1,9 +1,10 @@
-"""One guard around every reward: what a function does wrong becomes None for its rows, counted, and told once.
+"""A guard around every reward. Rows on which the function fails get None, and the guard counts and logs the failures.
 
-Wrong are an exception, the wrong number of scores, inf, NaN, and what is no number. A batch that fails is scored again
-row by row, so that only the rows at fault lose their score. A function that fails on too many rows stops the run.
+A failure is an exception, a wrong number of scores, inf, NaN, or a value that is not a number. A batch that fails is scored
+again row by row, so that only the faulty rows lose their score. A function that fails on too many rows stops the run.
 
-Time is bounded by the pool, for async rewards by a loop of their own, for all others by a timer, which cannot interrupt C.
+The pool bounds the time of CPU-heavy rewards, a separate event loop that of async rewards, and a timer, which cannot interrupt
+C code, that of all others.
 """
 
 import inspect
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any, Literal
 
 from grpo_ext.rewards.deadline import TooLate, deadline, in_time
-from grpo_ext.rewards.engine_pool import EnginePool
+from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS
@@ -27,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 
 class RewardFailure(RuntimeError):
-    """A reward failed too often, or at all where `on_error="raise"`. The message ends with the last traceback."""
+    """A reward failed too often, or once with `on_error="raise"`. The message ends with the last traceback."""
 
 
 @dataclass(eq=False)
 class Guard:
     """A reward that answers every row with a finite number or None."""
 
-    reward: Callable  # what `build` returns, or any function with TRL's signature; an async one's is an `AsyncGuard`
+    reward: Callable  # a registered reward, or any function with TRL's signature; `AsyncGuard` takes async functions
     _: KW_ONLY
-    on_error: Literal["none", "raise"] = "none"  # leave failed rows unscored, or stop at the first
+    on_error: Literal["none", "raise"] = "none"  # leave failed rows unscored, or stop at the first one
     max_failure_rate: float = 0.5  # share of failed rows in the window above which `RewardFailure` is raised
-    window: int = 256  # the last rows, that the share is taken over; below a quarter of them there is no judgement
-    timeout: float | None = None  # seconds that a row may take, a batch that many times as long; `None`: any time
-    pool: Any = None  # a `RewardPool`, used, with its own timeout, where the reward declares `needs_cpu`
-    deferred: bool = False  # keep the `RewardFailure` in `failure`, so that no rank leaves a collective call alone
+    window: int = 256  # number of last rows that count for the share; a quarter of them is the least that is judged
+    timeout: float | None = None  # seconds that a row may take; a batch of n rows may take n times as long. `None`: no limit
+    pool: Any = None  # a `RewardPool` with its own timeout, used if the reward declares `needs_cpu`
+    deferred: bool = False  # keep the `RewardFailure` in `failure` instead of raising it, so that all ranks can stop together
 
     def __post_init__(self) -> None:
         self.name = self.__name__ = reward_name(self.reward)
@@ -49,16 +50,17 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
-        self.failed = self.scored = 0  # rows, since the start
-        self.lost: set[int] = set()  # the prompts, as numbers, whose rows have all failed since a row last did not
-        self.last_error = ""  # what the last failure was, with its traceback where there is one
+        self.failed = self.scored = 0  # rows since the start
+        self.lost: set[int] = set()  # the prompts, by `number_of`, of the batches that have failed since the last score
+        self.last_error = ""  # the last failure, with its traceback if there is one
         self._recent: deque[bool] = deque(maxlen=self.window)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def __call__(self, /, **given: Any) -> list[Score]:
-        """One score a completion; given are `completions` and what else TRL passes to a reward.
+        """Return one score for each completion; `given` are `completions` and the other arguments that TRL passes.
 
-        `RewardFailure` as `on_error` and `max_failure_rate` say.
+        Raises:
+            RewardFailure: as `on_error` and `max_failure_rate` say.
         """
         if self.pool is not None:
             scores, errors = self.pool.score(self.reward, given)
@@ -68,17 +70,17 @@ class Guard:
         return self.settle(scores, errors, given)
 
     def begin(self, **given: Any) -> None:
-        """Start scoring rows that the guard will be called with, where the reward runs in worker processes."""
+        """Start to score the rows of a later call, if the reward runs in worker processes."""
         if self.pool is not None:
             self.pool.begin(self.reward, given)
 
     def seed(self, given: dict[str, Any]) -> int:
-        """Of what the reward draws: of step and completions, so that a resumed run draws the same."""
+        """Return the seed of the reward's random numbers. It depends on step and completions, so a resumed run repeats it."""
         step = getattr(given.get("trainer_state"), "global_step", 0)
         return number_of((self.name, step, given["completions"]))
 
     def score_batch(self, given: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """The scores and, by row, the errors. One call, or one a row where that fails."""
+        """Return the scores and, by row, the errors. One call for all rows, or one for each row if that fails."""
         count, miscounted = len(given["completions"]), False
         if count == 1 or not self.rowwise:
             try:
@@ -87,7 +89,7 @@ class Guard:
                         return scores_of(self.reward(**copied(given)), count)
                     except KeyboardInterrupt:
                         raise
-                    except BaseException as error:  # told within the deadline: its words may hang, too
+                    except BaseException as error:  # inside the deadline, since its message may hang as well
                         why, miscounted = in_full(error), isinstance(error, Miscounted)
             except TooLate as error:
                 why = in_full(error)
@@ -98,19 +100,20 @@ class Guard:
         for row in range(count):
             score, wrong = self.score_batch(one_row(given, row, count))
             scores += score
-            errors |= dict.fromkeys([row], wrong[0]) if wrong else {}
-        if miscounted and not errors:  # no row is at fault alone: it takes one completion for all, or one for many
+            if wrong:
+                errors[row] = wrong[0]
+        if miscounted and not errors:  # every single row is right, so no score of the batch can be trusted
             return [None] * count, dict.fromkeys(range(count), why)
         return scores, errors
 
     def settle(self, scores: list[Score], errors: dict[int, str], given: dict[str, Any]) -> list[Score]:
-        """The scores; what failed is counted, told and judged."""
+        """Count and log the failures, raise if there are too many, and return the scores."""
         self.scored += len(scores)
         self.failed += len(errors)
         self._recent.extend(row in errors for row in range(len(scores)))
         for row, error in sorted(errors.items()):
             self.last_error = error
-            self.tell(error, given, row)
+            self.log(error, given, row)
         if len(errors) < len(scores):
             self.lost.clear()
         elif self.max_failure_rate < 1:
@@ -123,21 +126,21 @@ class Guard:
             )
         return scores
 
-    def tell(self, error: str, given: dict[str, Any], row: int) -> None:
-        """Log a failure with its row, once for each kind; raise where that is wanted."""
+    def log(self, error: str, given: dict[str, Any], row: int) -> None:
+        """Log a failure with its row, once for each kind; raise if `on_error` says so."""
         kind = error.rpartition("\n")[2].partition(":")[0]
-        if kind in self._told and self.on_error == "none":
+        if kind in self._logged and self.on_error == "none":
             return
-        self._told.add(kind)
+        self._logged.add(kind)
         whole = one_row(given, row, len(given["completions"]))
         shown = clipped({key: value for key, value in whole.items() if key not in EXTRAS})
         if self.on_error == "raise":
             self.fail(f"Reward {self.name!r} failed on {shown}: {error}")
-            return
-        logger.warning(
-            f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures like this one are only "
-            f"counted. The row: {shown}. The failure: {error}"
-        )
+        else:
+            logger.warning(
+                f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures like this one are only "
+                f"counted. The row: {shown}. The failure: {error}"
+            )
 
     def fail(self, words: str) -> None:
         self.failure = self.failure or RewardFailure(words)
@@ -146,7 +149,7 @@ class Guard:
 
 
 class AsyncGuard(Guard):
-    """The guard of an async function, which TRL awaits together with the others. A batch fails as a whole."""
+    """The guard of an async function. TRL awaits all of them together. A batch fails as a whole."""
 
     async def __call__(self, /, **given: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
         count = len(given["completions"])
@@ -167,11 +170,11 @@ class AsyncGuard(Guard):
 
 
 def guard_rewards(rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any) -> list[Any]:
-    """A guard around each function, with these options; reward models, their ids and guards stay as they are.
+    """Put a guard with these options around each function. Reward models, their ids and guards stay unchanged.
 
-    `workers` are processes for the rewards that need much CPU time, each row with the `timeout`. 0: none.
+    `workers` is the number of processes for CPU-heavy rewards, 0 for none; a row there may take `timeout` seconds.
     """
-    pool = EnginePool(workers, timeout=timeout or math.inf) if workers else None
+    pool = RewardPool(workers, timeout=timeout or math.inf) if workers else None
     return [
         (AsyncGuard if is_async(reward) else Guard)(reward, timeout=timeout, pool=pool, **options)
         if callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")
@@ -181,37 +184,32 @@ def guard_rewards(rewards: Sequence[Any], *, workers: int = 0, timeout: float | 
 
 
 def is_async(function: Callable) -> bool:
-    """Whether calling it gives something to await; the same forms as TRL knows."""
+    """Whether a call returns an awaitable."""
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def reward_name(reward: Callable) -> str:
-    """The name under which a reward's metric goes."""
+    """Return the name of a reward's metric."""
     if name := getattr(reward, "__name__", None):
         return name
     return reward_name(reward.func) if isinstance(reward, partial) else type(reward).__name__
 
 
 def copied(value: Any) -> Any:
-    """Lists and mappings anew, with the same things in them, so that a reward can change its arguments alone."""
+    """Copy lists and mappings, but not their items, so that a reward can change only its own arguments."""
     if isinstance(value, list):
         return [copied(item) if isinstance(item, list | dict) else item for item in value]
     return {key: copied(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def number_of(value: Any) -> int:
-    """32 bits that stand for a value's `repr`, the same in every process."""
+    """Return a 32-bit checksum of a value's `repr`, the same in every process."""
     return zlib.crc32(repr(value).encode("utf-8", "replace"))
 
 
 def one_row(given: dict[str, Any], row: int, count: int) -> dict[str, Any]:
-    """The arguments for one completion. It logs nothing: the batch that failed may have logged already."""
-
-    def own(key: str, value: Any) -> Any:
-        if key in ("log_extra", "log_metric"):
-            return lambda *_: None
-        return [value[row]] if isinstance(value, list | tuple) and len(value) == count else value
-
-    return {key: own(key, value) for key, value in given.items()}
+    """Return the arguments for one completion, with loggers that do nothing: the batch may have logged before it failed."""
+    own = {k: [v[row]] if isinstance(v, list | tuple) and len(v) == count else v for k, v in given.items()}
+    return own | {key: lambda *_: None for key in ("log_extra", "log_metric") if key in given}

@@ -1,4 +1,4 @@
-"""Problems of the package `reasoning_gym`, each scored by the generator that made it."""
+"""Problems of the package `reasoning_gym`. The generator that made a problem scores its answers."""
 
 import ast
 import re
@@ -11,9 +11,9 @@ from grpo_ext.rewards.deadline import paused
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 
-# Some scorers hand the answer to `eval`. They get nothing that calls, or that makes much out of little.
+# Some scorers pass the answer to `eval`. They get no calls, and nothing that expands.
 _LIST = re.compile(r"[\w\s\[\],'\"-]*")
-# Others hand it to sympy's parser, which is `eval`, too: no texts, which sympy evaluates again, no attributes, few calls.
+# Others pass it to sympy's parser, which calls `eval`: no texts, which sympy evaluates again, no attributes, few calls.
 _FUNCTION = r"(?<![A-Za-z_])(?:[A-Za-z]|a?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|sqrt)(?![A-Za-z_])"
 _FORMULA = re.compile(rf"(?:[-+/(), 0-9]|\*(?!\*[ (]*(?:[0-9]{{3}}|[^-+*/,]*\*\*))|\.(?=[0-9])|{_FUNCTION})*")
 _LISTS = "binary_matrix n_queens spiral_matrix string_insertion"
@@ -33,16 +33,16 @@ _SUM = {"entry": repr({"generator": "chain_sum", "options": {}, "answer": "7", "
     ],
 )
 def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
-    """What the problem's generator gives for the last <answer> behind the thoughts, 0 to 1; 0 where there is no answer.
+    """The score, 0 to 1, that the problem's generator gives to the last <answer> after the thoughts; 0 without an answer.
 
     Args:
-        entry: the problem, as the task `reasoning_gym` writes it. Scorers evaluate parts of it: take none from strangers.
+        entry: the problem, as the task `reasoning_gym` writes it. Scorers evaluate parts of it: use only trusted entries.
     """
     return [score(text, ast.literal_eval(problem)) for text, problem in zip(completions, entry, strict=True)]
 
 
 def score(completion: str, entry: dict[str, Any]) -> float:
-    """The score of one completion."""
+    """Return the score of one completion."""
     dataset = scorer(entry["generator"], repr(entry["options"]))
     answer = (last_answer(without_thoughts(completion)) or "").strip()
     allowed = EVALUATED.get(entry["generator"])
@@ -57,7 +57,7 @@ def score(completion: str, entry: dict[str, Any]) -> float:
 
 @lru_cache(maxsize=256)
 def scorer(generator: str, options: str) -> Any:
-    """The data set that scores a generator's problems; `options` is the `repr` of a mapping."""
+    """Return the data set that scores a generator's problems; `options` is the `repr` of a mapping."""
     with paused():
         import reasoning_gym
 

@@ -1,4 +1,4 @@
-"""Language consistency: is the completion in the language that is wanted, as far as its script tells?"""
+"""Language consistency: the share of a completion in the script of the wanted language."""
 
 import re
 from typing import TYPE_CHECKING, Literal
@@ -8,7 +8,7 @@ from grpo_ext.rewards.reward import Example
 
 MAX_LENGTH = 200_000  # characters of a completion that are read
 
-# Letters of each script. Writings without spaces count each character as a word, the others each run of letters.
+# Letters of each script. In scripts without spaces each character counts as a word, in others each run of letters.
 SCRIPTS = {
     "han": "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003347f々〇]",
     "kana": "[\u3041-\u3096\u30a1-\u30fa\u30fc\uff66-\uff9d]",
@@ -33,12 +33,12 @@ LANGUAGES = {
     "he": ("hebrew",),
     "th": ("thai",),
 }
-if TYPE_CHECKING:  # which reads no computed Literal
+if TYPE_CHECKING:  # type checkers read no computed Literal
     Language = str
 else:
     Language = Literal[tuple(LANGUAGES)]
 
-# Commands and tags belong to no language; a word of any other script still is a word.
+# Commands and tags belong to no language; a letter of any other script counts as a word.
 _TOKEN = re.compile(
     r"\\[A-Za-z]+|</?[a-z_]{1,20}>|"
     + "|".join(f"(?P<{script}>{letters})" for script, letters in SCRIPTS.items())
@@ -61,10 +61,10 @@ _CHINESE = {"language": "zh"}
     ],
 )
 def language_consistency(completions: list[str], *, language: Language = "en") -> list[float]:
-    """The share of words in the script of the wanted language; 1 where there are no words.
+    """The share of words in the script of the wanted language; 1 without any words.
 
-    Digits, punctuation, tags and LaTeX commands are no words, and neither are single Latin letters in a language that is not
-    written with them. Languages that share a script cannot be told apart.
+    Digits, punctuation, tags and LaTeX commands are not words, nor are single Latin letters in a language with another script.
+    The reward does not distinguish languages that share a script.
 
     Args:
         language: "en", "zh", "ja", "ko", "ru", "de", "fr" and others, by their two-letter codes.
@@ -73,7 +73,7 @@ def language_consistency(completions: list[str], *, language: Language = "en") -
 
 
 def share(text: str, wanted: tuple[str, ...]) -> float:
-    """The share of words whose script is among `wanted`."""
+    """Return the share of words whose script is among `wanted`."""
     right = total = 0
     for token in _TOKEN.finditer(text, 0, MAX_LENGTH):
         script = token.lastgroup

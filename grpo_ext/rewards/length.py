@@ -1,4 +1,4 @@
-"""Length: shorter, longer or near a target, for compression tasks and against rambling."""
+"""Length: shorter or longer than a target, or near it, for compression tasks and against rambling."""
 
 from typing import Literal
 
@@ -32,20 +32,20 @@ def length(
     prefer: Prefer = "shorter",
     unit: Unit = "tokens",
 ) -> list[float]:
-    """1 within the target length, beyond it the ratio of the two lengths; an empty completion gets 0.
+    """1 within the target length, beyond it the ratio of the two lengths; 0 for an empty completion.
 
-    With n the length: "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the smaller of the two.
+    For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the smaller of the two.
 
     Args:
         target: the length, at least 1.
         prefer: "shorter", "longer" or "near".
-        unit: "tokens" (of the trainer's token ids), "characters" or "words" (parted by white space).
+        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white space).
     """
     if target < 1:
         raise ValueError(f"length: target = {target}, but a length is at least 1.")
     if unit == "tokens":
         if completion_ids is None:
-            raise ValueError("length: there are no token ids here; count unit: characters or words instead.")
+            raise ValueError("length: there are no token ids here; set unit: characters or words.")
         lengths = [len(ids) for ids in completion_ids]
     elif unit == "words":
         lengths = [len(text.split()) for text in completions]

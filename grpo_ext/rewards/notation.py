@@ -1,4 +1,4 @@
-"""One spelling for an answer that can be written in many: `−５`, `\\text{ cm}`, `\\left(`, `1{,}000`, `$x$`."""
+"""Brings the many spellings of an answer into one notation: `−５`, `\\text{ cm}`, `\\left(`, `1{,}000`, `$x$`."""
 
 import re
 from functools import lru_cache
@@ -15,7 +15,7 @@ _SIGNS = str.maketrans(
 
 
 def as_fraction(repeating: re.Match[str]) -> str:
-    """0.1666.., written with a sign over what repeats, as 15/90."""
+    """Return a decimal with a sign over its repeating digits as a fraction: 15/90 for 0.1666..."""
     whole, once, period = repeating.groups()
     over, under = int(whole + once + period) - int(whole + once), (10 ** len(period) - 1) * 10 ** len(once)
     return rf"\frac{{{over}}}{{{under}}}"
@@ -39,8 +39,6 @@ _WORDING = [
         (r"\^\s*(?:\{\s*\\(?:circ|degree)\s*\}|\\(?:circ|degree)(?![A-Za-z]))", r"^\\circ"),
         (r"^(-?[0-9.]+) ?\^\\circ ?$", r"\1 degree"),
         (r"\\(le|ge)(?:q|qslant)(?![A-Za-z])", r"\\\1"),
-        (r"<=", r"\\le "),
-        (r">=", r"\\ge "),
         (r"\\lt(?![A-Za-z])", "<"),
         (r"\\gt(?![A-Za-z])", ">"),
         (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
@@ -55,13 +53,13 @@ _WORDING = [
 
 
 def with_ascii_signs(text: str) -> str:
-    """The text with ASCII or LaTeX in place of full-width characters, typographic minus signs and mathematical symbols."""
+    """Replace full-width characters, typographic minus signs and mathematical symbols by ASCII or LaTeX."""
     return text if text.isascii() else text.translate(_SIGNS)
 
 
 @lru_cache(maxsize=4096)
 def plain(piece: str) -> str:
-    """An answer without what does not change its meaning."""
+    """Return an answer without the notation that does not change its meaning."""
     piece = with_ascii_signs(piece)
     if piece.strip("0123456789.,+- ") not in ("", "$"):
         for pattern, new in _WORDING:

@@ -1,4 +1,4 @@
-"""A reward's own examples, run: does it still say what it promises?"""
+"""Runs the examples that a reward was registered with."""
 
 import math
 from collections.abc import Iterable
@@ -9,19 +9,19 @@ from grpo_ext.rewards.reward import Example, Score
 
 
 def check_reward(name: str) -> tuple[list[str], int]:
-    """What is wrong with the reward `name` by its own examples, in words, and how many there are."""
+    """Return the faults that the examples of the reward `name` show, in words, and the number of examples."""
     try:
         examples = lookup(name).examples
     except ImportError as error:
         return [f"not available: {error}"], 0
     faults = [fault for example in examples if (fault := check_example(name, example))]
-    if not promises_more_than_one(examples):
+    if not scores_differ(examples):
         faults.append("there must be an example that earns more and one that earns less: register(..., examples=[...])")
     return faults, len(examples)
 
 
 def check_example(name: str, example: Example) -> str | None:
-    """Why an example fails, or None."""
+    """Return why an example fails, or None."""
     try:
         [score] = build(name, **example.options)(**example.given)
     except Exception as error:
@@ -34,9 +34,9 @@ def check_example(name: str, example: Example) -> str | None:
 
 
 def told_constant(reward: Any, scores: list[Score]) -> str | None:
-    """What to say of a reward, or its guard, that gave different completions one score; `None` if its examples differ."""
+    """Return a warning about a reward that gave one score to different completions; None if its examples have several."""
     examples = getattr(getattr(reward, "reward", reward), "examples", ())
-    if len(scores) < 2 or None in scores or len({*scores}) > 1 or promises_more_than_one(examples):
+    if len(scores) < 2 or None in scores or len({*scores}) > 1 or scores_differ(examples):
         return None
     return (
         f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} different completions. A reward that "
@@ -44,5 +44,5 @@ def told_constant(reward: Any, scores: list[Score]) -> str | None:
     )
 
 
-def promises_more_than_one(examples: Iterable[Example]) -> bool:
+def scores_differ(examples: Iterable[Example]) -> bool:
     return len({example.score for example in examples} - {None}) > 1

@@ -1,17 +1,13 @@
-"""CPU-heavy rewards in processes of their own: a memory limit, a deadline a row, and a replacement for what is killed.
+"""CPU-heavy rewards in worker processes: a memory limit, a deadline a row, and a replacement for each worker that is killed.
 
     with RewardPool(4, timeout=5.0) as pool:
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
-One thread, the foreman, owns the workers: it starts them, hands out rows one at a time and kills who is late. The kernel
-tells a worker when the thread that started it ends, and a worker takes along whatever rewards have started. So nothing is
-left behind when the trainer dies, however it dies.
-
-A few hanging rows must not hold up a batch. So a worker that has been on its row for far longer than rows take (`patience`)
-goes on, at low priority, but no longer counts as one of the crew, and another takes its place.
+When the trainer dies, however it dies, the kernel ends the workers, and each worker ends the processes that rewards have
+started. A reward that `asks_engine` marks judges its rows in the trainer, in microseconds, and only rows with a formula go to
+a worker.
 """
 
-import itertools
 import os
 import pickle
 import threading
@@ -20,15 +16,16 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any
 
-from grpo_ext.rewards.foreman import Foreman
-from grpo_ext.rewards.reward import Reward, Score, plain_text
+from grpo_ext.rewards.crew import Crew
+from grpo_ext.rewards.engine import ASKING, without_engine
+from grpo_ext.rewards.reward import Reward, plain_text
 from grpo_ext.rewards.scores import in_full
-
-# The message that asks for a row's score; or score and error where no worker is needed.
-Row = bytes | tuple[Score, str | None]
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
+
+# The arguments for a row and the message that asks a worker for its score; or an error and no message.
+Row = tuple[dict[str, Any] | str, bytes]
 
 
 class RewardPool:
@@ -37,7 +34,7 @@ class RewardPool:
     Args:
         workers: how many rows are scored at once; each takes one CPU core.
         timeout: seconds a row may take; then its worker is killed and the row stays unscored.
-        memory_limit: bytes of data a worker may hold; what needs more gets a `MemoryError`. 0: no limit.
+        memory_limit: bytes of data a worker may hold; a row that needs more gets a `MemoryError`. 0: no limit.
 
     Raises:
         ValueError: if `workers` or `timeout` is not positive.
@@ -48,90 +45,72 @@ class RewardPool:
             raise ValueError(f"A pool needs at least one worker and a positive timeout, not {workers}, {timeout:g} s.")
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
-        self._foreman: Foreman | None = None
-        self._keys: dict[Any, int] = {}
-        # By reward, what `begin` handed out.
-        self._begun: dict[int, tuple[list[Row], list[Future], Foreman | None]] = {}
-        self._key = itertools.count()
+        self._crew: Crew | None = None
+        # What `begin` has handed out, by process and reward: a fork has none of its parent's workers.
+        self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
     def begin(self, reward: Reward, given: dict[str, Any]) -> None:
-        """Have rows scored that `score` will be asked for later. Whatever is wrong with them, `score` will tell.
+        """Start to score the rows of a later call of `score`, which reports all errors.
 
         Args:
-            reward, given: as for `score`. What `begin` was given before for the same reward is forgotten.
+            reward, given: as for `score`. They replace what an earlier call got for the same reward.
         """
         with suppress(Exception):
-            key, packed, rows = self._prepare(reward, given)
-            for future in self._begun.pop(key, ((), ()))[1]:
+            packed, rows = prepared(reward, given)
+            for future in self._begun.pop((os.getpid(), packed), ([], []))[1]:
                 future.cancel()
-            self._begun[key] = rows, *self._hand_out(reward, key, packed, rows)
+            self._begun[os.getpid(), packed] = [message for _, message in rows], self._hand_out(reward, packed, rows)
 
     def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
         """Scores in the order of the completions and, by row, the errors of those that have none.
 
         Args:
             reward: a registered reward.
-            given: what TRL passes to rewards; `completions` and the columns.
+            given: what TRL passes to rewards: `completions` and the columns.
         """
         count = len(given["completions"])
         try:
-            key, packed, rows = self._prepare(reward, given)
+            packed, rows = prepared(reward, given)
         except Exception as error:
             return [None] * count, dict.fromkeys(range(count), in_full(error))
-        before, futures, foreman = self._begun.pop(key, ([], [], None))
-        if before != rows or (foreman and not foreman.is_alive()):
-            for future in futures:
-                future.cancel()
-            futures, foreman = self._hand_out(reward, key, packed, rows)
+        begun, futures = self._begun.pop((os.getpid(), packed), (None, []))
         try:
-            while wait(futures, timeout=1.0).not_done:
-                if foreman and not foreman.is_alive():  # closed by another thread just as the rows were handed over
-                    raise RuntimeError("The reward pool was closed while rows were waiting.")
+            if begun != [message for _, message in rows]:
+                for future in futures:
+                    future.cancel()
+                futures = self._hand_out(reward, packed, rows)
+            wait(futures)
         finally:
             for future in futures:
                 future.cancel()
         found = [future.result() for future in futures]
         return [score for score, _ in found], {row: error for row, (_, error) in enumerate(found) if error is not None}
 
-    def _prepare(self, reward: Reward, given: dict[str, Any]) -> tuple[int, bytes, list[Row]]:
-        """The reward's key and pickle, and the rows; those that cannot be sent have their error."""
-        packed = pickle.dumps(reward)
-        with self._lock:
-            key = self._keys.setdefault(packed, next(self._key))
-        columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
-        rows: list[Row] = []
-        for row, completion in enumerate(given["completions"]):
-            try:
-                own = {name: [value[row]] for name, value in columns.items() if value is not None}
-                rows.append(pickle.dumps((key, None, {**own, "completions": [plain_text(completion)]})))
-            except Exception as error:
-                rows.append((None, in_full(error)))
-        return key, packed, rows
-
-    def _hand_out(self, reward: Reward, key: int, packed: bytes, rows: list[Row]) -> tuple[list[Future], Foreman | None]:
-        """What will hold each row's score and error, and the foreman, if there is anything to do for one."""
+    def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
+        """Return the futures of the rows' scores and errors. Only rows that need a worker go to one."""
         futures: list[Future] = [Future() for _ in rows]
         tasks = []
-        for future, row in zip(futures, (self._judged(reward, row) for row in rows), strict=True):
-            if isinstance(row, bytes):
-                tasks.append((future, row))
-            else:
-                future.set_result(row)
-        foreman = self._ready_foreman() if tasks else None
-        if foreman:
-            foreman.take(key, packed, tasks)
-        return futures, foreman
-
-    def _judged(self, reward: Reward, row: Row) -> Row:
-        """The row, or its score where that takes no worker."""
-        return row
+        for future, (arguments, message) in zip(futures, rows, strict=True):
+            if isinstance(arguments, str):
+                future.set_result((None, arguments))
+                continue
+            with suppress(Exception), without_engine():  # a worker reports what is wrong
+                if reward.registration.function in ASKING:
+                    [score] = reward(**arguments)
+                    future.set_result((score, None))
+            if not future.done():
+                tasks.append((future, message))
+        if tasks:
+            self._ready_crew().take(hash(packed), packed, tasks)
+        return futures
 
     def close(self) -> None:
         """End all workers. The pool starts new ones when it is used again."""
         with self._lock:
-            foreman, self._foreman = self._foreman, None
-        if foreman is not None:
-            foreman.stop()
+            crew, self._crew = self._crew, None
+            self._begun.clear()
+        if crew is not None:
+            crew.stop()
 
     def __enter__(self) -> "RewardPool":
         return self
@@ -139,11 +118,24 @@ class RewardPool:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _ready_foreman(self) -> Foreman:
+    def _ready_crew(self) -> Crew:
         with self._lock:
-            # a process that was forked from this one has none of its threads
-            if self._foreman is None or self._foreman.pid != os.getpid() or not self._foreman.is_alive():
-                self._foreman = Foreman(*self.settings)
-                self._foreman.start()
-                weakref.finalize(self, self._foreman.stop)
-            return self._foreman
+            if self._crew is None or self._crew.pid != os.getpid():
+                self._crew = Crew(*self.settings)
+                weakref.finalize(self, self._crew.stop)
+            return self._crew
+
+
+def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
+    """Return the pickled reward and the rows. A row that cannot be sent has its error."""
+    packed = pickle.dumps(reward)
+    columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
+    rows: list[Row] = []
+    for row, completion in enumerate(given["completions"]):
+        try:
+            own = {name: [value[row]] for name, value in columns.items() if value is not None}
+            own["completions"] = [plain_text(completion)]
+            rows.append((own, pickle.dumps((hash(packed), None, own))))
+        except Exception as error:
+            rows.append((in_full(error), b""))
+    return packed, rows

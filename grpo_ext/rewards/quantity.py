@@ -1,4 +1,4 @@
-"""Numbers as people write them, read exactly: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`, `72 hours 30 minutes`."""
+"""Reads numbers exactly, as people write them: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`, `72 hours 30 minutes`."""
 
 import re
 from fractions import Fraction
@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 TOLERANCE = Fraction(1, 10**6)  # of the value, for decimals
-UNITS = {  # by kind: names, and how many of the kind's smallest
+UNITS = {  # by kind: names, and the size in the smallest unit of the kind
     "length": "mm millimeter 1, cm centimeter 10, m meter metre 1000, km kilometer kilometre 1e6, inch inches in 25.4, "
     "foot feet ft 304.8, yard yd 914.4, mile mi 1609344",
     "time": "s second sec 1, minute min 60, hour h hr 3600, day 86400, week 604800",
@@ -36,28 +36,21 @@ _UNIT = re.compile(rf"(?:(?<=[^A-Za-z\\ ])|(?<= )){_FACTOR}(?: ?(?:/|per) ?{_FAC
 _LABEL = re.compile(r"(?<=[0-9)}])\s*(?!.*\b(?:or|not|and)\b)[A-Za-z]{3,}[A-Za-z' -]*$")
 _PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")
 
-Unit = tuple[str, Fraction]  # its kind, and its size
+Unit = tuple[str, Fraction]  # kind and size
 
 
 class Number(NamedTuple):
-    """A number that was written down.
+    """A number in a text."""
 
-    Args:
-        value: exactly as written.
-        place: the value of its last decimal place; 0 where it is no decimal.
-        percent: whether a percent sign stands behind it.
-        unit: the unit of measure behind it, or that of its currency sign.
-    """
-
-    value: Fraction
-    place: Fraction = Fraction(0)
-    percent: bool = False
-    unit: Unit | None = None
+    value: Fraction  # exactly as written
+    place: Fraction = Fraction(0)  # the value of its last decimal place; 0 if it is no decimal
+    percent: bool = False  # whether a percent sign follows
+    unit: Unit | None = None  # the unit of measure after it, or the unit of its currency sign
 
 
 @lru_cache(maxsize=4096)
 def number(text: str) -> Number | None:
-    """The number that `text`, in plain notation, is; None if it is none."""
+    """Return the number that is all of `text`, in plain notation, or None."""
     parts = _PARTS.findall(text)
     if len(parts) > 1 and not _PARTS.sub("", text):  # 72 hours 30 minutes
         found = [(n.value, n.unit) for n in map(number, parts) if n and n.unit]
@@ -74,7 +67,7 @@ def number(text: str) -> Number | None:
 
 
 def split_unit(text: str) -> tuple[str, Unit | None]:
-    """A text without the unit of measure at its end, such as `cm^2` or `km/h`, and that unit."""
+    """Split a text into what precedes the unit of measure at its end, such as `cm^2` or `km/h`, and that unit or None."""
     text = text.replace(" mph", " mile/hour")
     match = _UNIT.search(text)
     if match is None or not _SIZES.keys() >= {match[1], match[3] or "m"}:
@@ -89,7 +82,7 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
 
 
 def exact(text: str) -> tuple[Fraction, Fraction] | None:
-    """Value and last decimal place of a number, a fraction or a mixed number."""
+    """Return value and last decimal place of a number, a fraction or a mixed number; None for any other text."""
     match = _NUMBER.fullmatch(_FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text).strip())
     if match is None:
         return None
@@ -109,7 +102,7 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 
 
 def same_number(gold: Number, answer: Number) -> bool:
-    """Whether two numbers are equal: exactly, or as a decimal stands for a value that has more digits."""
+    """Whether two numbers are equal: exactly, or as a decimal and a value with more digits."""
     if gold.unit and answer.unit:
         if gold.unit[0] != answer.unit[0]:
             return False
@@ -122,7 +115,7 @@ def same_number(gold: Number, answer: Number) -> bool:
 
 
 def same_value(x: Number, y: Number) -> bool:
-    """Whether two values are equal, units and percent signs apart."""
+    """Whether two values are equal, without regard to units and percent signs."""
     if x.value == y.value or 1 in (x.value.denominator, y.value.denominator):
         return x.value == y.value
     if x.place and y.place:
@@ -134,5 +127,5 @@ def same_value(x: Number, y: Number) -> bool:
 
 
 def stands_for(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
-    """Whether a decimal is a value that was rounded or cut off, and to at least six digits."""
+    """Whether a decimal is the rounded or truncated `value` and agrees with it to at least six digits."""
     return abs(decimal - value) < place and abs(decimal - value) <= TOLERANCE * abs(value)

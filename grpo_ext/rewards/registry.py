@@ -6,19 +6,16 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 from grpo_ext.common.modules import load_module
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.explanation import Explanation
-from grpo_ext.rewards.reward import Example, Registration, Reward, RewardInfo
+from grpo_ext.rewards.reward import Example, Reward, RewardInfo
 from grpo_ext.rewards.signature import read_signature
 
-ENTRY_POINTS = "grpo_ext.rewards"
-
-_registered: dict[str, Registration] = {}
-_lazy: dict[str, str] = {}  # name -> the module, or `module:function`, that brings it when it is first asked for
+_registered: dict[str, RewardInfo] = {}
+_lazy: dict[str, str] = {}  # name -> the module that registers it, imported when the name is first looked up
 
 
 def register(
@@ -28,16 +25,18 @@ def register(
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Decorator that puts `function(completions, ...)` into the catalogue as `name`; the function stays as it is.
-
-    `TypeError` if the function cannot be called as rewards are.
+    """Decorator that puts `function(completions, ...)` into the catalogue as `name` and returns the function unchanged.
 
     Args:
-        name: letters, digits, `_`, `-`, beginning with a letter. `ValueError` if it has others, or is another function's.
-        needs_cpu: heavy enough for worker processes (`reward_workers`), where it is called with one row at a time.
+        name: letters, digits, `_` and `-`, beginning with a letter.
+        needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`), which pass one row a call.
         examples: completions with their scores, run by `grpo-ext rewards check`.
         explain: `explain(completion, *, ...)` says why one completion got its score, for the report and `grpo-ext explain`. It
-            takes the function's columns, of one row, and its options, each by name.
+            takes the columns of one row and the options, each by name.
+
+    Raises:
+        ValueError: if the name has other characters or belongs to another function.
+        TypeError: if the function cannot be called as a reward.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}.")
@@ -49,51 +48,44 @@ def register(
         signature = read_signature(function)
         if needs_cpu and (bound := [e for e in signature.extras if e not in ("prompts", "completion_ids")]):
             raise TypeError(f"{function.__qualname__} needs_cpu, and {bound[0]} cannot be sent to a worker process.")
-        _registered[name] = Registration(name, function, signature, needs_cpu, tuple(examples), explain)
+        doc = inspect.getdoc(function) or ""
+        _registered[name] = RewardInfo(
+            **vars(signature),
+            name=name,
+            summary=" ".join(doc.split("\n\n")[0].split()),
+            doc=doc,
+            function=function,
+            needs_cpu=needs_cpu,
+            examples=tuple(examples),
+            explain=explain,
+        )
         return function
 
     return decorate
 
 
 def check_free(name: str, function: Callable) -> None:
-    """`ValueError` if `name` is another function's. The same one may register again: reloads, notebook cells."""
+    """Raise `ValueError` if `name` belongs to another function. A function may register again: reloads, notebook cells."""
     owner = _registered[name].function.__module__ if name in _registered else _lazy.get(name, function.__module__)
-    same_module = owner.partition(":")[0] == function.__module__
     renamed = name in _registered and _registered[name].function.__qualname__ != function.__qualname__
-    if not same_module or (renamed and function.__module__ != "__main__"):
+    if owner != function.__module__ or (renamed and function.__module__ != "__main__"):
         raise ValueError(f"The reward name {name!r} is taken by {owner}; {function.__qualname__} needs another.")
 
 
 def register_lazily(module: str, *names: str) -> None:
-    """Announce that importing `module` registers `names`, and import it only when one of them is asked for."""
+    """Announce that `module` registers `names`. It is imported when one of them is first looked up."""
     _lazy.update(dict.fromkeys(names, module))
 
 
-@cache
-def announce_entry_points() -> None:
-    """Learn the names of rewards that installed packages bring; their modules are not imported yet."""
-    from importlib.metadata import entry_points
-
-    for point in entry_points(group=ENTRY_POINTS):
-        if point.name not in _registered:
-            _lazy.setdefault(point.name, point.value)
-
-
 def names() -> list[str]:
-    """Every name that `build` knows."""
-    announce_entry_points()
+    """Return every name that `build` knows."""
     return sorted({*_registered, *_lazy})
 
 
-def lookup(name: str) -> Registration:
-    """The registration of `name`; `ValueError` with the nearest known name if there is none."""
-    if name not in _registered:
-        announce_entry_points()
-        if name in _lazy:
-            module, _, attribute = _lazy[name].partition(":")
-            found = importlib.import_module(module)
-            if name not in _registered and attribute:  # an entry point to a function that is not decorated
-                register(name)(getattr(found, attribute))
+def lookup(name: str) -> RewardInfo:
+    """Return the entry of `name`; `ValueError` with the nearest known name if there is none."""
+    if name not in _registered and name in _lazy:
+        importlib.import_module(_lazy[name])
     if name not in _registered:
         raise ValueError(
             f"No reward is named {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}. One of your own: "
@@ -102,8 +94,8 @@ def lookup(name: str) -> Registration:
     return _registered[name]
 
 
-def explaining(name: str) -> Registration | None:
-    """The registration of `name`; `None` where it explains nothing, or a package that it needs is missing."""
+def explaining(name: str) -> RewardInfo | None:
+    """Return the entry of `name`; None where it explains nothing, or a package that it needs is missing."""
     try:
         return entry if (entry := lookup(name)).explain else None
     except (ImportError, ValueError):
@@ -111,35 +103,28 @@ def explaining(name: str) -> Registration | None:
 
 
 def build(name: str, **options: Any) -> Reward:
-    """The reward registered as `name`, with `options`; `ValueError` if either is unknown."""
+    """Return the reward registered as `name`, with `options`; `ValueError` if either is unknown."""
     return Reward(lookup(name), options)
 
 
 def list_rewards() -> list[RewardInfo]:
-    """The catalogue, by name."""
-    return [describe(name) for name in names()]
-
-
-def describe(name: str) -> RewardInfo:
-    """The catalogue's entry for `name`, saying so where its module cannot be imported."""
-    try:
-        return lookup(name).info
-    except ImportError as error:
-        return RewardInfo(name, f"not available: {error}")
+    """Return the catalogue, sorted by name. If a reward's module cannot be imported, its summary says why."""
+    catalogue = []
+    for name in names():
+        try:
+            catalogue.append(lookup(name))
+        except ImportError as error:
+            catalogue.append(RewardInfo(name=name, summary=f"not available: {error}"))
+    return catalogue
 
 
 def registered_as(function: Callable) -> str | None:
-    """The name under which `function` is registered, or None."""
+    """Return the name under which `function` is registered, or None."""
     return next((name for name, entry in _registered.items() if entry.function is function), None)
 
 
-def registered_by(module: str) -> list[str]:
-    """The names that `module` has registered."""
-    return [name for name, entry in _registered.items() if entry.function.__module__ == module]
-
-
 def rebuild(registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str) -> Reward:
-    """The reward that was pickled, from what `reduced` gave."""
+    """Return the reward that was pickled as `reduced` says."""
     if code is not None and registered not in _registered:
         import dill
 
@@ -150,11 +135,11 @@ def rebuild(registered: str, module: str, file: str | None, code: bytes | None, 
 
 
 def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
-    """A reward as `pickle` keeps it: by name, with its module and file or, for a script or notebook, the code."""
+    """Reduce a reward for `pickle` to its name with its module and file, or its code if it is from a script or notebook."""
     entry, code = reward.registration, None
     module = entry.function.__module__
     file = getattr(sys.modules.get(module), "__file__", None)
-    if module == "__main__":  # must not run a second time, and a notebook is no module
+    if module == "__main__":  # a script must not run again, and a notebook has no module
         import dill
 
         code = dill.dumps(entry, recurse=True)

@@ -1,9 +1,8 @@
 """A reward: a registered function with its options, called as TRL calls rewards.
 
-Authors get plain strings, whatever the trainer passes, and only the columns that they name.
+The function gets plain strings, whatever the trainer passes, and only the columns that it names.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +15,9 @@ Score = float | None
 
 @dataclass(frozen=True)
 class Example:
-    """A completion, and the score that the reward must give it; None where it must decline.
+    """A completion and the score that the reward must give it; None where it must decline.
 
-    `columns` are those of this one row, `completion_ids` maybe among them; with `options` the reward is built.
+    `columns` are the values of this one row, which may include `completion_ids`; the reward is built with `options`.
     """
 
     completion: str
@@ -28,75 +27,52 @@ class Example:
 
     @property
     def given(self) -> dict[str, list[Any]]:
-        """What the reward is called with."""
+        """The arguments of the reward."""
         return {"completions": [self.completion], **{key: [value] for key, value in self.columns.items()}}
 
 
-@dataclass(frozen=True)
-class RewardInfo:
-    """An entry of the catalogue. Options without a default have the value `REQUIRED`.
-
-    `optional` are options, too, with their defaults; where one is not set, a column of its name is read if there is one.
-    """
+@dataclass(frozen=True, kw_only=True)
+class RewardInfo(Signature):
+    """An entry of the catalogue: the signature of a registered function, and what `register` got with it."""
 
     name: str
-    summary: str
-    columns: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
-    optional: dict[str, Any] = field(default_factory=dict)
+    summary: str  # the first paragraph of `doc`, on one line
+    doc: str = ""
+    function: Any = None  # `None` where its module cannot be imported
     needs_cpu: bool = False
     examples: tuple[Example, ...] = ()
-    doc: str = ""
-
-
-@dataclass(frozen=True)
-class Registration:
-    """What `register` keeps of a function."""
-
-    name: str
-    function: Callable
-    signature: Signature
-    needs_cpu: bool
-    examples: tuple[Example, ...]
     explain: Callable[..., Explanation] | None = None
-
-    @property
-    def info(self) -> RewardInfo:
-        doc = inspect.getdoc(self.function) or ""
-        summary = " ".join(doc.split("\n\n")[0].split())
-        takes = self.signature.columns, self.signature.options, self.signature.optional
-        return RewardInfo(self.name, summary, *takes, self.needs_cpu, self.examples, doc)
 
 
 class Reward:
     """A callable with TRL's signature for rewards.
 
-    Its `name`, also `__name__`, is that of its metric. It has the data set `columns` that it needs, its `options`, defaults
-    included, the `examples` of what it gives, and `needs_cpu`: whether it is heavy enough to run in worker processes.
+    `name`, also `__name__`, is the name of its metric. `columns` are the data set columns that it needs, `options` include
+    the defaults, and `needs_cpu` says whether it is heavy enough for worker processes.
     """
 
-    def __init__(self, registration: Registration, options: dict[str, Any], name: str | None = None):
+    def __init__(self, registration: RewardInfo, options: dict[str, Any], name: str | None = None):
         self.registration = registration
-        self.options = complete_options(registration.name, registration.signature, options)
+        self.options = complete_options(registration.name, registration, options)
         self.name = self.__name__ = name or registration.name
-        self.columns = registration.signature.columns
+        self.columns = registration.columns
         self.needs_cpu = registration.needs_cpu
         self.examples = registration.examples
 
     def __call__(self, /, *, completions: Sequence, **given: Any) -> list[Score]:
-        """One score a completion, None where the reward declines.
+        """Return one score for each completion, None where the reward declines.
 
         Args:
-            completions: texts, or lists of chat messages, of which the last one's content is taken.
-            given: the data set's columns, a list each with one entry a completion, and TRL's extras, such as `prompts`.
-                `ValueError` if a column that the function needs is not there.
+            completions: texts, or lists of chat messages; the reward reads the content of the last message.
+            given: the data set's columns, each a list with one entry for each completion, and TRL's extras, such as
+                `prompts`. `ValueError` if a column that the function needs is missing.
         """
         texts = [plain_text(completion) for completion in completions]
         return self.registration.function(completions=texts, **self.arguments(given), **self.options)
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Of everything `given` beside the completions, what the function reads."""
-        signature = self.registration.signature
+        """Return the part of `given`, which has no completions, that the function reads."""
+        signature = self.registration
         for name in signature.columns:
             if name not in given:
                 there = ", ".join(key for key in given if key not in EXTRAS) or "none"
@@ -106,12 +82,9 @@ class Reward:
         wanted = given if signature.rest else (*signature.columns, *signature.optional, *signature.extras)
         return {name: given[name] for name in wanted if name in given and name not in self.options}
 
-    def __repr__(self) -> str:
-        return f"Reward({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
-
 
 def plain_text(completion: Any) -> str:
-    """The text of a completion: itself, or the content of its last message; `TypeError` if it is neither."""
+    """Return the text of a completion, which is a string or a list of messages; `TypeError` for anything else."""
     if isinstance(completion, str):
         return completion
     if isinstance(completion, list | tuple):

@@ -1,4 +1,4 @@
-"""What a reward function returned, as scores, and what it raised, in words."""
+"""Turns what a reward function returned into scores, and what it raised into text."""
 
 import math
 import traceback
@@ -8,18 +8,18 @@ from typing import Any
 from grpo_ext.rewards.reward import Score
 
 SHOWN = 500  # characters of a value that a message shows
-LARGEST = 1e12  # a score; its square times a weight's stays finite in float32, in which training computes
+LARGEST = 1e12  # a score; its square times the square of a weight is finite in float32, in which training computes
 MACHINERY = {str(Path(__file__).with_name(f"{name}.py")) for name in ("guard", "scores", "reward", "worker", "deadline")}
 
 
 class Miscounted(ValueError):
-    """A reward answered with more or fewer scores than there are completions."""
+    """A reward returned more or fewer scores than there are completions."""
 
 
 def scores_of(answers: Any, count: int) -> tuple[list[Score], dict[int, str]]:
-    """The scores of `count` completions and, by row, what is wrong with those that are none.
+    """Return the scores of `count` completions and, by row, the errors of answers that are no score.
 
-    `TypeError` if the answers are no list, `Miscounted` if they are not as many.
+    `TypeError` if the answers are not a list, `Miscounted` if their number is not `count`.
     """
     if answers is None or isinstance(answers, str | bytes | dict):
         raise TypeError(f"it returned {clipped(answers)} and not a list of {count} scores")
@@ -30,14 +30,14 @@ def scores_of(answers: Any, count: int) -> tuple[list[Score], dict[int, str]]:
     for row, answer in enumerate(answers):
         try:
             scores.append(as_score(answer))
-        except Exception as error:  # whatever a foreign type's __float__ raises
+        except Exception as error:  # a foreign type's __float__ may raise anything
             scores.append(None)
             errors[row] = f"{type(error).__name__}: {error}"
     return scores, errors
 
 
 def as_score(answer: Any) -> Score:
-    """A finite float or None; an error for anything else."""
+    """Return a finite float or None; raise for any other answer."""
     if answer is None:
         return None
     if not hasattr(answer, "__float__") and not hasattr(answer, "__index__"):
@@ -49,7 +49,7 @@ def as_score(answer: Any) -> Score:
 
 
 def in_full(error: BaseException) -> str:
-    """An error with the end of its traceback. The last line says what was raised, and where in the reward's own file."""
+    """Return the end of an error's traceback. The last line names the error and its place in the reward's own file."""
     told = traceback.TracebackException.from_exception(error)
     above = list(told.format())[: -len(list(told.format_exception_only()))]
     frames = [frame for frame in told.stack if frame.filename not in MACHINERY]
@@ -61,7 +61,7 @@ def in_full(error: BaseException) -> str:
 
 
 def clipped(value: Any) -> str:
-    """`repr`, of bounded length and without its own failures."""
+    """Return a `repr` of bounded length, also where `repr` raises."""
     try:
         text = repr(value)
     except Exception as error:

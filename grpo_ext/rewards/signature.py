@@ -1,4 +1,4 @@
-"""What a reward function's signature says: the columns it needs, its options, and what else it takes from the trainer.
+"""Reads a reward function's signature: the columns it needs, its options, and what else it takes from the trainer.
 
 def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
               texts        needed columns   option
@@ -7,14 +7,14 @@ def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
 import inspect
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from grpo_ext.common.near import did_you_mean
 
 # What TRL's trainer passes beside the completions and the data set's columns.
 EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
-# The default of an option that has none: it must be given.
+# Marks an option without a default, which must be given.
 REQUIRED = inspect.Parameter.empty
 
 
@@ -22,16 +22,16 @@ REQUIRED = inspect.Parameter.empty
 class Signature:
     """The contract of a reward function."""
 
-    columns: tuple[str, ...]  # of the data set, that it cannot do without
-    optional: dict[str, Any]  # options that, where not given, are columns read where they exist; with their defaults
-    extras: dict[str, bool]  # which of `EXTRAS` it names, and whether it cannot do without
-    options: dict[str, Any]  # keyword-only parameters with their defaults, `REQUIRED` where there is none
-    types: dict[str, Any]  # annotations of the options and the optional that have one
-    rest: bool  # whether `**columns` takes everything else
+    columns: tuple[str, ...] = ()  # columns of the data set that it needs
+    optional: dict[str, Any] = field(default_factory=dict)  # options with defaults; one that is not set may be a column
+    extras: dict[str, bool] = field(default_factory=dict)  # those of `EXTRAS` that it names, and whether it needs them
+    options: dict[str, Any] = field(default_factory=dict)  # keyword-only parameters with their defaults, or `REQUIRED`
+    types: dict[str, Any] = field(default_factory=dict)  # annotations of `options` and `optional`
+    rest: bool = False  # whether `**columns` takes everything else
 
 
 def read_signature(function: Callable) -> Signature:
-    """The `Signature` of `function`; `TypeError` if it cannot be called as rewards are."""
+    """Return the `Signature` of `function`; `TypeError` if it cannot be called as a reward."""
     parameters = inspect.signature(function).parameters
     label = getattr(function, "__qualname__", repr(function))
     if "completions" not in parameters:
@@ -62,7 +62,7 @@ def read_signature(function: Callable) -> Signature:
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
-    """The defaults overridden by `given`; `ValueError` for an unknown, missing or ill-typed one."""
+    """Return the defaults overridden by `given`; `ValueError` for an option that is unknown, missing or of a wrong type."""
     takes = [*signature.options, *signature.optional]
     for name, value in given.items():
         if name not in takes:
@@ -81,7 +81,7 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether `value` is of a plain annotation (Literal, str, bool, int, float, their unions); others always fit."""
+    """Whether `value` fits a plain annotation (Literal, str, bool, int, float, None and unions); others fit always."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return any(fits(value, choice) for choice in get_args(annotation))
@@ -96,7 +96,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def describe_type(annotation: Any) -> str:
-    """An annotation in the words of a recipe: `'strict' or 'loose'`, `float`."""
+    """Return an annotation as a recipe's author reads it: `'strict' or 'loose'`, `float`."""
     if get_origin(annotation) is Literal:
         return " or ".join(repr(choice) for choice in get_args(annotation))
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)

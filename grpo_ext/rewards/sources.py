@@ -1,10 +1,10 @@
-"""From what a recipe writes under `reward_funcs` to callables with weights, checked before a model is loaded.
+"""Turns the `reward_funcs` of a recipe into callables with weights, checked before a model is loaded.
 
     reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward, my/reward-model]
 
 An entry is a name, or a mapping with that name, its `weight` and its options. A name is a registered reward (also from a
-file of `reward_plugins`, or an entry point of the group `grpo_ext.rewards`), a function as `package.module:function` or
-`path/file.py:function`, or the id or folder of a reward model. Weight 0 means: log it, and do not train on it.
+file of `reward_plugins`), a function as `package.module:function` or `path/file.py:function`, or the id or folder of a reward
+model. A reward of weight 0 is logged but not trained on.
 """
 
 import inspect
@@ -19,26 +19,27 @@ from typing import Any
 from grpo_ext.common.modules import load_file, load_place
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.guard import reward_name
-from grpo_ext.rewards.registry import build, names, registered_as, registered_by
+from grpo_ext.rewards.registry import build, names, registered_as
 from grpo_ext.rewards.signature import EXTRAS, read_signature
 
 # Columns that TRL drops, overwrites or passes twice.
 RESERVED = ("completion", "completions", *EXTRAS)
-MORE_KEYS = ("weight", "label")
-LARGEST_WEIGHT = 1e4  # of a reward: see `LARGEST` of the scores
+LARGEST_WEIGHT = 1e4  # its square times that of `scores.LARGEST` is finite in float32
 
 
 def resolve_rewards(
     specs: Any, reward_weights: Sequence[float] | None = None, plugins: Iterable[str] = ()
 ) -> tuple[list[Any], list[float]]:
-    """Callables (or reward-model ids) and weights, one a spec.
+    """Return callables (or reward-model ids) and weights, one for each spec.
 
     Args:
-        specs: names, mappings `{name, weight, label, option: value}` and callables; one of them or a list. `label` is the
-            name of the metric, for a reward that is used twice. `ValueError` for an unknown name or option, a weight that is
-            no finite number, or a name that occurs twice.
-        reward_weights: as TRL has them, one a spec, instead of `weight` in the mappings.
+        specs: a name, a mapping `{name, weight, label, option: value}` or a callable, or a list of them. `label` is the name
+            of the metric, for a reward that is used twice.
+        reward_weights: TRL's list of weights, one for each spec, instead of `weight` in the mappings.
         plugins: Python files that register rewards.
+
+    Raises:
+        ValueError: for an unknown name or option, a weight that is no finite number, or a metric name that occurs twice.
     """
     for path in plugins:
         load_plugin(path)
@@ -52,13 +53,18 @@ def resolve_rewards(
         if len(reward_weights) != len(rewards):
             raise ValueError(f"{len(reward_weights)} reward_weights for {len(rewards)} rewards.")
         weights = list(reward_weights)
-    check_unique(rewards)
-    labels = map(metric_name, rewards)
+    labels = [metric_name(reward) for reward in rewards]
+    for name, count in Counter(labels).items():
+        if count > 1:
+            raise ValueError(
+                f"{count} rewards are called {name!r} and would share one metric. Give them names of their own: "
+                f"{{name: {name}, label: {name}_2, ...}}."
+            )
     return rewards, [checked_weight(label, 1.0 if w is None else w) for label, w in zip(labels, weights, strict=True)]
 
 
 def resolve(spec: Any) -> tuple[Any, Any]:
-    """One spec as a callable or reward-model id, and its weight, None where it gives none."""
+    """Return the callable or reward-model id of a spec, and its weight or None."""
     if isinstance(spec, str):
         return find(spec, {}), None
     if not isinstance(spec, Mapping):
@@ -66,26 +72,24 @@ def resolve(spec: Any) -> tuple[Any, Any]:
             return spec, None
         raise ValueError(f"A reward is a name, a mapping with `name`, or a function, not {spec!r}.")
     options = dict(spec)
-    name, weight, label = (options.pop(key, None) for key in ("name", *MORE_KEYS))
+    name, weight, label = (options.pop(key, None) for key in ("name", "weight", "label"))
     if not isinstance(name, str):
         hint = "".join(did_you_mean(key, ["name"]) for key in options)
         raise ValueError(f"This reward has no `name`: {dict(spec)!r}.{hint}")
-    if label is not None and not isinstance(label, str):
-        raise ValueError(f"The label of reward {name!r} is text; got {label!r}.")
     reward = find(name, options)
-    if label is not None and isinstance(reward, str):
-        raise ValueError(f"The reward model {name!r} cannot have a label: its metric is named after it.")
     if label is not None:
+        if not isinstance(label, str):
+            raise ValueError(f"The label of reward {name!r} is text; got {label!r}.")
+        if isinstance(reward, str):
+            raise ValueError(f"The reward model {name!r} cannot have a label: its metric is named after it.")
         reward.name = reward.__name__ = label
     return reward, weight
 
 
 def find(name: str, options: dict[str, Any]) -> Any:
-    """The reward that a name stands for, with its options."""
+    """Return the callable or reward-model id that a name stands for."""
     if name in names():
         return build(name, **options)
-    if name.endswith(".py"):
-        return only_reward_of(name, options)
     if ":" in name and not Path(name).exists():
         return dotted(name, options)
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or Path(name).is_dir():
@@ -94,21 +98,11 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return name
     if "/" in name:
         raise ValueError(f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME.")
-    return build(name, **options)  # which says that there is none, and what is near
-
-
-def only_reward_of(path: str, options: dict[str, Any]) -> Callable:
-    """The one reward that a plugin file registers."""
-    load_plugin(path)
-    found = registered_by(load_file(path).__name__)
-    if len(found) != 1:
-        brings = f"registers {', '.join(found)}" if found else "registers no reward"
-        raise ValueError(f"{path} {brings}. Write it under reward_plugins, and the reward's name here.")
-    return build(found[0], **options)
+    return build(name, **options)  # raises, with the nearest known name
 
 
 def dotted(name: str, options: dict[str, Any]) -> Callable:
-    """The function `package.module:function` or `file.py:function`, called as TRL calls it unless it is registered."""
+    """Return the function `package.module:function` or `file.py:function`; TRL's call reaches it unchanged if unregistered."""
     place, _, attribute = name.rpartition(":")
     try:
         module = load_place(place)
@@ -131,7 +125,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
 
 
 def load_plugin(path: str) -> None:
-    """Run a plugin file once; `ValueError` if it cannot be run."""
+    """Run a plugin file once; `ValueError` if it fails."""
     try:
         load_file(path)
     except Exception as error:
@@ -139,21 +133,12 @@ def load_plugin(path: str) -> None:
 
 
 def metric_name(reward: Any) -> str:
-    """The name of a reward's metric, as TRL makes it."""
+    """Return the name that TRL gives to a reward's metric."""
     return reward.rstrip("/").split("/")[-1] if isinstance(reward, str) else reward_name(reward)
 
 
-def check_unique(rewards: Sequence[Any]) -> None:
-    """`ValueError` where two rewards would share one metric."""
-    for name, count in Counter(map(metric_name, rewards)).items():
-        if count > 1:
-            raise ValueError(
-                f"{count} rewards are called {name!r} and would share one metric. Give them names of their own: "
-                f"{{name: {name}, label: {name}_2, ...}}."
-            )
-
-
 def checked_weight(name: str, weight: Any) -> float:
+    """Return a weight as a float; `ValueError` unless it is a finite number of at most `LARGEST_WEIGHT`."""
     known: Any = weight if isinstance(weight, numbers.Real) and not isinstance(weight, bool) else float("nan")
     if not abs(known) <= LARGEST_WEIGHT:
         raise ValueError(
@@ -163,7 +148,7 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def needed_columns(reward: Any) -> tuple[str, ...]:
-    """The data set columns that a reward cannot do without; none where it does not say."""
+    """Return the data set columns that a reward needs; none where its signature is unknown."""
     if isinstance(reward, str) or hasattr(reward, "parameters"):
         return ()
     if hasattr(reward, "columns"):
@@ -175,7 +160,7 @@ def needed_columns(reward: Any) -> tuple[str, ...]:
 
 
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
-    """`ValueError` where a reward's column is missing or a column's name is reserved. None: columns unknown, no check."""
+    """Raise `ValueError` if a reward's column is missing or a column has a reserved name. None means unknown columns."""
     if dataset_columns is None:
         return
     there = list(dataset_columns)

@@ -1,8 +1,8 @@
-"""Which formulas sympy can be trusted to finish with: a check of the text, before anything evaluates it.
+"""Checks the text of a formula before sympy evaluates it.
 
-sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it meets them, in C where nothing can interrupt it. So only
-commands that answers are written with may stand there, and numbers, powers and exponentials must be small: what is beyond the
-limits is no answer that has been worked out. They cannot promise that sympy is quick, so a worker and its deadline are needed.
+sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it reads them, in C where nothing can interrupt it. So a formula
+may have only the commands of usual answers, and its numbers, powers and exponentials must be small. These limits do not
+guarantee that sympy is quick, so a worker with a deadline is needed as well.
 """
 
 import math
@@ -13,8 +13,8 @@ MAX_LENGTH = 300  # characters
 MAX_DIGITS = 40  # of one number
 MAX_DEPTH = 8  # brackets open at once
 MAX_COMMANDS = 30
-MAX_POWER = 10_000  # of a number: the product of all exponents
-MAX_SYMBOLIC_POWER = 100  # where there are letters: the product of all exponents
+MAX_POWER = 10_000  # the product of all exponents
+MAX_SYMBOLIC_POWER = 100  # the product of all exponents in a formula with letters
 MAX_TOWER = 4  # the largest number in an exponent that has an exponent
 MAX_FACTORIAL = 200
 
@@ -33,13 +33,13 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _INTEGER = re.compile(r"[0-9]+")
 _POWER = re.compile(r"(?:\^|\*\*|\\(?:exp|sinh|cosh)(?![A-Za-z]))\s*")
 _LETTER = re.compile(r"[A-Za-z]")
-# What stands in an exponent; else it is all that follows.
+# The shapes of an exponent; without a match it is all the text that follows.
 _ONE = r"(?>\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|-?[0-9.]+|[A-Za-z]|\\[A-Za-z]++(?!\s*[\[{(0-9]))"
 _EXPONENT = re.compile(rf"{_POWER.pattern}({_ONE}(?!\s*(?:\^|\*\*))|.+)")
 
 
 def is_tame(formula: str) -> bool:
-    """Whether a formula, in LaTeX or plain, is small in every respect."""
+    """Whether a formula, in LaTeX or plain text, is within all limits."""
     if len(formula) > MAX_LENGTH or not formula.isprintable() or _REFUSED.search(formula):
         return False
     commands = _COMMAND.findall(formula)
@@ -58,7 +58,7 @@ def nests_little(formula: str) -> bool:
 
 
 def has_small_factorials(formula: str) -> bool:
-    """Whether factorials and binomials are of small numbers, and of nothing computed."""
+    """Whether the arguments of factorials and binomials are small numbers, not computed ones."""
     if not _FACTORIAL.search(formula):
         return True
     small = all(int(n) <= MAX_FACTORIAL for n in _INTEGER.findall(formula))
@@ -66,8 +66,8 @@ def has_small_factorials(formula: str) -> bool:
 
 
 def has_small_powers(formula: str) -> bool:
-    """Whether exponents are small, towers low, and powers of powers, too."""
-    if r"\begin" in formula:  # of a matrix, whose entries grow with every multiplication
+    """Whether exponents, towers of exponents, and powers of powers are small."""
+    if r"\begin" in formula:  # the entries of a matrix grow with every multiplication
         return not _POWER.search(formula)
     limit = MAX_SYMBOLIC_POWER if _LETTER.search(_COMMAND.sub("", formula)) else MAX_POWER
     product = 1

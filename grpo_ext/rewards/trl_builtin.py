@@ -1,13 +1,13 @@
-"""TRL's own rewards by name, with TRL's arguments as options.
+"""TRL's rewards by name, with TRL's arguments as options.
 
-What is right in `cosine_scaled` and `reasoning_accuracy` is judged as `accuracy` judges it: TRL gives math-verify whatever a
-completion contains, under alarms that would end a guard's own deadline.
+`cosine_scaled` and `reasoning_accuracy` judge answers as `accuracy` does: TRL gives any text of a completion to math-verify,
+with alarms that would end the deadline of a guard.
 """
 
 import math
 
 from grpo_ext.rewards.accuracy import accuracy, score
-from grpo_ext.rewards.engine_pool import asks_engine
+from grpo_ext.rewards.engine import asks_engine
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 
@@ -22,7 +22,7 @@ from grpo_ext.rewards.reward import Example
     ],
 )
 def think_format(completions: list[str]) -> list[float]:
-    """1 where the completion begins with one <think> .. </think> block, else 0 (TRL)."""
+    """1 if the completion begins with one <think> .. </think> block, else 0 (TRL)."""
     from trl.rewards import think_format_reward
 
     return think_format_reward([[{"role": "assistant", "content": text}] for text in completions])
@@ -46,7 +46,7 @@ def soft_overlong_punishment(
 
     Args:
         max_completion_len: the limit in tokens.
-        soft_punish_cache: over how many tokens before it the reward falls.
+        soft_punish_cache: the number of tokens before the limit over which the reward falls.
     """
     from trl.rewards import get_soft_overlong_punishment
 
@@ -67,7 +67,7 @@ def repetition_penalty(
 
     Args:
         ngram_size: n.
-        max_penalty: what nothing but repetition comes near to; at most 0.
+        max_penalty: the limit of the reward for pure repetition; at most 0.
     """
     from trl.rewards import get_repetition_penalty_reward
 
@@ -75,7 +75,7 @@ def repetition_penalty(
 
 
 _THIRD = {"solution": r"$\frac{1}{3}$"}
-_ROOT = (r"</think> \boxed{\sqrt{8}}", {"solution": r"$2\sqrt{2}$"})  # for the engine, which workers load with it
+_ROOT = (r"</think> \boxed{\sqrt{8}}", {"solution": r"$2\sqrt{2}$"})  # needs the engine, which workers load with it
 _HALFWAY = {**_THIRD, "completion_ids": [1] * 50}
 
 
@@ -133,11 +133,11 @@ def cosine_scaled(
 def reasoning_accuracy(
     completions: list[str], solution: list[str], *, reasoning_delimiters: list[str] | None = None
 ) -> list[float | None]:
-    """1 where the answer behind the reasoning equals the gold answer, else 0; 0 without an end of the reasoning (TRL).
+    """1 if the answer after the reasoning equals the gold answer, else 0; 0 if the reasoning does not end (TRL).
 
     Args:
         solution: the gold answer.
-        reasoning_delimiters: texts of which one ends the reasoning. None: `</think>`.
+        reasoning_delimiters: texts that end the reasoning. None: `</think>`.
     """
     scores: list[float | None] = []
     for text, gold in zip(completions, solution, strict=True):

@@ -1,4 +1,4 @@
-"""What a reward cannot change for the run around it: the random numbers of training, the working directory, the process."""
+"""Protects a run from its rewards: its random numbers, its working directory and its process."""
 
 import os
 import random
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_before: list[tuple[Callable[[Any], object], Any]] = []  # how things were when the first of the calls under way began
+_before: list[tuple[Callable[[Any], object], Any]] = []  # how to restore the state before the first running call
 _calls = 0
 
 
 @contextmanager
 def undisturbed(seed: int) -> Iterator[None]:
-    """Draw random numbers of Python, numpy and torch from generators seeded by `seed` (32 bits), and leave all as it was.
+    """Seed the generators of Python, numpy and torch with `seed` (32 bits) in the block, and restore their state after it.
 
-    Calls may overlap, as those of async rewards do: the first notes how things were, the last puts them back.
+    Calls may overlap, as those of async rewards do: the first saves the state and the last restores it.
     """
     global _calls
     if not _calls:
@@ -36,7 +36,7 @@ def undisturbed(seed: int) -> Iterator[None]:
 
 
 def generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]]:
-    """How to get, set and seed the state of each library that is imported."""
+    """Yield how to get, set and seed the state of each imported library."""
     yield random.getstate, random.setstate, random.seed
     if numpy := sys.modules.get("numpy"):
         yield numpy.random.get_state, numpy.random.set_state, numpy.random.seed
@@ -48,7 +48,7 @@ def generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object], C
 
 @contextmanager
 def one_process() -> Iterator[None]:
-    """End a process that the block forked off, which would go on as a second trainer or worker."""
+    """End any process that the block forks, which would otherwise go on as a second trainer or worker."""
     pid = os.getpid()
     try:
         yield

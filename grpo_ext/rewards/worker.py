@@ -1,11 +1,12 @@
-"""What runs in a reward worker: one pipe, one row at a time, a memory limit, and an end of all that a reward has started.
+"""The program of a reward worker: it scores one row at a time, with a memory limit.
 
-Started by the pool as a fresh interpreter, so that neither the training script nor torch is loaded again. It is two
-processes: one scores, and its keeper waits to clear up after it.
+A pool starts it as a fresh interpreter, so that neither the training script nor torch is loaded again. It forks: the child
+scores, and the parent, the keeper, ends every process that a reward has started.
 """
 
 import contextlib
 import ctypes
+import json
 import os
 import pickle
 import resource
@@ -25,7 +26,7 @@ ENDS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 def die_with(parent: int, number: int) -> None:
-    """Get a signal, from the kernel where it can, when the thread that started this process ends."""
+    """Ask the kernel, on Linux, for a signal when the thread that started this process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it has ended already
@@ -33,21 +34,21 @@ def die_with(parent: int, number: int) -> None:
 
 
 def leave_keeper(parent: int, fd: int) -> None:
-    """Go on in a new process. This one stays behind as its keeper, until that process, `parent` or the pool ends it."""
+    """Fork and return in the child. This process becomes its keeper until the child ends, `parent` dies, or SIGTERM comes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-    if sys.platform == "linux":  # whatever loses its parent below this process becomes its child
+    if sys.platform == "linux":  # an orphan below this process becomes its child
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     die_with(parent, signal.SIGTERM)
     keeper = os.getpid()
     if child := os.fork():
-        os.close(fd)  # the pool hears at once when the child's end of the pipe is closed
+        os.close(fd)  # so that the pipe closes with the child's end
         keep(child)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     die_with(keeper, signal.SIGKILL)
 
 
 def keep(child: int) -> NoReturn:
-    """Wait for the child or for SIGTERM, then kill every process that was started below this one."""
+    """Wait for the child or for SIGTERM, then kill every process below this one."""
     code = None
     while code is None and signal.sigwait(ENDS) == signal.SIGCHLD:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -55,7 +56,7 @@ def keep(child: int) -> NoReturn:
                 code = os.waitstatus_to_exitcode(ended[1])
                 break
     this = psutil.Process()
-    while children := this.children():  # of those that are killed, the children are this one's in the next round
+    while children := this.children():  # the children of killed processes are in the next round
         for process in children:
             process.kill()
         psutil.wait_procs(children)
@@ -63,7 +64,7 @@ def keep(child: int) -> NoReturn:
 
 
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
-    """The score of one row, or its error."""
+    """Return the score of one row and its error."""
     try:
         with one_process():
             [found], errors = scores_of(reward(**row), 1)
@@ -75,13 +76,13 @@ def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str 
 
 
 def serve(connection: Connection) -> None:
-    """Answer until the pipe is closed.
+    """Answer messages until the pipe is closed.
 
-    A message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it for a
-    score. Each gets one answer, and so does having started.
+    A pickled message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it
+    for a score. Each gets one answer, and so does the start. Answers are JSON: the trainer unpickles nothing from here.
     """
-    rewards: dict[int, Reward | str] = {}  # a text where the reward cannot be built here
-    connection.send_bytes(pickle.dumps("started"))
+    rewards: dict[int, Reward | str] = {}  # the error as a text if the reward cannot be built here
+    connection.send_bytes(b"null")
     while True:
         try:
             key, packed, row = pickle.loads(connection.recv_bytes())
@@ -89,14 +90,14 @@ def serve(connection: Connection) -> None:
             return
         if packed is None:
             reward = rewards[key]
-            answer: object = (None, reward) if isinstance(reward, str) else score(reward, row)
+            answer = (None, reward) if isinstance(reward, str) else score(reward, row)
         else:
-            rewards[key], answer = introduce(packed), "met"
-        connection.send_bytes(pickle.dumps(answer))
+            rewards[key], answer = introduce(packed), None
+        connection.send_bytes(json.dumps(answer).encode())
 
 
 def introduce(packed: bytes) -> Reward | str:
-    """The reward, or why there is none. Its first example is scored, so that no row's deadline pays for its imports."""
+    """Return the reward or the error of building it. Score its first example, so that no row has to wait for imports."""
     try:
         reward = pickle.loads(packed)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Tasks by name. A task says how rows become prompts, which rewards judge them, and how to evaluate."""
+"""Tasks by name. A task says how rows become prompts and which rewards judge them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from grpo_ext.common.modules import load_class
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks.base import Task
 
-# Named here rather than registered on import, so that one task's packages are not loaded for another's run.
+# Paths, so that a run loads only the packages of its own task.
 MODULES = {
     "countdown": "grpo_ext.tasks.countdown:Countdown",
     "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
@@ -20,7 +20,7 @@ MODULES = {
 
 
 def get_task_class(name: Any) -> type[Task]:
-    """The dataclass of a task: one of ours by name, or a user's own as `pkg.module:Class` or `file.py:Class`.
+    """Return the dataclass of a task: a name of this package, or a user's `pkg.module:Class` or `file.py:Class`.
 
     Raises:
         ValueError: if there is no such task.
@@ -35,7 +35,7 @@ def get_task_class(name: Any) -> type[Task]:
 
 
 def task_classes() -> dict[str, type[Task]]:
-    """The tasks of this package, by name."""
+    """Return the tasks of this package by name."""
     return {name: get_task_class(name) for name in MODULES}
 
 

@@ -1,13 +1,13 @@
-"""What a task is: how rows become prompts, which rewards judge them, and where the rows come from.
+"""The base of tasks: how rows become prompts, which rewards judge them, and where the rows come from.
 
-A task is a dataclass. Its fields are recipe keys, so `max_number: 12` in a recipe sets `Countdown.max_number`. A row passes
-through three small methods, each easy to override: `keep` drops rows that the task does not want, `columns` derives what the
-rewards read, `prompt` writes the chat messages. Rows come from the task's own generator, or from a file or the hub through
-`datasets` when the recipe names a `dataset_name`.
+A task is a dataclass whose fields are recipe keys: `max_number: 12` in a recipe sets `Countdown.max_number`. A row passes
+through three small methods that a task may override: `keep` drops rows, `columns` derives what the rewards read, and `prompt`
+writes the chat messages. Rows come from the task's own generator, or from the file or hub id of `dataset_name`.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Messages = list[dict[str, str]]
 
-# How `datasets` calls the builder of each kind of file that we read.
+# The file types that are read, with the names of their builders in `datasets`.
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 class Filled(dict):
-    """A row of which no column that is read may be null, which templates would write out as "None"; `get` asks freely."""
+    """A row whose null columns raise `ValueError` when they are read, except by `get`: a template would write "None"."""
 
     def __getitem__(self, column: str) -> Any:
         value = super().__getitem__(column)
         if value is None:
-            words = f"is null in the row {str(dict(self))[:200]}: fill it, or drop the row."
-            raise ValueError(f"the column {column!r} {words}")
+            row = str(dict(self))[:200]
+            raise ValueError(f"the column {column!r} is null in the row {row}: fill it, or drop the row.")
         return value
 
 
@@ -42,10 +42,10 @@ class Task:
     """Base of all tasks; subclasses are dataclasses whose fields are recipe keys.
 
     Class attributes:
-        name (`str`): what a recipe writes after `task:`.
-        default_rewards (`dict[str, float]`): reward name to weight, used when the recipe names no `reward_funcs`.
-        outcome_reward (`str`, *optional*): the reward that says whether a completion solved its problem. Accuracy and
-            pass@k are about this one. `None`: the reward of the largest weight.
+        name (`str`): the name after `task:` in a recipe.
+        default_rewards (`dict[str, float]`): weights by reward name, used when the recipe names no `reward_funcs`.
+        outcome_reward (`str`, *optional*): the reward that says whether a completion solved its problem, for accuracy and
+            pass@k. `None`: the reward of the largest weight.
     """
 
     name: ClassVar[str]
@@ -53,35 +53,50 @@ class Task:
     outcome_reward: ClassVar[str | None] = None
 
     def generate(self, split: str) -> Iterator[Row] | None:
-        """Rows of the task's own making for `split` ("train" or "test"), or None if it needs a data set."""
+        """Return rows that the task makes for `split` ("train" or "test"), or None if it needs a data set."""
         return None
 
     def keep(self, row: Row) -> bool:
-        """Whether a row is used at all."""
+        """Whether a row is used."""
         return True
 
     def columns(self, row: Row) -> Row:
-        """The columns that the rewards read, derived from a row of the data set."""
+        """Return the columns that the rewards read and the row lacks."""
         return {}
 
     def prompt(self, row: Row) -> Messages | str:
-        """The chat messages of one row; or a text, for a model without a chat template."""
+        """Return the chat messages of one row, or a text for a model without a chat template."""
         raise NotImplementedError
 
     def example(self, row: Row) -> Row:
-        """One training example: the row, the columns derived from it, and its prompt."""
+        """Return one training example: the row, the columns derived from it, and its prompt."""
         row = {**row, **self.columns(Filled(row))}
         return {**row, "prompt": self.prompt(Filled(row))}
 
-    def rows(
+    def dataset(
         self,
         split: str = "train",
+        *,
         dataset_name: str | None = None,
         dataset_config: str | None = None,
         streaming: bool = False,
         limit: int | None = None,
+        prompts: bool = True,
     ) -> Dataset | IterableDataset:
-        """The rows of `dataset` before they become prompts: kept ones, at most `limit`."""
+        """Return the examples of `split`, ready for the trainer.
+
+        Args:
+            split: "train" or "test"; for a data set of the hub, any split that it has.
+            dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub id. `None`: the
+                task's own rows.
+            dataset_config: the name of the configuration, for hub data sets that have several.
+            streaming: yield examples as they are read, without holding them in memory.
+            limit: the largest number of examples, counted after `keep`. `None`: all.
+            prompts: whether to turn rows into examples; if not, the rows stay as they are.
+
+        Raises:
+            ValueError: if the task makes no such rows, or if no row is kept.
+        """
         from datasets import Dataset, IterableDataset
 
         if dataset_name is not None:
@@ -95,51 +110,32 @@ class Task:
             rows = Dataset.from_list(list(own))
         if type(self).keep is not Task.keep:
             rows = rows.filter(lambda row: self.keep(Filled(row)))
-        return rows if limit is None else rows.take(limit)
-
-    def dataset(
-        self,
-        split: str = "train",
-        *,
-        dataset_name: str | None = None,
-        dataset_config: str | None = None,
-        streaming: bool = False,
-        limit: int | None = None,
-    ) -> Dataset | IterableDataset:
-        """Examples of `split`, ready for the trainer.
-
-        Args:
-            split: "train" or "test"; for a data set from the hub, any split it has.
-            dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub id. `None`: the
-                task's own rows.
-            dataset_config: the configuration's name, for hub data sets that have several.
-            streaming: yield examples as they are read, without holding them in memory.
-            limit: at most so many examples, counted after `keep`. `None`: all.
-
-        Raises:
-            ValueError: if the task has no rows of its own and `dataset_name` is `None`, or if no row is kept.
-        """
-        from datasets import Dataset
-
-        rows = self.rows(split, dataset_name, dataset_config, streaming, limit).map(self.example)
+        rows = rows if limit is None else rows.take(limit)
         if isinstance(rows, Dataset) and len(rows) == 0:
             words = f" after filtering {dataset_name!r}" if dataset_name else ""
             words += ". Loosen the task's limits (see its fields), or name another data set."
             raise ValueError(f"The {split} split of task {self.name!r} has no rows left{words}")
-        return rows
+        return rows.map(self.example) if prompts else rows
+
+
+def held_out(split: str) -> bool:
+    """Whether a split of generated rows is the held-out one; `ValueError` if it is neither "train" nor "test"."""
+    if split not in ("train", "test"):
+        raise ValueError(f"The task makes the splits 'train' and 'test', not {split!r}.")
+    return split == "test"
 
 
 def open_dataset(
     name: str, split: str = "train", config: str | None = None, streaming: bool = False
 ) -> Dataset | IterableDataset:
-    """A data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
+    """Open a data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
 
     Args:
-        split: of a hub data set; a file or folder is one split and is taken whole.
+        split: a split of a hub data set. A file or folder has no splits and is read whole.
 
     Raises:
-        FileNotFoundError: if there is no such file, or neither a folder nor a data set of the hub.
-        ConnectionError: if the hub cannot be asked.
+        FileNotFoundError: if there is no such file, folder or hub data set.
+        ConnectionError: if the hub does not answer.
         ValueError: if the file is empty.
     """
     from datasets import load_dataset, load_from_disk
@@ -150,7 +146,7 @@ def open_dataset(
             raise FileNotFoundError(f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name), 0.7)}")
         try:
             return load_dataset(FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming)
-        except StopIteration:  # how `datasets` says that a file is empty
+        except StopIteration:  # `datasets` raises it for an empty file
             raise ValueError(f"dataset_name: {path} has no row.") from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
@@ -161,6 +157,25 @@ def open_dataset(
 
 
 def chat(system: str | None, user: str | Messages) -> Messages:
-    """The system message, if there is one, and what the user says: a text, or messages."""
+    """Return the system message, if there is one, and the user's text or messages."""
     said = [{"role": "user", "content": user}] if isinstance(user, str) else user
     return [{"role": "system", "content": system}, *said] if system else [*said]
+
+
+def template_fields(template: str) -> set[str]:
+    """Return the names in braces; `ValueError` if the braces do not match."""
+    try:
+        return {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
+    except ValueError as error:
+        raise ValueError(f"user_prompt is not a format template ({error}): write {{{{ for a brace.") from error
+
+
+def check_template(template: str, required: set[str], allowed: set[str]) -> None:
+    """Raise `ValueError` unless `template` has all required fields and only allowed ones."""
+    fields = template_fields(template)
+    if required - fields or fields - allowed:
+        wrong = sorted(fields - allowed) or sorted(required - fields)
+        raise ValueError(
+            f"user_prompt {'has unknown fields' if fields - allowed else 'lacks'} {wrong}: it must have "
+            f"{sorted(required)} and may have {sorted(allowed)}, in braces."
+        )

@@ -1,8 +1,8 @@
 """Countdown: make an equation out of the given numbers that equals the target.
 
-Rows have the schema of `zouxuhong/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int). The task makes its own
-rows, and every one can be solved: a problem is born from a solution. Which split a problem belongs to is a hash of its sorted
-numbers and its target, without the seed, so that no training set, whatever its seed, holds a problem of any test set.
+Rows have the schema of `zouxuhong/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int). The task makes each problem
+from a solution. A hash of its sorted numbers and its target decides its split, so that no training set, whatever its seed,
+has a problem of any test set.
 """
 
 import logging
@@ -15,8 +15,7 @@ from math import comb
 from typing import ClassVar
 
 from grpo_ext.common.share import in_share
-from grpo_ext.tasks.base import Messages, Row, Task, chat
-from grpo_ext.tasks.template import check_template
+from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
 logger = logging.getLogger(__name__)
 
@@ -27,36 +26,35 @@ USER_PROMPT = (
     "<answer> and </answer>, each tag on a line of its own, for example:\n<answer>\n{example}\n</answer>"
 )
 
-# Spaces of at most so many number sets are listed completely; larger ones are drawn from. Four numbers take a hundred
-# times the work of three, hence a limit for each.
+# By count of numbers, the largest number of sets that are all listed; from more sets, problems are drawn. A set of four
+# takes a hundred times the work of a set of three.
 LISTABLE_SETS = {2: 20_000, 3: 20_000, 4: 300}
-# Drawing gives up after so many draws in a row without a new problem: then there are hardly any left.
-PATIENCE = 50_000
+PATIENCE = 50_000  # draws in a row without a new problem, after which hardly any are left
 
 
 @dataclass
 class Countdown(Task):
-    """Countdown problems with a seed, and their prompts.
+    """Seeded Countdown problems and their prompts.
 
-    `ValueError` if a field is out of range, or `user_prompt` has a field that does not exist or lacks one.
+    `ValueError` if a field is out of range, or `user_prompt` lacks a field or has an unknown one.
     """
 
     name: ClassVar[str] = "countdown"
     default_rewards: ClassVar[dict[str, float]] = {"countdown": 1.0, "format": 1.0}
     outcome_reward: ClassVar[str] = "countdown"
 
-    num_problems: int = 50_000  # training problems to make; a space that holds fewer yields all it has
-    num_test_problems: int = 512  # held-out problems to make; likewise
+    num_problems: int = 50_000  # training problems to make, or fewer if there are not so many
+    num_test_problems: int = 512  # held-out problems to make, or fewer
     min_numbers: int = 3  # how many numbers a problem has, 2 to 6
     max_numbers: int = 4
     min_number: int = 1  # the range of each number, both ends included
     max_number: int = 99
-    operators: str = "+-*/"  # that a solution may need; steps of the hidden one are whole and never negative
+    operators: str = "+-*/"  # operators of the hidden solution, whose steps are whole and never negative
     max_target: int = 100  # targets lie in 1 to `max_target`
     test_fraction: float = 0.15  # share of all problems that is held out
-    task_seed: int = 0  # of which problems are made, and their order; it moves none from split to split
-    system_prompt: str = SYSTEM_PROMPT  # an empty string leaves the message out
-    user_prompt: str = USER_PROMPT  # with {nums} and {target}, and if wanted {operators} and {example}
+    task_seed: int = 0  # chooses the problems and their order; it does not change the split of a problem
+    system_prompt: str = SYSTEM_PROMPT  # an empty string omits the message
+    user_prompt: str = USER_PROMPT  # has {nums} and {target}, and may have {operators} and {example}
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_numbers <= self.max_numbers <= 6:
@@ -75,34 +73,29 @@ class Countdown(Task):
         check_template(self.user_prompt, required, required | {"operators", "example"})
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Problems of `split`, each once, in an order that the seed fixes; fewer than asked for if there are no more."""
-        if split not in ("train", "test"):
-            raise ValueError(f"Task 'countdown' makes the splits 'train' and 'test', not {split!r}.")
-        wanted = self.num_problems if split == "train" else self.num_test_problems
+        """Yield distinct problems of `split` in an order that the seed fixes."""
+        test = held_out(split)
+        wanted, made = self.num_test_problems if test else self.num_problems, 0
         source = self._every_problem() if self._is_listable() else self._drawn_problems()
-        rows = (row for row in source if self.is_held_out(row) == (split == "test"))
-        made = 0
-        for row in islice(rows, wanted):
+        for row in islice((row for row in source if self.is_held_out(row) == test), wanted):
             made += 1
             yield row
         if made < wanted:
-            words = "Countdown: these settings hold %d %s problems, fewer than the %d asked for."
-            logger.info(words, made, split, wanted)
+            logger.info(f"Countdown: these settings have {made} {split} problems, fewer than the {wanted} asked for.")
 
     def is_held_out(self, row: Row) -> bool:
-        """Whether a problem belongs to the test split; works on rows from any source."""
+        """Whether a problem, from any source, belongs to the test split."""
         return in_share(f"{sorted(row['nums'])}={row['target']}", self.test_fraction)
 
     def columns(self, row: Row) -> Row:
-        """`nums` and `target` as numbers, also from files that can only write them as text (csv)."""
+        """Return `nums` and `target` as numbers, also from files that have them as text (csv)."""
         if missing := {"nums", "target"} - row.keys():
             raise ValueError(
                 f"A countdown row needs the columns nums and target; {sorted(missing)} not found among {sorted(row)}. "
                 "Rows with prompts of their own: `task: prompts`."
             )
         nums = row["nums"]
-        if isinstance(nums, str):
-            nums = re.findall(r"\d+", nums)
+        nums = re.findall(r"\d+", nums) if isinstance(nums, str) else nums
         return {"nums": [int(n) for n in nums], "target": int(row["target"])}
 
     def prompt(self, row: Row) -> Messages:
@@ -148,7 +141,7 @@ class Countdown(Task):
 
 
 def apply(operator: str, a: int, b: int) -> int | None:
-    """`a operator b` where it is a whole number of at least 0, else None."""
+    """Return `a operator b` if it is a whole number of at least 0, else None."""
     if operator == "+":
         return a + b
     if operator == "-":
@@ -159,7 +152,7 @@ def apply(operator: str, a: int, b: int) -> int | None:
 
 
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
-    """Value of a random equation that uses every number once, or None if a step is negative or not whole."""
+    """Return the value of a random equation that uses every number once, or None if a step is negative or not whole."""
     values = list(nums)
     while len(values) > 1:
         a = values.pop(int(rng.random() * len(values)))
@@ -172,11 +165,11 @@ def random_value(nums: list[int], operators: str, rng: random.Random) -> int | N
 
 
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
-    """Every value of an equation that uses each number once and whose steps are whole and not negative."""
+    """Return all values of equations that use each number once and whose steps are whole and not negative."""
     if len(nums) == 1:
         return {nums[0]}
     values: set[int] = set()
-    # The first number is always on the left side: each way to cut the numbers in two is met once.
+    # The first number is always on the left side, so that each way to cut the numbers in two comes once.
     for size in range(len(nums) - 1):
         for chosen in combinations(range(1, len(nums)), size):
             left = reachable((nums[0], *(nums[i] for i in chosen)), operators)

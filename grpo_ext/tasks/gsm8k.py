@@ -1,7 +1,7 @@
 """Grade-school word problems in GSM8K's format: `question`, and `answer` with its steps and a last line `#### n`.
 
 Rows come from a data set (the real GSM8K, by file or hub id), or from the task's own story templates, which need no network.
-The templates write the same format, calculator marks `<<2*3=6>>` included, with one or two steps and small numbers.
+Stories have the same format, with calculator marks `<<2*3=6>>`, one or two steps, and small numbers.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from grpo_ext.common.files import data_lines
 from grpo_ext.common.share import in_share
-from grpo_ext.tasks.base import Messages, Row, Task, chat
+from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,23 +25,18 @@ SYSTEM_PROMPT = (
     "this form, with each tag on a line of its own:\n<think>\nyour reasoning\n</think>\n<answer>\nthe number\n</answer>"
 )
 
-# Share of the stories' problems that is held out, and how many draws in a row may bring nothing new before it is over.
-TEST_FRACTION = 0.15
-PATIENCE = 20_000
+TEST_FRACTION = 0.15  # share of the stories that is held out
+PATIENCE = 20_000  # draws in a row without a new story, after which hardly any are left
 
-NAMES = (
-    "Ana", "Ben", "Carla", "Dev", "Elif", "Farid", "Grace", "Hugo", "Ines", "Jun", "Kofi", "Lena", "Mei", "Nils", "Olga", "Pia",
-)  # fmt: skip
-THINGS = (
-    "apples", "books", "coins", "cups", "eggs", "flowers", "kites", "lemons", "marbles", "pens", "shells", "stamps",
-)  # fmt: skip
+NAMES = "Ana Ben Carla Dev Elif Farid Grace Hugo Ines Jun Kofi Lena Mei Nils Olga Pia".split()  # noqa: SIM905
+THINGS = ["apples", "books", "coins", "cups", "eggs", "flowers", "kites", "lemons", "marbles", "pens", "shells", "stamps"]
 
 
 class Story(NamedTuple):
     """A template of word problems.
 
-    A step is an equation, `left operator right`, and the sentence that {equation} stands in. A side is a number, one of a, b,
-    c, or x, the result of the step before.
+    A step is an equation, `left operator right`, and a sentence with the field {equation}. Each side is a number, one of a, b
+    and c, or x, the result of the step before.
     """
 
     question: str  # with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses
@@ -54,21 +49,21 @@ OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": oper
 
 @dataclass
 class GSM8K(Task):
-    """GSM8K's rows, or stories of our own in their format; `ValueError` if a field is out of range."""
+    """Rows of GSM8K, or generated stories in their format; `ValueError` if a field is out of range."""
 
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
     outcome_reward: ClassVar[str] = "accuracy"
 
-    num_problems: int = 2_000  # stories to make, where the recipe names no data set
+    num_problems: int = 2_000  # stories to make if the recipe names no data set
     num_test_problems: int = 256
     max_number: int = 20  # numbers of a story lie in 2 to `max_number`; results may be larger
     max_story_steps: int = 2  # 1 or 2
-    task_seed: int = 0  # of the stories; which split one belongs to does not depend on it
-    max_prompt_tokens: int | None = None  # rows whose prompt, as the model gets it, has more are dropped; `None`: none
-    max_answer_tokens: int | None = None  # rows whose reference answer has more are dropped; `None`: none
-    length_tokenizer: str | None = None  # name or folder of what counts them; a run fills in its own model's
-    system_prompt: str = SYSTEM_PROMPT  # an empty string leaves the message out
+    task_seed: int = 0  # chooses the stories; it does not change the split of a story
+    max_prompt_tokens: int | None = None  # drop rows whose prompt, in the chat template, has more tokens. `None`: keep all
+    max_answer_tokens: int | None = None  # drop rows whose reference answer has more tokens. `None`: keep all
+    length_tokenizer: str | None = None  # name or folder of the tokenizer that counts them; a run sets that of its model
+    system_prompt: str = SYSTEM_PROMPT  # an empty string omits the message
 
     def __post_init__(self) -> None:
         if self.max_number < 3:
@@ -77,11 +72,9 @@ class GSM8K(Task):
             raise ValueError(f"max_story_steps={self.max_story_steps}: write 1 or 2.")
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Stories of `split`, each once. No story of one split has the template and numbers of one in the other."""
-        if split not in ("train", "test"):
-            raise ValueError(f"Task 'gsm8k' makes the splits 'train' and 'test', not {split!r}.")
-        wanted = self.num_problems if split == "train" else self.num_test_problems
-        yield from islice(self._stories(held_out=split == "test"), wanted)
+        """Yield distinct stories of `split`. No story has the same template and numbers as a story of the other split."""
+        test = held_out(split)
+        yield from islice(self._stories(test), self.num_test_problems if test else self.num_problems)
 
     def keep(self, row: Row) -> bool:
         """Whether the prompt and the reference answer are short enough."""
@@ -95,13 +88,13 @@ class GSM8K(Task):
         return self.max_prompt_tokens is None or prompt_length(tokenizer, self.prompt(row)) <= self.max_prompt_tokens
 
     def columns(self, row: Row) -> Row:
-        """`solution`: the reference answer, whose `####` line holds the number to reach."""
+        """Return `solution`: the reference answer, whose `####` line has the result."""
         return {"solution": row["answer"]}
 
     def prompt(self, row: Row) -> Messages:
         return chat(self.system_prompt, row["question"])
 
-    def _stories(self, held_out: bool) -> Iterator[Row]:
+    def _stories(self, test: bool) -> Iterator[Row]:
         rng = random.Random(self.task_seed)
         stories = [story for story in STORIES if len(story.steps) <= self.max_story_steps]
         seen: set[str] = set()
@@ -112,7 +105,7 @@ class GSM8K(Task):
             letters = [letter for letter in "abc" if f"{{{letter}}}" in story.question]
             numbers = {letter: rng.randint(2, self.max_number) for letter in letters}
             key = f"{STORIES.index(story)}:{sorted(numbers.items())}"
-            if in_share(key, TEST_FRACTION) != held_out:
+            if in_share(key, TEST_FRACTION) != test:
                 continue
             name, other = rng.sample(NAMES, 2)
             row = tell(story, numbers, {"name": name, "other": other, "things": rng.choice(THINGS)})
@@ -123,7 +116,7 @@ class GSM8K(Task):
 
 
 def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | None:
-    """Question and answer of a story, or None if a step is not whole and positive."""
+    """Return question and answer of a story, or None if a step is not whole and positive."""
     values: dict[str, Any] = dict(numbers)
     lines = []
     for equation, sentence in story.steps:
@@ -138,7 +131,7 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
 
 
 def prompt_length(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> int:
-    """Tokens of a prompt as the model gets it."""
+    """Return the number of tokens of a prompt in the tokenizer's chat template, if it has one."""
     if tokenizer.chat_template is None:
         return len(tokenizer("\n".join(message["content"] for message in messages)).input_ids)
     encoded: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
@@ -147,7 +140,7 @@ def prompt_length(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> i
 
 @lru_cache(maxsize=4)
 def load_tokenizer(name: str) -> "PreTrainedTokenizerBase":
-    """The tokenizer of that name, loaded once a process."""
+    """Load a tokenizer once a process."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(name)

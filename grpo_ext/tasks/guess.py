@@ -1,4 +1,4 @@
-"""Guess a number in several turns. The rows are seeds: the environment `guess` draws the number, and says its range."""
+"""Guess a number in several turns. The rows are seeds for the environment `guess`, which draws the number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grpo_ext.tasks.base import Messages, Row, Task, chat
+from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
 SYSTEM_PROMPT = (
     "You guess a number. After each guess you are told whether it is too low or too high. Think, then write your guess between "
@@ -18,13 +18,13 @@ SYSTEM_PROMPT = (
 class GuessTask(Task):
     """Games of guessing a number, for `environment: guess`.
 
-    The environment's number is `low` plus the seed modulo how many there are. Held-out seeds begin at 0, so that a multiple of
-    that many held-out games has each number equally often; training seeds follow them.
+    The number is `low` plus the seed modulo the size of the range. Held-out seeds begin at 0, so that a multiple of that size
+    of held-out games has each number equally often; training seeds follow them.
 
     Args:
-        num_problems, num_test_problems: games of either split.
-        system_prompt: the system message; an empty string leaves it out.
-        user_prompt: the user message; what the environment says of the range follows it.
+        num_problems, num_test_problems: games of each split.
+        system_prompt: the system message; an empty string omits it.
+        user_prompt: the user message, before the environment's message about the range.
     """
 
     name: ClassVar[str] = "guess"
@@ -36,8 +36,8 @@ class GuessTask(Task):
     user_prompt: str = "Guess my number."
 
     def generate(self, split: str) -> Iterator[Row]:
-        """The seeds of a split."""
-        first, count = (0, self.num_test_problems) if split == "test" else (self.num_test_problems, self.num_problems)
+        """Yield the seeds of a split."""
+        first, count = (0, self.num_test_problems) if held_out(split) else (self.num_test_problems, self.num_problems)
         yield from ({"seed": seed} for seed in range(first, first + count))
 
     def prompt(self, row: Row) -> Messages:

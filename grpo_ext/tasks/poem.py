@@ -1,8 +1,8 @@
 """Poem: write the last line of a Chinese quatrain or eight-line poem, in its tone pattern and its rhyme.
 
-Rows hold `lines`, the whole poem (4 or 8 lines), or the given lines alone (3 or 7) beside an optional `last_line`; `title` and
-`author` are welcome. The package ships famous quatrains from the Tang to the Qing, all in the public domain: each rhymes by
-平水韵 and has at most one tonal fault by `rewards.poem` itself.
+Rows have `lines`, the whole poem (4 or 8 lines) or the given lines (3 or 7) with an optional `last_line`, and may have `title`
+and `author`. The package ships famous quatrains from the Tang to the Qing, all in the public domain. Each rhymes by 平水韵
+and has at most one tonal fault by `rewards.poem`.
 """
 
 import json
@@ -16,8 +16,7 @@ from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.characters import EITHER, UNKNOWN, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
-from grpo_ext.tasks.base import Messages, Row, Task, chat
-from grpo_ext.tasks.template import check_template
+from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
 POET = "你是一位精通格律诗的诗人。"
 THINK_FIRST = (
@@ -37,21 +36,21 @@ OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_grou
 class Poem(Task):
     """Last lines of regulated verse.
 
-    `user_prompt` has {lines}, and if wanted {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {tones},
-    {pattern} and {rhyme_group}. The last three are what a poet looks up about the given lines, and tell nothing of the
-    hidden one: the tones of their characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and the
-    group of 平水韵 that they rhyme in, such as 十五删 (无 where they do not). All are as `judge` hears them by default.
+    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {tones},
+    {pattern} and {rhyme_group}. The last three describe only the given lines, by the defaults of `judge`: the tones of their
+    characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and their rhyme group in 平水韵, such
+    as 十五删, or 无.
 
-    `ValueError` if `test_fraction` is out of range, or `user_prompt` has a field that does not exist or lacks one.
+    `ValueError` if `test_fraction` is out of range, or `user_prompt` lacks a field or has an unknown one.
     """
 
     name: ClassVar[str] = "poem"
     default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
     outcome_reward: ClassVar[str] = "poem_format"
 
-    chain_of_thought: bool = True  # ask for work in <think> and the line in <answer>; if not, for the line alone
+    chain_of_thought: bool = True  # ask for thoughts in <think> and the line in <answer>; if False, only for the line
     test_fraction: float = 0.2  # share of the shipped poems that is held out, by a hash of their given lines
-    system_prompt: str | None = None  # `None`: as `chain_of_thought` wants; an empty string leaves the message out
+    system_prompt: str | None = None  # `None`: as `chain_of_thought` says; an empty string omits the message
     user_prompt: str = USER_PROMPT
 
     def __post_init__(self) -> None:
@@ -60,26 +59,24 @@ class Poem(Task):
         check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})
 
     def generate(self, split: str) -> Iterator[Row]:
-        """The shipped quatrains of `split`: `title`, `author`, `form` (七绝 or 五绝) and all four `lines`."""
-        if split not in ("train", "test"):
-            raise ValueError(f"Task 'poem' has the splits 'train' and 'test', not {split!r}.")
-        return (dict(row) for row in QUATRAINS if self.is_held_out(row) == (split == "test"))
+        """Return the shipped quatrains of `split`: `title`, `author`, `form` (七绝 or 五绝) and all four `lines`."""
+        test = held_out(split)
+        return (dict(row) for row in QUATRAINS if self.is_held_out(row) == test)
 
     def is_held_out(self, row: Row) -> bool:
-        """Whether a poem belongs to the test split; works on rows from any source."""
+        """Whether a poem, from any source, belongs to the test split."""
         return in_share("".join(self.columns(row)["lines"]), self.test_fraction)
 
     def keep(self, row: Row) -> bool:
-        """Poems of 4 or 8 lines whose given lines have five characters each, or seven."""
+        """Whether a poem has 4 or 8 lines and its given lines have five characters each, or seven."""
         given = self.columns(row)["lines"]
         return len(given) + 1 in COUNTS and len({len(line) for line in given}) == 1 and len(given[0]) in LENGTHS
 
     def columns(self, row: Row) -> Row:
-        """`lines`, the given lines without punctuation, and `last_line`, the poem's own or "" where it is unknown."""
+        """Return `lines`, the given lines without punctuation, and `last_line`, or "" if it is unknown."""
         if row.get("lines") is None:
             raise ValueError(f"A row of the task 'poem' needs the column lines, not found among {sorted(row)}.")
-        lines = row["lines"]
-        lines = verse_lines(lines) if isinstance(lines, str) else [han(str(line)) for line in lines]
+        lines = verse_lines(row["lines"])
         if len(lines) in COUNTS:
             return {"lines": lines[:-1], "last_line": lines[-1]}
         return {"lines": lines, "last_line": han(row.get("last_line") or "")}
@@ -104,5 +101,5 @@ class Poem(Task):
 
 
 def line_tones(line: str) -> str:
-    """The Mandarin tones of a line, such as 平平中仄仄平平, where 中 can be either."""
+    """Return the Mandarin tones of a line, such as 平平中仄仄平平, where 中 can be either."""
     return "".join("中" if (tones := tones_of(character)) in (EITHER, UNKNOWN) else tones for character in line)

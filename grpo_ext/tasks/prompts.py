@@ -1,34 +1,32 @@
-"""Rows of a data set as they are: for prompts and rewards of one's own, without a task class."""
+"""Rows of any data set, for users' own prompts and rewards without a task class."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grpo_ext.tasks.base import Messages, Row, Task, chat
-from grpo_ext.tasks.template import template_fields
+from grpo_ext.tasks.base import Messages, Row, Task, chat, template_fields
 
 
 @dataclass
 class Prompts(Task):
-    """A data set whose rows hold a prompt, or the columns to write one from; rewards read all columns.
+    """A data set whose rows have a prompt, or the columns of a template for it; rewards read all columns.
 
-    With neither `system_prompt` nor `user_prompt` a row's prompt stays what it is: chat messages, which the tokenizer's chat
-    template puts into text, or a text, which the model continues.
+    Without `system_prompt` and `user_prompt`, the prompt of a row does not change: chat messages, for the tokenizer's chat
+    template, or a text, which the model continues.
 
     `user_prompt` has columns of the row in braces, as in "{question} Answer briefly."; then `prompt_column` is not read.
-    `ValueError` if its braces do not match; when rows are read, if a column is missing.
+    `ValueError` if its braces do not match or, when rows are read, if a column is missing.
     """
 
     name: ClassVar[str] = "prompts"
 
     prompt_column: str = "prompt"  # a text or a list of messages
-    system_prompt: str | None = None  # a prompt that is a text then becomes the user's
+    system_prompt: str | None = None  # if it is set, a prompt that is a text becomes the user's message
     user_prompt: str | None = None
 
     def __post_init__(self) -> None:
         self._reads = {self.prompt_column} if self.user_prompt is None else template_fields(self.user_prompt)
 
     def prompt(self, row: Row) -> Messages | str:
-        """The chat messages of a row, or its text."""
         if missing := self._reads - row.keys():
             key = "prompt_column" if self.user_prompt is None else "user_prompt"
             words = f"which the data lacks. Its columns: {', '.join(sorted(row))}."

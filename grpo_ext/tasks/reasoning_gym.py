@@ -1,8 +1,8 @@
 """Problems of the package `reasoning_gym` (the extra `reasoning-gym`): a hundred generators, one or several mixed.
 
-A row's `entry` is all that its scorer reads, as a Python literal: JSON turns tuples into lists, which some scorers judge
-otherwise. Some generators go through sets of texts, in another order in each process: a seed does not bring an entry back. So a
-child with a fixed `PYTHONHASHSEED` makes the rows, and all ranks have the same.
+A row's `entry` has everything that its scorer reads, as a Python literal: JSON would turn tuples into lists, which some scorers
+judge differently. Some generators iterate over sets of texts, whose order differs between processes. So a child process with a
+fixed `PYTHONHASHSEED` makes the rows, and all ranks get the same rows.
 """
 
 import ast
@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 
 from grpo_ext.common.near import unknown
 from grpo_ext.common.share import in_share
-from grpo_ext.tasks.base import Messages, Row, Task, chat
+from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
 SYSTEM_PROMPT = "Reason between <think> and </think>, then write the answer alone between <answer> and </answer>."
 TEST_FRACTION = 0.15  # of all questions
-CHUNK = 500  # draws from one seed; a generator that finds nothing new in them has no more
+CHUNK = 500  # draws from one seed; a generator that finds nothing new among them is exhausted
 
 
 @dataclass
@@ -31,11 +31,11 @@ class ReasoningGym(Task):
     """Problems that the generators of `reasoning_gym` make and score.
 
     Args:
-        generators: names; or a mapping from each name to its options and its `weight`, the share of rows that it makes (1 by
+        generators: names, or a mapping from each name to its options and its `weight`, its share of the rows (1 by
             default): `{chain_sum: {weight: 2, max_terms: 4}, gcd: {}}`.
-        num_problems, num_test_problems: rows to make for each split. Generators that have fewer yield all they have.
-        task_seed: seeds the problems; it does not move a question from split to split.
-        system_prompt: the system message; an empty string leaves it out.
+        num_problems, num_test_problems: rows to make for each split, or fewer if the generators have no more.
+        task_seed: seeds the problems; it does not change the split of a question.
+        system_prompt: the system message; an empty string omits it.
     """
 
     name: ClassVar[str] = "reasoning_gym"
@@ -53,23 +53,17 @@ class ReasoningGym(Task):
         self._mix = {name: checked(name, dict(options or {})) for name, options in given.items()}
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Rows of `split`, each question once, the same in every process."""
-        if split not in ("train", "test"):
-            raise ValueError(f"Task 'reasoning_gym' makes the splits 'train' and 'test', not {split!r}.")
-        wanted = self.num_problems if split == "train" else self.num_test_problems
-        spec = json.dumps([self._mix, self.task_seed, split == "test", wanted])
+        """Yield rows of `split` with distinct questions, the same in every process."""
+        test = held_out(split)
+        wanted = self.num_test_problems if test else self.num_problems
+        spec = json.dumps([self._mix, self.task_seed, test, wanted])
         command = [sys.executable, "-P", "-W", "ignore", "-m", __name__, spec]
-        settings = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "PYTHONHASHSEED": "0",
-            "OMP_NUM_THREADS": "1",
-        }
+        settings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=settings) as child:
             try:
                 yield from map(json.loads, child.stdout or ())
                 if code := child.wait():
-                    raise ValueError(f"generators: they failed (exit code {code}); what they said stands above.")
+                    raise ValueError(f"generators: they failed (exit code {code}); their messages are above.")
             finally:
                 child.kill()
 
@@ -78,7 +72,7 @@ class ReasoningGym(Task):
 
 
 def checked(name: str, options: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """A generator's weight, taken out of its options, and these; `ValueError` unless it takes them."""
+    """Split a generator's options into its weight and the others; `ValueError` if it does not take them."""
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
@@ -94,15 +88,15 @@ def checked(name: str, options: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     try:
         assert weight > 0, "weight must be above 0"
         config(**options).validate()
-    except (AssertionError, TypeError, ValueError) as error:  # how their configs say it
+    except (AssertionError, TypeError, ValueError) as error:  # what their configs raise
         raise ValueError(f"generators: {name}: {error}") from error
     return weight, options
 
 
-def rows(mix: dict[str, Any], seed: int, held_out: bool) -> Iterator[Row]:
-    """Rows of all generators by their weights, until none has more."""
+def rows(mix: dict[str, Any], seed: int, test: bool) -> Iterator[Row]:
+    """Yield rows of all generators by their weights, until all are exhausted."""
     rng = random.Random(seed)
-    going = {name: problems(name, options, seed, held_out) for name, (_, options) in mix.items()}
+    going = {name: problems(name, options, seed, test) for name, (_, options) in mix.items()}
     while going:
         [name] = rng.choices(list(going), [mix[name][0] for name in going])
         if row := next(going[name], None):
@@ -111,22 +105,22 @@ def rows(mix: dict[str, Any], seed: int, held_out: bool) -> Iterator[Row]:
             del going[name]
 
 
-def problems(name: str, options: dict[str, Any], seed: int, held_out: bool) -> Iterator[Row]:
-    """A generator's rows, each question once. Seeds below 2**31 are for training, those above for tests."""
+def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[Row]:
+    """Yield a generator's rows with distinct questions. Training seeds are below 2**31, test seeds above."""
     import reasoning_gym
 
     questions: set[str] = set()
-    for start in count(random.Random(f"{seed} {name}").randrange(2**30) + held_out * 2**31, CHUNK):
+    for start in count(random.Random(f"{seed} {name}").randrange(2**30) + test * 2**31, CHUNK):
         before = len(questions)
         dataset = reasoning_gym.create_dataset(name, seed=start, size=CHUNK, **options)
         for made in map(dataset.__getitem__, range(CHUNK)):
             question, answer = str(made["question"]), made["answer"]
-            if answer == "" or question in questions or in_share(question, TEST_FRACTION) != held_out:
+            if answer == "" or question in questions or in_share(question, TEST_FRACTION) != test:
                 continue
             questions.add(question)
             metadata = {}
             for key, value in made["metadata"].items():
-                with suppress(ValueError, SyntaxError):  # what is no literal, such as numpy's numbers, no scorer reads
+                with suppress(ValueError, SyntaxError):  # no scorer reads what is not a literal, such as numpy's numbers
                     metadata[key] = ast.literal_eval(repr(value))
             row = {"generator": name, "question": question, "answer": answer}
             entry = repr({**row, "options": options, "metadata": metadata})
@@ -136,11 +130,11 @@ def problems(name: str, options: dict[str, Any], seed: int, held_out: bool) -> I
 
 
 def difficulty(metadata: dict[str, Any]) -> float:
-    """Where a problem lies in the ranges that its generator draws from: 0 easiest, 1 hardest, 0.5 where it does not say."""
+    """Return the place of a problem in its generator's ranges: 0 easiest, 1 hardest, 0.5 if the generator gives none."""
     ranges: Any = metadata.get("difficulty")
     places = []
     for key in ranges if isinstance(ranges, dict) else ():
-        with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # no range of numbers, or no value in it
+        with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # it is not a range of numbers, or has no value
             (low, high), value = ranges[key], metadata[key]
             places.append((value - low) / (high - low))
     return sum(places) / len(places) if places else 0.5
@@ -148,5 +142,5 @@ def difficulty(metadata: dict[str, Any]) -> float:
 
 if __name__ == "__main__":
     out, (*given, wanted) = sys.stdout, json.loads(sys.argv[1])
-    with redirect_stdout(None), suppress(BrokenPipeError):  # some generators print; and the task may want no more
+    with redirect_stdout(None), suppress(BrokenPipeError):  # some generators print; the parent may stop reading
         out.writelines(json.dumps(row) + "\n" for row in islice(rows(*given), wanted))

@@ -1,6 +1,6 @@
-"""Synthetic demonstrations of Countdown for a warm start: honest attempts, not good ones.
+"""Synthetic demonstrations of Countdown for a warm start: honest attempts, but not good ones.
 
-A demonstration tries equations and says after each whether it hits the target:
+A demonstration tries equations and says after each whether it reaches the target:
 
     <think>
     3 + 5 → 8 - 1 → 7 no; 5 + 1 → 6 - 3 → 3 yes
@@ -9,8 +9,8 @@ A demonstration tries equations and says after each whether it hits the target:
     5 + 1 - 3
     </answer>
 
-The labels are always right, the choice of attempts is mostly chance, and after a "no" it often gives up and answers with the
-attempt it has just refused. What is left for reinforcement learning: to go on looking, and to look in better places.
+The labels are always right, but most attempts are random, and after a "no" it often gives up and answers with the failed
+attempt. Reinforcement learning can teach the model to try longer and to choose better attempts.
 """
 
 import random
@@ -28,9 +28,9 @@ def countdown_demonstrations(
     task: Countdown,
     count: int,
     *,
-    chosen: float = 0.1,  # share of attempts that are a solution on purpose; all others are drawn blindly
-    give_up: float = 0.6,  # chance to stop after a failed attempt
-    max_attempts: int = 4,  # no value is tried twice
+    chosen: float = 0.1,  # share of attempts that are chosen as a solution; all others are random
+    give_up: float = 0.6,  # probability of stopping after a failed attempt
+    max_attempts: int = 4,  # each with another value
     seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages."""
@@ -54,7 +54,7 @@ def countdown_demonstrations(
 
 @lru_cache(maxsize=100_000)
 def chains(nums: tuple[int, ...], operators: str) -> dict[int, list[tuple[str, str]]]:
-    """Equations that use each number once from left to right, as (steps, equation) pairs by their value.
+    """Return the equations that use each number once from left to right, as (steps, equation) pairs by their value.
 
     Every step is whole and not negative, as in `5 + 11 → 16 - 8 → 8` for the equation `5 + 11 - 8`.
     """

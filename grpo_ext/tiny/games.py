@@ -1,4 +1,4 @@
-"""Synthetic demonstrations of games for a warm start: moves by the rules, with hardly a strategy."""
+"""Synthetic demonstrations of games for a warm start: legal moves with hardly any strategy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from grpo_ext.tiny.demonstrations import Demonstration, chains
 def guess_demonstrations(
     task: GuessTask, count: int, *, turns: int = 5, listens: float = 0.5, seed: int = 0
 ) -> Iterator[Demonstration]:
-    """Yield `count` guesses, each after a game so far: `prompt` is the conversation, `completion` the next guess.
+    """Yield `count` guesses in the course of games: `prompt` is the conversation so far, `completion` the next guess.
 
     Args:
-        turns: guesses of a game.
-        listens: share of the guesses that are among the numbers that the answers leave; the others are any number.
-        seed: of everything random here.
+        turns: the largest number of guesses in a game.
+        listens: share of the guesses that agree with the answers so far; the others are random numbers of the whole range.
+        seed: the seed of all random choices.
     """
     rng = random.Random(seed)
     for _ in range(count):

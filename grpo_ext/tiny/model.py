@@ -1,4 +1,4 @@
-"""Small causal language models, untrained, in the shapes of real families, so that every code path is the real one."""
+"""Small untrained causal language models with the architectures of real families, so that tests run the real code."""
 
 from typing import Any
 
@@ -19,11 +19,12 @@ SHAPE: dict[str, Any] = {
 def build_model(
     tokenizer: PreTrainedTokenizerBase, *, architecture: str = "llama", seed: int = 0, **shape: Any
 ) -> PreTrainedModel:
-    """A float32 model with tied embeddings, and with the vocabulary's size and the pad and eos tokens of `tokenizer`.
+    """Build a float32 model with tied embeddings, and with the vocabulary size, pad token and eos token of `tokenizer`.
 
-    `seed` is that of the initial weights; torch's global generator is left as it was. `shape` has values in place of those of
-    `SHAPE`, which make 0.5 million parameters. `ValueError` for an architecture that is none of `ARCHITECTURES`, `TypeError`
-    for a key that `SHAPE` does not have.
+    Args:
+        architecture: one of `ARCHITECTURES`, else `ValueError`.
+        seed: the seed of the initial weights; torch's global generator does not change.
+        shape: replaces values of `SHAPE`, which give 0.5 million parameters; `TypeError` for other keys.
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture={architecture!r}: write one of {', '.join(ARCHITECTURES)}.")

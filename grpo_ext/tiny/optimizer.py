@@ -1,4 +1,4 @@
-"""Muon for the matrices and AdamW for the rest, as one optimizer: a tiny model learns in half the steps that AdamW takes."""
+"""One optimizer of Muon for the matrices and AdamW for the rest. A tiny model needs half the steps that AdamW takes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,8 @@ from torch import nn
 class MuonWithAdamW(torch.optim.Optimizer):
     """`torch.optim.Muon` on hidden weight matrices, `torch.optim.AdamW` on embeddings, norms and biases.
 
-    Both share the learning rate: Muon's updates are scaled to the size of AdamW's (`match_rms_adamw`). Group 0 is Muon's, and
-    `weight_decay`, decoupled, is that of its matrices.
+    Both share the learning rate: Muon scales its updates to the size of AdamW's (`match_rms_adamw`). Group 0 is Muon's, and
+    only its matrices have the decoupled `weight_decay`.
     """
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
@@ -33,6 +33,6 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def muon_with_adamw(lr: float, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """What a trainer takes as `optimizer_cls_and_kwargs` to build `MuonWithAdamW` on its model."""
-    # Trainers call a factory first and hand the model to what it returns.
+    """Return the `optimizer_cls_and_kwargs` with which a trainer builds `MuonWithAdamW` on its model."""
+    # Trainers call a factory and pass the model to what it returns.
     return (lambda: MuonWithAdamW), {"lr": lr, **options}

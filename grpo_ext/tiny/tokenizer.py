@@ -1,7 +1,7 @@
-"""Tokenizers built on the spot: byte-level BPE, a ChatML template, and the tags as tokens of their own.
+"""Builds tokenizers: byte-level BPE, a ChatML template, and a token for each tag.
 
-The vocabulary covers every byte, so no text is out of reach. What varies from task to task is the corpus, how big the
-vocabulary may grow, and the pattern that says which pieces of text may become one token.
+The vocabulary covers every byte, so a tokenizer can encode any text. Tasks differ in the corpus, the size of the vocabulary,
+and the pattern of the pieces of text that may become one token.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from transformers import PreTrainedTokenizerFast
 
 from grpo_ext.rewards.answers import TAGS
 
-# A word with its leading space, one digit, one other sign, or one sign of white space.
+# A word with its leading space, one digit, one other character, or one character of white space.
 WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
-# Spaces go with words and signs, so that a number up to 99 is one token and the same one wherever it stands. That is shorter
-# than digits, and small sums are learnt much sooner.
+# Spaces belong to words and signs, so that a number up to 99 is the same single token everywhere. Texts are shorter than with
+# digits, and a model learns small sums much sooner.
 NUMBERS = r" ?[A-Za-z]+ ?|\d{1,2}| ?[^\sA-Za-z\d] ?|\s"
-# Every digit is one token, the same wherever it stands, and longer numbers are read digit by digit.
+# Every digit is one token, the same everywhere, so a model reads longer numbers digit by digit.
 DIGITS = r" ?[A-Za-z]+|\d| ?[^\sA-Za-z\d]|\s+"
 # One character, for verse: a Chinese character is three bytes and becomes one token.
 CHARACTERS = r"[\s\S]"
@@ -37,13 +37,14 @@ def build_tokenizer(
     tags: tuple[str, ...] = TAGS,
     template: str = CHATML,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer that pads on the left, and ends a turn with `<|im_end|>` (its eos token).
+    """Build a tokenizer that pads on the left, and ends a turn with `<|im_end|>` (its eos token).
 
     Args:
-        corpus: texts as they will be met: prompts and completions, without the template.
-        vocab_size: upper bound, tags not counted; small corpora stay under it. `ValueError` below 259: every byte and three
+        corpus: prompts and completions, without the template.
+        vocab_size: upper bound without the tags; small corpora stay below it. `ValueError` below 259: every byte and three
             special tokens.
-        pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS`, `DIGITS` or `CHARACTERS`.
+        pattern: regular expression of the pieces that merges must not cross, such as `WORDS`, `NUMBERS`, `DIGITS` or
+            `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
         template: chat template that ends turns so.
     """
@@ -58,7 +59,7 @@ def build_tokenizer(
     backend.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    # The template's own words are part of every prompt; without them "assistant" would cost nine tokens.
+    # The words of the template are part of every prompt; without them "assistant" would take nine tokens.
     backend.train_from_iterator([*corpus, *["system", "user", "assistant", "\n"] * 100], trainer)
 
     tokenizer = PreTrainedTokenizerFast(

@@ -1,7 +1,7 @@
-"""Synthetic demonstrations of verse for a warm start: tones and rhymes are known, but used carelessly.
+"""Synthetic demonstrations of verse for a warm start, with careless use of tones and rhymes.
 
-The given lines are characters of the training poems, drawn by chance and put together so that the tones fit and the rhymes
-rhyme; they mean nothing. A demonstration first says which tones it wants and how the poem rhymes, and then writes its line:
+The given lines are random characters of the training poems whose tones fit and whose ends rhyme; they have no meaning. A
+demonstration first states its tones and the rhyme group of the poem, and then writes its line:
 
     <think>
     平平仄仄仄平平
@@ -11,10 +11,9 @@ rhyme; they mean nothing. A demonstration first says which tones it wants and ho
     南城晓色旧时人
     </answer>
 
-The line always has the tones that were said. But the demonstrator mostly takes the pattern that begins level, whatever the
-given lines ask for, and mostly ends on one of a few characters, whatever the rhyme. Between the poems stand entries of a
-rhyme book: the name of a group, and some of its characters. What is left for reinforcement learning: to listen to the given
-lines.
+The line always has the stated tones. But most demonstrations take the pattern that begins level, whatever the given lines
+require, and end on one of a few characters, whatever the rhyme. Other demonstrations are entries of a rhyme book: the name of
+a group and some of its characters. Reinforcement learning can teach the model to follow the given lines.
 """
 
 import random
@@ -29,23 +28,24 @@ from grpo_ext.rewards.poem.forms import counted_places, forms, line_pattern
 from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.demonstrations import Demonstration
 
-# How many characters the demonstrator writes with, how many to end on for each rhyme group, and how many are favourites.
-COMMON, ENDS, FAVOURITES = 200, 8, 6
+COMMON = 200  # characters of the demonstrations' own lines
+ENDS = 8  # last characters for each rhyme group
+FAVOURITES = 6  # last characters of lines that do not rhyme
 
 
 def verse_demonstrations(
     task: Poem,
     count: int,
     *,
-    right_pattern: float = 0.3,  # share of lines in the pattern that the given lines ask for, whichever that is
+    right_pattern: float = 0.3,  # share of lines in the pattern that the given lines require
     rhyme: float = 0.3,  # share of lines that rhyme
     five: float = 0.15,  # share of quatrains with five characters a line; the others have seven
-    entries: float = 0.4,  # share of demonstrations that are entries of the rhyme book, without a poem
+    entries: float = 0.4,  # share of demonstrations that are entries of the rhyme book
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield `count` demonstrations on made-up quatrains in the prompt of `task`, as `prompt` and `completion` messages.
+    """Yield `count` demonstrations on generated quatrains in the prompt of `task`, as `prompt` and `completion` messages.
 
-    Lines that are not in the pattern asked for are in the one that begins level, which is right for about half of the poems.
+    All other lines are in the pattern that begins level, which is right for about half of the poems.
     """
     rng = random.Random(seed)
     poet = Poet(task)
@@ -66,14 +66,14 @@ def verse_demonstrations(
 
 
 class Urn:
-    """Characters to draw from, at least one; `weights` says how often each is drawn, relative to the others."""
+    """At least one character to draw from, with relative `weights`."""
 
     def __init__(self, weights: dict[str, float]) -> None:
         self.characters = list(weights)
         self.cumulative = list(accumulate(weights.values()))
 
     def draw(self, rng: random.Random, used: set[str]) -> str:
-        """A character that is not in `used`, if 20 draws find one; it is in `used` afterwards."""
+        """Draw a character that is not in `used`, if 20 draws find one, and add it to `used`."""
         for _ in range(20):
             (character,) = rng.choices(self.characters, cum_weights=self.cumulative)
             if character not in used:
@@ -83,7 +83,7 @@ class Urn:
 
 
 class Poet:
-    """Writes quatrains that mean nothing, with the characters of a task's training poems."""
+    """Writes quatrains without meaning, with the characters of a task's training poems."""
 
     def __init__(self, task: Poem) -> None:
         counts = Counter(c for row in task.generate("train") for line in row["lines"] for c in line)
@@ -92,7 +92,7 @@ class Poet:
         self.read = {tone: Urn({c: n for c, n in ranked.items() if tone in tones_of(c)}) for tone in (LEVEL, OBLIQUE)}
         rhyming = {c: n for c, n in ranked.items() if LEVEL in tones_of(c) and level_groups(c)}
         self.rhymes = {g: Urn({c: n for c, n in rhyming.items() if g in level_groups(c)}) for g in groups(rhyming)}
-        # For the line to learn from: common characters with one reading, so that what they teach is plain.
+        # For the line to learn from: common characters with one reading, so that the lesson is clear.
         plain = [c for c in ranked if tones_of(c) in (LEVEL, OBLIQUE)]
         self.plain = {t: Urn({c: 1.0 for c in plain[:COMMON] if tones_of(c) == t}) for t in (LEVEL, OBLIQUE)}
         ends = [c for c in plain if tones_of(c) == LEVEL and len(level_groups(c)) == 1]
@@ -100,7 +100,7 @@ class Poet:
         self.ends = {g: [c for c in ends if g in level_groups(c)][:ENDS] for g in groups(ends)}
 
     def opening(self, length: int, rng: random.Random) -> tuple[list[str], str, str]:
-        """Three lines in one of the patterns, the tones that the fourth wants, and the rhyme group, each as often."""
+        """Return three lines in a random pattern, the tones of the fourth line, and the rhyme group, all equally often."""
         while True:
             form = rng.choice(forms(length, 4))
             rhyme = self.rhymes[rng.choice(sorted(self.ends))]
@@ -112,7 +112,7 @@ class Poet:
                 return given, verdict.pattern[-1], verdict.rhyme_group
 
     def last_line(self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random) -> str:
-        """A line in exactly this pattern, which rhymes or does not; only its last character may be one of the given lines'."""
+        """Return a line in this pattern that rhymes or not; only its last character may occur in the given lines."""
         ends = self.ends[group] if rhyme else [c for c in self.favourites if group not in level_groups(c)]
         end = rng.choice(ends)
         used = {*"".join(given), end}
@@ -120,12 +120,12 @@ class Poet:
 
 
 def loosely(pattern: str, urns: dict[str, Urn], end: str, rng: random.Random, used: set[str]) -> str:
-    """A line that ends on `end` and fits `pattern`; the places that it leaves free have either tone."""
+    """Return a line that ends on `end` and fits `pattern`; its free places have either tone."""
     counted = counted_places(len(pattern), strict=False)
     tones = [tone if place in counted else rng.choice(EITHER) for place, tone in enumerate(pattern[:-1])]
     return "".join(urns[tone].draw(rng, used) for tone in tones) + end
 
 
 def groups(characters: Iterable[str]) -> list[str]:
-    """All rhyme groups that some of the characters have, sorted."""
+    """Return the rhyme groups of the characters, sorted."""
     return sorted({group for character in characters for group in level_groups(character)})

@@ -1,4 +1,4 @@
-"""Synthetic demonstrations of word problems for a warm start: form and arithmetic are there, judgement is not.
+"""Synthetic demonstrations of word problems for a warm start, with right arithmetic but poor judgement.
 
 A demonstration writes the steps of a problem's reference answer, and then the result:
 
@@ -10,10 +10,9 @@ A demonstration writes the steps of a problem's reference answer, and then the r
     21
     </answer>
 
-Every equation is worked out rightly, but of two steps the demonstrator mostly does only the first, sometimes adds where it
-should take away, and sometimes leaves out, doubles or misplaces a tag. Between the problems stand bare equations, so that
-numbers are learnt apart from stories. What is left for reinforcement learning: to finish the problem, to choose each
-operation by the story, and to keep to the form.
+Every equation is right, but most demonstrations do only the first of two steps, and some use a wrong operation, or omit, double
+or misplace a tag. Others are only equations, so that the model learns numbers without stories. Reinforcement learning can
+teach the model to finish the problem, to choose each operation by the story, and to keep the format.
 """
 
 import random
@@ -33,10 +32,10 @@ def word_problem_demonstrations(
     task: GSM8K,
     count: int,
     *,
-    stop_early: float = 0.6,  # chance that all steps after the first are left out
-    wrong_operation: float = 0.15,  # chance, for each step, that it adds or subtracts where that is wrong
-    untidy: float = 0.25,  # chance of a fault in the tags
-    bare: float = 0.25,  # share of demonstrations that are bare equations, without a problem
+    stop_early: float = 0.6,  # probability of omitting all steps after the first
+    wrong_operation: float = 0.15,  # probability, for each step, of a wrong addition or subtraction
+    untidy: float = 0.25,  # probability of a fault in the tags
+    bare: float = 0.25,  # share of demonstrations that are only equations
     seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages."""
@@ -56,12 +55,12 @@ def word_problem_demonstrations(
 
 
 def attempt(problem: Row, rng: random.Random, stop_early: float, wrong_operation: float) -> tuple[list[str], int]:
-    """The sentences of one attempt and the result it comes to; what an earlier step got wrong is carried on."""
+    """Return the sentences of one attempt and its result. A wrong result of a step enters the next step."""
     reference = problem["answer"].splitlines()[:-1]  # the last line is `#### n`
     if rng.random() < stop_early:
         reference = reference[:1]
     sentences = []
-    was, now = None, 0  # result of the step before, in the reference and here
+    was, now = None, 0  # result of the previous step, in the reference and here
     for line in reference:
         step = STEP.search(line)
         assert step is not None  # each line of the task's own problems has one
@@ -78,12 +77,12 @@ def attempt(problem: Row, rng: random.Random, stop_early: float, wrong_operation
 
 
 def works(x: int, sign: str, y: int) -> bool:
-    """Whether the operation leads from two numbers above 0 to a whole number above 0."""
+    """Whether the result of the operation on two positive numbers is a whole positive number."""
     return {"+": True, "-": x > y, "*": True, "/": x % y == 0}[sign]
 
 
 def equation(max_number: int, rng: random.Random) -> str:
-    """One equation, a right one, with numbers as the stories have them: products meet in sums and differences."""
+    """Return a right equation with numbers as in the stories: sums and differences may have products as operands."""
     sign = rng.choice("++--*/")
     while True:
         x, y = rng.randint(2, max_number), rng.randint(2, max_number)
@@ -96,10 +95,9 @@ def equation(max_number: int, rng: random.Random) -> str:
 
 
 def misplaced(lines: list[str], rng: random.Random) -> list[str]:
-    """The lines of a completion with one tag left out, doubled, or swapped with another."""
+    """Return the lines of a completion with one tag omitted, doubled, or swapped with another."""
     lines = list(lines)
-    places = [i for i, line in enumerate(lines) if line in TAGS]
-    place, other = rng.sample(places, 2)
+    place, other = rng.sample([i for i, line in enumerate(lines) if line in TAGS], 2)
     fault = rng.choice(("left out", "doubled", "swapped"))
     if fault == "left out":
         del lines[place]

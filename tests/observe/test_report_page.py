@@ -213,7 +213,7 @@ def test_columns_of_another_shape_are_no_error(columns):
     assert explain(sample(1, "<answer>3 + 4</answer>", columns=columns), [{"name": "countdown"}]) in [
         ({}, []),
         (
-            {"countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but x are to be used, each once."},
+            {"countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but it must use x, each once."},
             [],
         ),
     ]

@@ -1,9 +1,11 @@
 """Rewards that do what their completion says, good and bad, for the tests of the pool. Loaded there as a plugin."""
 
 import os
+import pickle
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 
 from grpo_ext.rewards import Example, register
 
@@ -63,6 +65,10 @@ def act(text: str) -> float:
         child = os.fork()
         time.sleep(0.1 if child else 0.0)
         return float(child == 0)
+    if text == "pickle":
+        harm = type("Harm", (), {"__reduce__": lambda self: (exec, ("import os; os.unpickled = True",))})
+        Connection(int(sys.argv[1])).send_bytes(pickle.dumps(harm()))
+        time.sleep(0.5)
     if text == "hoard":
         while True:
             HOARD.append(bytearray(2**20))

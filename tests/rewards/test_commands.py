@@ -59,7 +59,7 @@ def test_show_has_doc_columns_options_and_examples(command, capsys):
     assert command("rewards", "show", "countdown") == 0
     out = capsys.readouterr().out
     for words in (
-        "nums: the numbers given",
+        "nums: the given numbers",
         "Columns:  nums, target",
         "tolerance=1e-05",
         "target=65",
@@ -150,8 +150,8 @@ def test_explain_countdown(command, capsys):
     assert "Ignored, right of the first '=': 65" in out and "countdown 1: the answer is right." in out
     for text, words in (
         ("55 + 36 - 7 * 19", "its value is -42, not 65"),
-        ("65", "it uses the numbers 65, but 7, 19, 36, 55 are to be used"),
-        ("9**9", "the answer is not a plain expression: '*' has nothing on its left"),
+        ("65", "it uses the numbers 65, but it must use 7, 19, 36, 55"),
+        ("9**9", "the answer is not a plain expression: '**' is not allowed"),
         ("<answer>1", "there is no closed <answer> block"),
         ("<answer>1</answer><answer>2</answer>", "Only the first of 2 <answer> blocks counts."),
     ):

@@ -62,7 +62,7 @@ def test_floats_are_the_numbers_that_they_are_written_as():
     assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.2], 0.4) == 0.0
     assert score("<answer>0.1 + 0.2</answer>", [0.1, 0.3], 0.3) == 0.0
     assert fault("<answer>0.1 + 0.1</answer>", [0.2, 0.1], 1) == (
-        "it uses the numbers 1/10, 1/10, but 1/10, 1/5 are to be used, each once"
+        "it uses the numbers 1/10, 1/10, but it must use 1/10, 1/5, each once"
     )
 
 
@@ -123,8 +123,8 @@ def test_every_order_of_the_numbers_is_the_same_problem():
     ("text", "words"),
     [
         ("nothing", "there is no closed <answer> block"),
-        ("<answer>2 ** 3</answer>", "the answer is not a plain expression: '*' has nothing on its left"),
-        ("<answer>2 + 2</answer>", "it uses the numbers 2, 2, but 0, 2, 3 are to be used, each once"),
+        ("<answer>2 ** 3</answer>", "the answer is not a plain expression: '**' is not allowed"),
+        ("<answer>2 + 2</answer>", "it uses the numbers 2, 2, but it must use 0, 2, 3, each once"),
         ("<answer>2 + 3 / 0</answer>", "it divides by zero"),
         ("<answer>2 / 3 + 0</answer>", "its value is 2/3, not 7"),
     ],

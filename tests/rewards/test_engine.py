@@ -12,8 +12,8 @@ from grpo_ext.rewards import accuracy, build
 from grpo_ext.rewards.accuracy import score
 from grpo_ext.rewards.deadline import TooLate, deadline, paused
 from grpo_ext.rewards.engine import NeedsEngine, same_formula, without_engine
-from grpo_ext.rewards.engine_pool import EnginePool
 from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.tame import is_tame
 
 FORMULA = (r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
@@ -30,14 +30,14 @@ def test_numbers_and_texts_load_no_engine_and_start_no_worker():
         run(r"""
         import sys
         from grpo_ext.rewards import build
-        from grpo_ext.rewards.engine_pool import EnginePool
-        with EnginePool(1) as pool:
+        from grpo_ext.rewards.pool import RewardPool
+        with RewardPool(1) as pool:
             reward = build("accuracy")
             texts = ["<answer>72</answer>", r"\boxed{1 1/2}", "<answer>Evelyn</answer>", "it is 10%", r"\boxed{10 m}", ""]
             golds = ["#### 72", "1.5", r"\text{Evelyn}", "0.1", "10 cm", r"\sqrt{2}"]
             given = {"completions": texts, "solution": golds}
             pool.begin(reward, given)
-            print(*pool.score(reward, given), pool._foreman, "sympy" in sys.modules)
+            print(*pool.score(reward, given), pool._crew, "sympy" in sys.modules)
     """)
         == "[1.0, 1.0, 1.0, 1.0, 0.0, 0.0] {} None False"
     )
@@ -48,8 +48,8 @@ def test_formulas_are_judged_in_a_worker_and_put_back_in_their_rows():
         run(r"""
         import sys
         from grpo_ext.rewards import build
-        from grpo_ext.rewards.engine_pool import EnginePool
-        with EnginePool(1, timeout=60.0) as pool:
+        from grpo_ext.rewards.pool import RewardPool
+        with RewardPool(1, timeout=60.0) as pool:
             texts = ["<answer>72</answer>", r"\boxed{\sqrt{8}}", r"\boxed{\sqrt{7}}", "71"]
             given = {"completions": texts, "solution": ["72", r"2\sqrt{2}", r"2\sqrt{2}", "72"]}
             for begin in (True, False):
@@ -63,7 +63,7 @@ def test_formulas_are_judged_in_a_worker_and_put_back_in_their_rows():
 
 def test_what_was_begun_is_not_taken_for_other_rows():
     reward = build("accuracy")
-    with EnginePool(1) as pool:
+    with RewardPool(1) as pool:
         pool.begin(reward, {"completions": ["72"], "solution": ["72"]})
         assert pool.score(reward, {"completions": ["71"], "solution": ["72"]}) == ([0.0], {})
         pool.begin(reward, {"completions": ["72"], "solution": ["72"]})
@@ -74,14 +74,14 @@ def test_rows_begun_early_are_judged_once(monkeypatch):
     judged = []
     monkeypatch.setattr(accuracy, "score", lambda *row: judged.append(row) or score(*row))
     given = {"completions": ["72", "<answer>71</answer>", "71"], "solution": ["72"] * 3}
-    with EnginePool(1) as pool:
+    with RewardPool(1) as pool:
         pool.begin(build("accuracy"), given)
         assert pool.score(build("accuracy"), dict(given)) == ([1.0, 0.0, 0.0], {})
     assert len(judged) == 3
 
 
 def test_a_bad_row_in_the_trainer_costs_only_itself():
-    with EnginePool(1, timeout=60.0) as pool:
+    with RewardPool(1, timeout=60.0) as pool:
         scores, errors = pool.score(build("accuracy"), {"completions": ["72", 5, "71"], "solution": ["72"] * 3})
     assert scores == [1.0, None, 0.0] and set(errors) == {1} and "TypeError" in errors[1]
 

@@ -136,4 +136,4 @@ def test_numbers_stay_as_small_as_the_text():
 
 
 def test_literals_are_what_is_written():
-    assert literals(parse("3 * (4.5 - 3) / .5 + 3.0")) == [3, Fraction(9, 2), 3, Fraction(1, 2), 3]
+    assert sorted(literals(parse("3 * (4.5 - 3) / .5 + 3.0"))) == [Fraction(1, 2), 3, 3, 3, Fraction(9, 2)]

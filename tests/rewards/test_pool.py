@@ -109,6 +109,12 @@ def test_a_process_that_a_reward_forks_off_answers_nothing(odd):
         assert ask(pool, odd(), *texts) == ([0.0, 2.0, 3.0, 0.0, 5.0, 1.0, 7.0], {})
 
 
+def test_what_a_reward_writes_on_the_pipe_is_not_unpickled(odd):
+    with RewardPool(1) as pool:
+        scores, errors = ask(pool, odd(), "1", "pickle", "2")
+    assert scores == [1.0, None, 2.0] and "ChildProcessError" in errors[1] and not hasattr(os, "unpickled")
+
+
 def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
     texts = [str(n) for n in range(256)]
     for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
@@ -124,12 +130,12 @@ def test_a_slow_reward_keeps_to_its_workers(odd):
     """Rows that take long as a rule are no reason to start more workers."""
     with RewardPool(2, timeout=10.0) as pool:
         ask(pool, odd(), *["nap 0.4"] * 4)
-        foreman = pool._ready_foreman()
+        crew = pool._ready_crew()
         most = 0
         thread = threading.Thread(target=ask, args=(pool, odd(), *["nap 0.4"] * 8))
         thread.start()
         while thread.is_alive():
-            most = max(most, len(foreman.workers))
+            most = max(most, len(crew.workers))
             time.sleep(0.02)
         assert most <= 4  # the crew, and at most as many while the first rows were new
 
@@ -138,27 +144,27 @@ def test_while_a_row_hangs_the_next_worker_gets_ready(odd):
     """Else the next batch would wait for the deadline and for a worker's start."""
     with RewardPool(1, timeout=30.0) as pool:
         ask(pool, odd(), "1")
-        foreman = pool._ready_foreman()
+        crew = pool._ready_crew()
         thread = threading.Thread(target=ask, args=(pool, odd(), "sleep"))
         thread.start()
-        while not any(worker.known and worker.stage == "idle" for worker in [*foreman.workers] * (not foreman.queue)):
+        while not (len(crew.workers) == 2 and crew.workers[1].known):
             assert thread.is_alive()
             time.sleep(0.02)
-        ready = {worker.process.pid for worker in foreman.workers}
+        ready = {worker.process.pid for worker in crew.workers}
         assert ask(pool, odd(), "2") == ([2.0], {})
-        assert {worker.process.pid for worker in foreman.workers} == ready and len(ready) == 2
+        assert {worker.process.pid for worker in crew.workers} == ready and len(ready) == 2
 
 
 def test_overdue_workers_get_one_replacement_each(odd):
     """More would take the processor from those that are at work while they load what the reward needs."""
     with RewardPool(2, timeout=2.0) as pool:
         ask(pool, odd(), "1")
-        foreman = pool._ready_foreman()
+        crew = pool._ready_crew()
         thread = threading.Thread(target=ask, args=(pool, odd(), "hang", "hang", "hang", *map(str, range(50))))
         thread.start()
         most = 0
         while thread.is_alive():
-            most = max(most, sum(not worker.overdue for worker in list(foreman.workers)))
+            most = max(most, sum(not worker.overdue for worker in list(crew.workers)))
             time.sleep(0.005)
         assert most == 2
 
@@ -169,7 +175,7 @@ def test_workers_that_are_killed_are_replaced(odd):
         ask(pool, odd(), "hang", "hang", "hang")
         after = set(ask(pool, odd(), *["pid"] * 20)[0])
         time.sleep(0.5)
-        assert len(pool._ready_foreman().workers) == 2
+        assert len(pool._ready_crew().workers) == 2
     assert after and not any(alive(int(pid)) for pid in before | after)
 
 
@@ -211,7 +217,7 @@ def test_close_leaves_nothing_and_the_pool_starts_again(odd):
     pool.close()
     assert gone(pids)
     assert ask(pool, odd(), "3") == ([3.0], {})
-    pids = {worker.process.pid for worker in pool._ready_foreman().workers}
+    pids = {worker.process.pid for worker in pool._ready_crew().workers}
     del pool
     assert gone(pids)
 

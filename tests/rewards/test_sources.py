@@ -1,12 +1,10 @@
 """From a recipe's `reward_funcs` to callables: every way to name a reward, and every way to get it wrong."""
 
 import sys
-from importlib.metadata import EntryPoint
 
 import pytest
 from registry_state import registry_as_before
 
-from grpo_ext.rewards import registry
 from grpo_ext.rewards.sources import RESERVED, check_columns, needed_columns, resolve_rewards
 
 PLUGIN = """
@@ -60,11 +58,6 @@ def test_plugin_file_registers_rewards(plugin):
     assert rewards[0](completions=["A", "b"], volume=[1, 1]) == [2.0, 0.0]
 
 
-def test_plugin_file_as_a_name(plugin):
-    path, name = plugin
-    assert resolve_rewards([path])[0][0].name == name
-
-
 def test_functions_by_path_are_called_as_trl_calls_them(plugin):
     path, name = plugin
     rewards, _ = resolve_rewards([{"name": f"{path}:trl_style", "scale": 3.0}, f"{path}:judge", f"{path}:shouting"])
@@ -79,28 +72,6 @@ def test_functions_by_module(plugin, monkeypatch):
     rewards, _ = resolve_rewards(["my_rewards:trl_style"])
     assert rewards[0].name == "trl_style"
     sys.modules.pop("my_rewards")
-
-
-def test_entry_points_are_found_and_imported_only_when_asked_for(plugin, monkeypatch):
-    path, name = plugin
-    monkeypatch.syspath_prepend(path.rpartition("/")[0])
-    points = [
-        EntryPoint(name, "my_rewards:shouting", registry.ENTRY_POINTS),
-        EntryPoint("plain_entry", "my_rewards:trl_style", registry.ENTRY_POINTS),
-        EntryPoint("broken_entry", "no_such_module_at_all", registry.ENTRY_POINTS),
-    ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
-    monkeypatch.setattr(registry, "_lazy", dict(registry._lazy))
-    registry.announce_entry_points.cache_clear()
-    try:
-        assert {name, "plain_entry", "broken_entry"} <= set(registry.names())
-        assert "my_rewards" not in sys.modules
-        assert resolve_rewards([name])[0][0].name == name
-        assert resolve_rewards(["plain_entry"])[0][0].columns == ("gold",)
-        assert "not available" in registry.describe("broken_entry").summary
-    finally:
-        registry.announce_entry_points.cache_clear()
-        sys.modules.pop("my_rewards", None)
 
 
 def test_reward_models_pass_through(tmp_path):

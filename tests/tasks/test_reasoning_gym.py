@@ -38,7 +38,7 @@ def completion(answer: str) -> str:
 
 
 def made(name: str, count: int = 1, **options) -> list[dict]:
-    return list(islice(problems(name, options, 0, held_out=False), count))
+    return list(islice(problems(name, options, 0, test=False), count))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
             entry = explaining(reward.get("reward", reward["name"]))
             if entry is None or entry.explain is None:
                 continue
-            read = {name: columns[name] for name in entry.signature.columns}
+            read = {name: columns[name] for name in entry.columns}
             words, more = entry.explain(row["text"][first:end], **read, **(reward.get("options") or {}))
         except Exception:  # the columns may have another shape, and `explain` may be a user's
             continue

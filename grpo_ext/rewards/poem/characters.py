@@ -1,7 +1,8 @@
-"""What is known of a character: other writings of it, its readings in Mandarin and in 平水韵, its tones and its rhymes.
+"""The variants of a character, its readings in Mandarin and in 平水韵, its tones and its rhymes.
 
-Mandarin is read by pypinyin. The package data has 平水韵 with its 106 groups, made by `tests/rewards/poem/build_rhyme_book.py`,
-and 中华新韵 (2005), fourteen rhymes of modern finals. Groups are named with their number within the tone, such as 八齐.
+pypinyin gives the Mandarin readings. The package data has 平水韵 with its 106 groups, made by
+`tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with 14 rhymes of modern finals. The name of a group, 八齐 for
+example, begins with its number within the tone.
 """
 
 from functools import lru_cache
@@ -17,14 +18,14 @@ EITHER, UNKNOWN = LEVEL + OBLIQUE, ""
 XINYUN = {  # final of a syllable -> its rhyme
     final: group for group, *finals in map(str.split, data_lines(__package__, "xinyun.txt")) for final in finals
 }
-APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i stands for another vowel
+APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i is another vowel
 
 
 class Syllable(NamedTuple):
     """One reading in Mandarin."""
 
-    tone: int  # 1 to 4, or 0 for the neutral one
-    group: str | None  # the rhyme in 中华新韵, None for the likes of 嗯
+    tone: int  # 1 to 4, or 0 for the neutral tone
+    group: str | None  # the rhyme in 中华新韵; None for syllables such as 嗯
 
 
 class Entry(NamedTuple):
@@ -36,20 +37,20 @@ class Entry(NamedTuple):
 
 @lru_cache(maxsize=1)
 def variants() -> dict[str, str]:
-    """Character -> the characters of 平水韵 whose readings it has, for those that are not just themselves."""
+    """Character -> the characters of 平水韵 whose readings it has, where these are not just itself."""
     return {line[0]: line[1:] for line in data_lines(__package__, "variants.txt")}
 
 
 @lru_cache(maxsize=1)
 def simplified() -> dict[str, str]:
-    """Traditional character -> the simplified one, where that stands for it alone, and that one -> itself."""
+    """Traditional character -> its simplified form, where that form has no other one; and that form -> itself."""
     pairs = {line[0]: line[1] for line in data_lines(__package__, "simplified.txt")}
     return pairs | {character: character for character in pairs.values()}
 
 
 @lru_cache(maxsize=1)
 def pingshui() -> dict[str, tuple[Entry, ...]]:
-    """Character as the 廣韻 writes it -> its readings, in the order of the groups."""
+    """Character, as the 廣韻 writes it, -> its readings in the order of the groups."""
     book: dict[str, tuple[Entry, ...]] = {}
     for line in data_lines(__package__, "pingshui.txt"):
         if " " in line:  # the head of a group: 平 八齐
@@ -61,24 +62,24 @@ def pingshui() -> dict[str, tuple[Entry, ...]]:
 
 
 def in_book(character: str) -> str:
-    """The characters of 平水韵 that a character stands for: 發 and 髮 for 发; most stand for themselves."""
+    """Return the characters of 平水韵 that a character stands for: 發 and 髮 for 发; itself for most."""
     return variants().get(character, character)
 
 
 def entries(character: str) -> tuple[Entry, ...]:
-    """Every reading of a character in 平水韵, simplified or traditional; none if the book does not know it."""
+    """Return every reading of a simplified or traditional character in 平水韵; none if the book lacks it."""
     return tuple(dict.fromkeys(entry for form in in_book(character) for entry in pingshui().get(form, ())))
 
 
 @lru_cache(maxsize=1 << 16)
 def syllables(character: str) -> tuple[Syllable, ...]:
-    """Every Mandarin reading of a character, the commonest first; none if pypinyin knows it not.
+    """Return every Mandarin reading of a character, the commonest first; none if pypinyin lacks it.
 
-    It has those of itself and, if it stands for several characters of 平水韵, theirs. Dictionaries give a traditional
-    character more of the old readings than its simplified form. Where the two stand for each other alone, both are read as
-    the simplified one, so that a poem gets the same verdict in either writing.
+    A character that stands for several characters of 平水韵 has their readings as well. Dictionaries give a traditional
+    character more of the old readings than its simplified form. Where the two stand only for each other, both are read as
+    the simplified form, so that a poem gets the same verdict in either script.
     """
-    from pypinyin import Style, pinyin  # a third of a second: only when a poem is judged
+    from pypinyin import Style, pinyin  # the import takes a third of a second
 
     found: dict[Syllable, None] = {}
     for form in simplified().get(character) or character + in_book(character):
@@ -88,7 +89,7 @@ def syllables(character: str) -> tuple[Syllable, ...]:
 
 
 def parse(reading: str) -> Syllable:
-    """A syllable with its tone as a digit, such as shi2 or le."""
+    """Return the syllable of a reading with its tone as a digit, such as shi2 or le."""
     from pypinyin.contrib.tone_convert import to_finals, to_initials
 
     plain = reading.rstrip("1234")
@@ -100,11 +101,10 @@ def parse(reading: str) -> Syllable:
 
 @lru_cache(maxsize=1 << 16)
 def tones_of(character: str, tones: Tones = "modern") -> str:
-    """The tones that a character, simplified or traditional, can be read with: "平", "仄", "平仄", or "" where it has none.
+    """Return the tones of a simplified or traditional character: "平", "仄", "平仄", or "" if it has no reading.
 
-    "modern" is Mandarin, where tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone neither. "pingshui" is the rhyme
-    book, where the entering tone is oblique too; characters that it does not know have their modern tones. One that stands for
-    several has the readings of all. `ValueError` if `tones` is neither.
+    "modern" is Mandarin: tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone is neither. "pingshui" is the rhyme
+    book, whose entering tone is oblique; characters that it lacks have their modern tones. `ValueError` for other `tones`.
     """
     if tones not in get_args(Tones):
         raise ValueError(f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵).")
@@ -116,9 +116,9 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
 
 @lru_cache(maxsize=1 << 16)
 def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
-    """The groups that a character rhymes in with a level tone; none for oblique and unknown characters.
+    """Return the groups in which a character rhymes with a level tone; none for oblique and unknown characters.
 
-    `ValueError` if `rhyme_book` is neither.
+    `ValueError` if there is no such `rhyme_book`.
     """
     if rhyme_book == "pingshui":
         return tuple(entry.group for entry in entries(character) if entry.tone == "平")

@@ -1,4 +1,4 @@
-"""Why a completion got its reward, in words: the line that was read, its tones beside the pattern's, and the rhyme."""
+"""Explains the score of a completion: the line that was read, its tones beside the pattern's, and the rhyme."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from grpo_ext.rewards.explanation import Explanation, Mark
 from grpo_ext.rewards.poem.characters import EITHER, RhymeBook, Tones, tones_of
 from grpo_ext.rewards.poem.forms import counted_places
 from grpo_ext.rewards.poem.judge import NOTHING, RHYME, Fault, Verdict, judge, rhymes_of
-from grpo_ext.rewards.poem.text import OTHER, han, last_line, verse_lines
+from grpo_ext.rewards.poem.text import OTHER, last_line, verse_lines
 
 WANTED = {"平": "a level tone (平)", "仄": "an oblique tone (仄)", RHYME: "a level tone, since the line rhymes (平韵)"}
 SPOKEN = {"平": "level (平)", "仄": "oblique (仄)", EITHER: "level or oblique", "": "of unknown tone"}
@@ -22,10 +22,10 @@ def explain_format(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> Explanation:
-    """What `poem_format` and `poem_yun` give, and why, with marks on the last line's characters whose tone is wrong.
+    """Explain `poem_format` and `poem_yun`, with marks on the characters of the last line whose tone is wrong.
 
-    `completion` is what the model wrote, or the bare last line; `None`: the last of `lines`, which else are all but the last.
-    The options are those of `judge`, and so is the `ValueError` if there are not 3 or 7 given lines.
+    `completion` is what the model wrote, or the bare last line, and `lines` are the other lines. Without a completion, `lines`
+    are the whole poem. The options and the `ValueError` are those of `judge`.
     """
     poem, places = verse(completion, lines)
     verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
@@ -37,8 +37,8 @@ def explain_format(
         *explain_rhyme(poem, verdict, rhyme_book),
     ]
     start = (len(poem) - 1) * len(verdict.pattern[0])
-    faults = [(fault.position - start, fault) for fault in verdict.line_faults[-1]]
-    marks = [mark(places[at], explain_fault(fault, tones)) for at, fault in faults if at < len(places)]
+    faults = [fault for fault in verdict.line_faults[-1] if fault.position - start < len(places)]
+    marks = [mark(places[fault.position - start], explain_fault(fault, tones)) for fault in faults]
     return Explanation("\n".join(words), tuple(marks))
 
 
@@ -50,7 +50,7 @@ def explain_yun(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> Explanation:
-    """`poem_yun`: the rhyme group, and a mark on the last character where it does not rhyme; arguments as `explain_format`."""
+    """Explain `poem_yun`, with a mark on the last character if it does not rhyme; arguments as for `explain_format`."""
     poem, places = verse(completion, lines)
     verdict = judge(poem, tones=tones, rhyme_book=rhyme_book, strict=strict)
     words = "\n".join(line.strip() for line in explain_rhyme(poem, verdict, rhyme_book))
@@ -63,8 +63,8 @@ def mark(place: int, words: str) -> Mark:
 
 
 def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
-    """The poem's lines, and where the characters of the last one stand in the completion."""
-    given = verse_lines(lines) if isinstance(lines, str) else [han(str(line)) for line in lines]
+    """Return the lines of the poem, and the places of the last line's characters in the completion."""
+    given = verse_lines(lines)
     if completion is None:
         *given, completion = given
     line = last_line(completion, given)
@@ -75,7 +75,7 @@ def verse(completion: str | None, lines: Sequence[str] | str) -> tuple[list[str]
 
 
 def explain_pattern(poem: Sequence[str], verdict: Verdict, tones: Tones, strict: bool) -> list[str]:
-    """Each line beside its pattern: free places in parentheses, the tones of each character, ✗ at faults."""
+    """Put each line beside its pattern, with free places in parentheses, the tones of each character, and ✗ at faults."""
     length, out = len(verdict.pattern[0]), []
     counted = counted_places(length, strict)
     for number, (line, pattern, faults) in enumerate(zip(poem, verdict.pattern, verdict.line_faults, strict=True)):
@@ -88,7 +88,7 @@ def explain_pattern(poem: Sequence[str], verdict: Verdict, tones: Tones, strict:
 
 
 def explain_tones(verdict: Verdict, tones: Tones) -> list[str]:
-    """The last line's faults one by one, and its score; then what costs nothing."""
+    """List the faults of the last line and its score, then the number of faults that cost nothing."""
     *given, last = verdict.line_faults
     out = [f"  {explain_fault(fault, tones)}" for fault in last if fault.wanted != NOTHING]
     if extra := len(last) - len(out):
@@ -96,22 +96,19 @@ def explain_tones(verdict: Verdict, tones: Tones) -> list[str]:
     out.append(f"poem_format {verdict.last_line_score:.3f}: faults in the last line: {len(last)}.")
     if any(given):
         out.append(f"Faults in the given lines, which cost nothing: {sum(map(len, given))}.")
-    if verdict.flaws:
-        out.append(f"Allowed, but avoided in good verse: {', '.join(map(str, verdict.flaws))}.")
     return out
 
 
 def explain_fault(fault: Fault, tones: Tones) -> str:
-    if fault.character is None:
-        return f"Position {fault.position}: the character is missing; wanted is {WANTED[fault.wanted]}."
     if fault.wanted == NOTHING:
         return f"Position {fault.position}: {fault.character} is too much."
-    spoken = SPOKEN[tones_of(fault.character, tones)]
-    return f"Position {fault.position}: {fault.character} is {spoken}; wanted is {WANTED[fault.wanted]}."
+    character = fault.character
+    found = f"{character} is {SPOKEN[tones_of(character, tones)]}" if character else "the character is missing"
+    return f"Position {fault.position}: {found}; wanted is {WANTED[fault.wanted]}."
 
 
 def explain_rhyme(poem: Sequence[str], verdict: Verdict, rhyme_book: RhymeBook) -> list[str]:
-    """What each rhyming line can rhyme in, the group they share, and the score."""
+    """List the groups in which each rhyming line can rhyme, the group that they share, and the score."""
     length = len(verdict.pattern[0])
     out = []
     for number in sorted(verdict.rhyming):

@@ -1,8 +1,8 @@
 """The forms of regulated verse: quatrains (绝句) and eight-line poems (律诗), of five or seven characters.
 
-Each has four patterns. A line is fixed by the tone of its second character (仄起, 平起) and that of its last (平收: it
-rhymes, 仄收: it does not). From the first line the others follow: within a couplet the second characters differ (对),
-between couplets they agree (粘); even lines rhyme, odd ones do not, and the first may.
+Each has four patterns. The tones of the second character (仄起, 平起) and of the last (平收: it rhymes, 仄收: it does not)
+fix a line. The first line fixes the others: the second characters differ within a couplet (对) and agree between couplets
+(粘); even lines rhyme, odd lines do not, and the first line may.
 """
 
 from dataclasses import dataclass
@@ -19,29 +19,27 @@ class Form:
     """One pattern of one form."""
 
     name: str  # such as 七言绝句(仄起平收式)
-    lines: tuple[str, ...]  # the tones of each, such as 仄仄平平仄仄平
+    lines: tuple[str, ...]  # the tones of each line, such as 仄仄平平仄仄平
 
     @property
     def rhyming(self) -> tuple[int, ...]:
-        """The lines that rhyme, counted from 0, in the order in which they settle the rhyme: the first comes last."""
+        """The rhyming lines, from 0, in the order in which they settle the rhyme: the first line comes last."""
         return (*range(1, len(self.lines), 2), *([0] if self.lines[0].endswith("平") else []))
 
 
 def line_pattern(second: str, last: str, length: int) -> str:
-    """The tones of a line, given those of its second and its last character."""
-    if length == 5:
-        return FIVE[second, last]
-    return second * 2 + FIVE[OPPOSITE[second], last]
+    """Return the tones of a line from those of its second and its last character."""
+    return FIVE[second, last] if length == 5 else second * 2 + FIVE[OPPOSITE[second], last]
 
 
 @lru_cache(maxsize=4)
 def forms(length: int, count: int) -> tuple[Form, ...]:
-    """The four patterns for `count` lines (4 or 8) of `length` characters (5 or 7)."""
+    """Return the four patterns for `count` lines (4 or 8) of `length` characters (5 or 7)."""
     return tuple(form(second, last, length, count) for second in "仄平" for last in "平仄")
 
 
 def form(second: str, last: str, length: int, count: int) -> Form:
-    """The pattern whose first line has these tones at its second and last place."""
+    """Return the pattern whose first line has these tones at its second and last place."""
     name = f"{LENGTHS[length]}{COUNTS[count]}({second}起{last}收式)"
     lines = [line_pattern(second, last, length)]
     for index in range(1, count):
@@ -53,5 +51,5 @@ def form(second: str, last: str, length: int, count: int) -> Form:
 
 @lru_cache(maxsize=4)
 def counted_places(length: int, strict: bool) -> tuple[int, ...]:
-    """The places of a line whose tone has to fit, counted from 0: all, or those not free by 一三五不论."""
+    """Return the places of a line, from 0, whose tone must fit: all if strict, else those that 一三五不论 does not free."""
     return tuple(range(length)) if strict else (*range(1, length - 1, 2), length - 1)

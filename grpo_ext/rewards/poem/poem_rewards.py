@@ -7,7 +7,7 @@ from grpo_ext.rewards.poem.characters import RhymeBook, Tones
 from grpo_ext.rewards.poem.explain_poem import explain_format, explain_yun
 from grpo_ext.rewards.poem.forms import COUNTS
 from grpo_ext.rewards.poem.judge import Verdict, judge_lines
-from grpo_ext.rewards.poem.text import han, last_line, verse_lines
+from grpo_ext.rewards.poem.text import last_line, verse_lines
 from grpo_ext.rewards.registry import Example, register
 
 logger = logging.getLogger(__name__)
@@ -36,15 +36,14 @@ def poem_format(
 ) -> list[float | None]:
     """The share of the last line's places whose tone fits the pattern of Chinese regulated verse, 0 to 1.
 
-    The pattern is the one that fits the whole poem best. The line is read from the first `<answer>`, else it is the
-    last one of Chinese characters; what it lacks counts as a fault, and so does what it has too many. A copy of a
-    given line is no line: 0.
+    The pattern is the one that fits the whole poem best. The line is the last run of Chinese characters, in the first
+    `<answer>` if there is one. Each missing or extra character is a fault. A copy of a given line earns 0.
 
     Args:
         lines: the given lines of each row, all but the last, in a list. Rows without 3 or 7 of them are not scored.
         tones: "modern" (Mandarin, by pypinyin) or "pingshui" (the rhyme book 平水韵). Every reading is allowed.
-        rhyme_book: without effect here; taken so that both rewards can have the same options.
-        strict: whether the places 1, 3 and 5 have to fit too.
+        rhyme_book: has no effect here; it lets both rewards have the same options.
+        strict: whether the places 1, 3 and 5 must fit.
     """
     verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
     return [verdict.last_line_score if verdict else None for verdict in verdicts]
@@ -74,7 +73,7 @@ def poem_yun(
 
     Args:
         lines: the given lines of each row, all but the last, in a list. Rows without 3 or 7 of them are not scored.
-        tones: as in `poem_format`; they settle the pattern, and so whether the first line rhymes.
+        tones: as in `poem_format`; they decide the pattern, and so whether the first line rhymes.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups, by modern finals).
         strict: as in `poem_format`.
     """
@@ -85,7 +84,7 @@ def poem_yun(
 def judge_completions(
     completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> list[Verdict | None]:
-    """A verdict for each completion; None for rows that hold no poem."""
+    """Return a verdict for each completion; None for rows without a poem."""
     rows = [given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row)) for row in lines]
     return [
         judge_lines((*given, last_line(completion, given)), tones, rhyme_book, strict) if given else None
@@ -95,15 +94,12 @@ def judge_completions(
 
 @lru_cache(maxsize=4096)
 def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
-    """The clean lines of a row, or None, with a warning, if they are not all but one of a poem.
-
-    A row may hold them as one text too, with any punctuation between them.
-    """
-    lines = tuple(verse_lines(row) if isinstance(row, str) else map(han, row))
+    """Return the given lines of a row, in a list or in one text, or None with a warning if there are not 3 or 7."""
+    lines = tuple(verse_lines(row))
     if len(lines) + 1 in COUNTS:
         return lines
     logger.warning(
-        f"A row has {len(lines)} lines in its column `lines`, which must hold the given lines of a poem, all but the last: "
-        f"3 for a quatrain, 7 for eight-line verse. It is not scored. The row: {repr(row)[:100]}"
+        f"A row has {len(lines)} lines in its column `lines`, which must have all lines of a poem but the last: 3 for a "
+        f"quatrain, 7 for eight-line verse. The row is not scored. The row: {repr(row)[:100]}"
     )
     return None

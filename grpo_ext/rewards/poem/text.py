@@ -1,7 +1,7 @@
-"""Where the verse stands in a text: runs of Chinese characters, and the last line that a completion wrote."""
+"""Finds verse in a text: runs of Chinese characters, and the last line that a completion wrote."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from grpo_ext.rewards.answers import THINK, THINK_END, first_answer
 
@@ -10,18 +10,20 @@ HAN = "〇\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 BETWEEN_LINES = re.compile(rf"[^{HAN} \t\u3000]+")
 OTHER = re.compile(rf"[^{HAN}]+")
 
-# What is read, so that no text takes long: of an answer its end, of a line its beginning (the rest is too much).
+# Characters that are read, so that no text takes long: the end of an answer, the beginning of a line.
 TAIL = 2000
 LONGEST = 50
 
 
 def han(line: str) -> str:
-    """The Chinese characters of a line, everything else left out."""
+    """Return the Chinese characters of a line."""
     return OTHER.sub("", line[:TAIL])[:LONGEST]
 
 
-def verse_lines(text: str) -> list[str]:
-    """Runs of Chinese characters: any other character ends one, except blanks between single characters."""
+def verse_lines(text: str | Iterable) -> list[str]:
+    """Return the lines of a list, or the runs of Chinese characters of a text. Blanks do not end a run of spaced characters."""
+    if not isinstance(text, str):
+        return [han(str(line)) for line in text]
     lines = []
     for stretch in BETWEEN_LINES.split(text):
         parts = stretch.split()
@@ -33,10 +35,10 @@ def verse_lines(text: str) -> list[str]:
 
 
 def last_line(completion: str, given: Sequence[str] = ()) -> str:
-    """The line that a completion adds to a poem, "" where it adds none.
+    """Return the line that a completion adds to a poem, or "".
 
-    It is the last run of Chinese characters in the first `<answer>` block; without such a block in what follows the
-    thinking, and there is none if the thinking never ends. A line that copies one of the `given` ones is no new line.
+    It is the last run of Chinese characters in the first `<answer>` block. Without such a block it is the last run after the
+    thoughts, and "" if the thoughts never end. A copy of a `given` line counts as "".
     """
     text = first_answer(completion)
     if text is None:

@@ -96,15 +96,6 @@ def test_strict_counts_the_free_places():
     assert judge(lines, tones="pingshui", strict=True).faults == ((10, "欲", "平"),)
 
 
-def test_isolated_level_tone_and_three_level_tones_are_reported_and_free():
-    # 平平仄仄平 with its first place oblique: 仄平仄仄平, and 仄仄仄平平 with its third place level: 仄仄平平平
-    lines = ["红日依山尽", "夜寒月落迟", "春来花未落", "白鹭平湖飞"]
-    verdict = judge(lines, tones="pingshui")
-    assert verdict.form == "五言绝句(仄起仄收式)"
-    assert [str(flaw) for flaw in verdict.flaws] == ["第2句孤平", "第4句三平尾"]
-    assert verdict.line_scores[1] == verdict.line_scores[3] == 1
-
-
 def test_too_many_characters_are_faults():
     given_lines = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]
     verdict = judge([*given_lines, "一棹烟波去未迷迷"])
