@@ -41,7 +41,8 @@ def parse(text: str) -> ast.expr:
         if isinstance(node, ast.Constant) and node.value is not ...:
             node.value = Fraction(text[node.col_offset : node.end_col_offset])  # type: ignore[assignment]
         elif isinstance(node, ast.expr) and not isinstance(node, ast.BinOp):
-            raise ExpressionError(f"{ast.get_source_segment(text, node)!r} is not a number or an operation")
+            source = str(ast.get_source_segment(text, node))[:40]
+            raise ExpressionError(f"{source!r} is not a number or an operation")
     return tree
 
 
