@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -28,14 +28,15 @@ from grpo_ext.seams.version import CURRENT
 Row = dict[str, Any]
 
 
-def mode_of(trainer: Any) -> str:
-    """The key of TRL's metrics: "train" or "eval"."""
-    return "train" if trainer.model.training else "eval"
-
-
 def metrics_of(trainer: Any) -> dict[str, list[float]]:
-    """The figures that TRL averages at its next log, in training or in evaluation."""
-    return trainer._metrics[mode_of(trainer)]
+    """Return the figures that TRL averages at its next log, of training or of evaluation."""
+    return trainer._metrics["train" if trainer.model.training else "eval"]
+
+
+def log_figures(trainer: Any, figures: Mapping[str, float]) -> None:
+    """Add figures to those that TRL averages at its next log."""
+    for name, value in figures.items():
+        metrics_of(trainer)[name].append(value)
 
 
 # ---- generation
