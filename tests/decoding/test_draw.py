@@ -1,4 +1,4 @@
-"""Tokens are drawn with their probabilities, and never one that was taken away."""
+"""Tokens are drawn with their probabilities, and never one that was removed."""
 
 from __future__ import annotations
 
