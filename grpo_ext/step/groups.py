@@ -66,6 +66,10 @@ class Groups:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def on(self, device: torch.device | str) -> Groups:
+        """Return the groups with their tensors on another device."""
+        return replace(self, table=self.table.on(device), rewards=self.rewards.to(device))
+
     def take(self, indices: Sequence[int]) -> Groups | None:
         """Return some groups in the given order; `None` if `indices` is empty."""
         if not len(indices):

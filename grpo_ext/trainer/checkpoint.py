@@ -32,7 +32,7 @@ from grpo_ext.trainer.manifest import (
 )
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 3  # of what a rank's file holds
+VERSION = 4  # of the format of a rank's file
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors and the system raise on a full disk
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
-from grpo_ext.trainer.state import dump_groups, load_groups
 from grpo_ext.trainer.trl_path import scored_by_trl
 
 logger = logging.getLogger(__name__)
@@ -271,9 +270,9 @@ class Rollout:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of groups and prompts; the same on all ranks."""
-        return {"carried": dump_groups(self.carried), "order": self.order.state_dict()}
+        return {"carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.carried = load_groups(state["carried"], self.ranks.device)
+        self.carried = state["carried"] and state["carried"].on(self.ranks.device)
         self.order.load_state_dict(state["order"])
