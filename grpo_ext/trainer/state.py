@@ -16,13 +16,7 @@ from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import MicroBatch, Scored
 
-RECORDS: list[Any] = [
-    Scored,
-    KeptSet,
-    Groups,
-    MicroBatch,
-    StepCounts,
-]  # classes that a file may hold beside tensors and plain types
+RECORDS: list[Any] = [Scored, KeptSet, Groups, MicroBatch, StepCounts]  # a file may hold these, tensors and plain types
 
 
 class CheckpointMismatch(ValueError):
