@@ -149,5 +149,5 @@ def test_another_engine_without_log_probs_is_told(tiny_folder, tmp_path):
 
 
 def test_a_sampler_that_would_not_be_asked_is_refused(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="would not ask the sampler that is given"):
+    with pytest.raises(ValueError, match="would not use the sampler that is given"):
         make(tiny_folder, tmp_path, 0.05, 8, **{key: value for key, (value, _) in PRESETS["trl"].items()})
