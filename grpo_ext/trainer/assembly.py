@@ -28,17 +28,17 @@ from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
-from grpo_ext.trainer.door import Door, check_prompt, columns_of
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
 from grpo_ext.trainer.judging import Judge, rewards_of
-from grpo_ext.trainer.leaving import Leaving
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.policy_update import PolicyUpdate
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.rollout import Rollout, RolloutSettings
+from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
 from grpo_ext.trainer.samples import Samples
 from grpo_ext.trainer.state import FeedState
+from grpo_ext.trainer.stopping import Stopping
 from grpo_ext.trainer.trl_path import split
 
 
@@ -57,9 +57,9 @@ class Parts:
     update: PolicyUpdate
     finite: FiniteSteps
     checkpoints: Checkpoints
-    leaving: Leaving
+    stopping: Stopping
     log: RunLog
-    door: Door
+    output: RunOutput
     monitor: HealthMonitor | None
 
     def figures(self, training: bool) -> dict[str, float]:
@@ -121,7 +121,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
             scorer,
             ranks,
             corrects=sampler.separate and args.vllm_importance_sampling_correction,
-            told=sampler.watched,
+            returns_kept=sampler.watched,
             sync_check=make_sync_check(trainer, sampler, scorer),
         ),
         order,
@@ -143,11 +143,11 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
     rules = chosen_rules(args.health_rules, args.health_action)
     monitor = HealthMonitor(rules, log) if rules else None
-    leaving = Leaving(trainer, finite, checkpoints, monitor, log)
-    checkpoints.parts["leaving"] = leaving
+    stopping = Stopping(trainer, finite, checkpoints, monitor, log)
+    checkpoints.parts["stopping"] = stopping
     return Parts(
-        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, leaving, log,
-        Door(trainer, recipe), monitor,
+        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, stopping, log,
+        RunOutput(trainer, recipe), monitor,
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def callbacks_of(trainer: Any) -> list[TrainerCallback]:
             raise ValueError("harvest keeps one message per completion, and with tools there are several: take it out.")
         given = {"min_reward": args.pass_threshold, **args.harvest}
         found.append(Harvest(trainer.reward_func_names[parts.rollout.settings.outcome], **given))
-    return [*found, parts.log, parts.door, *([parts.monitor] if parts.monitor else []), parts.leaving]
+    return [*found, parts.log, parts.output, *([parts.monitor] if parts.monitor else []), parts.stopping]
 
 
 def about(trainer: Any) -> dict[str, Any]:

@@ -31,14 +31,14 @@ class OldAndReference:
     scorer: Scorer
     ranks: Ranks
     corrects: bool  # whether the sampler is another engine, whose log-probs correct the gradient
-    told: bool  # whether the sampler returns the tokens that truncation kept
+    returns_kept: bool  # whether the sampler returns the tokens that truncation kept
     sync_check: SyncCheck | None  # compares the log-probs of another engine with the trainer's
 
     def __post_init__(self) -> None:
         args = self.trainer.args
         passes = args.steps_per_generation * self.trainer.num_iterations
         self.outlives = ratios_move(args.gradient_accumulation_steps, passes)
-        self.finds_kept = self.scorer.params.truncated and not self.told
+        self.finds_kept = self.scorer.params.truncated and not self.returns_kept
 
     def __call__(self, table: Scored) -> Scored:
         """Set `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where they are needed."""

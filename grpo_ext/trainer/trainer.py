@@ -23,10 +23,10 @@ from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
-from grpo_ext.trainer.door import check_prompt
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
 from grpo_ext.trainer.nonfinite import Replay, replay
+from grpo_ext.trainer.run_output import check_prompt
 from grpo_ext.trainer.settings import checked_arguments
 from grpo_ext.vllm import EngineFailure
 
@@ -85,9 +85,9 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts if there is none."""
         plain = super().train
-        self.parts.door.open()
+        self.parts.output.open()
         try:
-            return self.parts.leaving.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
+            return self.parts.stopping.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
         except (RewardFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
             raise
@@ -198,7 +198,7 @@ class GRPOExtTrainer(GRPOTrainer):
         """As in TRL, with rewards, gains, curves and the recipe."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
-            self.parts.door.add_to_card()
+            self.parts.output.add_to_card()
 
     def newest_checkpoint(self) -> str | None:
         """Return the newest whole checkpoint of `output_dir`; all ranks must call it."""
@@ -211,7 +211,7 @@ class GRPOExtTrainer(GRPOTrainer):
     @property
     def stopped_by(self) -> str | None:
         """The alarm that ended the run; `None` if none did."""
-        return self.parts.leaving.stopped_by
+        return self.parts.stopping.stopped_by
 
     @property
     def save_error(self) -> str | None:

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from benchmarks.step_bench import Bench
 from benchmarks.step_work import Case
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.trainer.door import describe
+from grpo_ext.trainer.run_output import describe
 
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)
 

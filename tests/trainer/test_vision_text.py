@@ -15,7 +15,7 @@ from tiny_vision import QWEN, qwen_vision
 from benchmarks import step_work
 from benchmarks.step_bench import Bench
 from benchmarks.step_work import Case
-from grpo_ext.trainer.door import describe
+from grpo_ext.trainer.run_output import describe
 from grpo_ext.trainer.settings import make_scorer, probe_of
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth a shared prompt

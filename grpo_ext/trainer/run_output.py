@@ -31,7 +31,7 @@ DERIVED = (
 SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation", "num_generations")
 
 
-class Door(TrainerCallback):
+class RunOutput(TrainerCallback):
     """Writes the output at the start and the end of a run.
 
     Args:

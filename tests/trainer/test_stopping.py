@@ -163,7 +163,7 @@ try:
 except Interrupted as stopped:
     assert trainer.parts.finite.skipped == 2 and all(p.isfinite().all() for p in trainer.model.parameters())
     back = test_rollback.trained({folder!r}, {out!r} + "/back", test_rollback.Mood())
-    assert back.state.global_step == test_rollback.STEPS and back.parts.leaving.state_dict()["rollbacks"] == 1
+    assert back.state.global_step == test_rollback.STEPS and back.parts.stopping.state_dict()["rollbacks"] == 1
     sys.exit(stopped.code)
 """
 

@@ -28,7 +28,7 @@ from grpo_ext.trainer.state import CheckpointMismatch
 logger = logging.getLogger(__name__)
 
 
-class Leaving(TrainerCallback):
+class Stopping(TrainerCallback):
     """Decides at the end of each step whether the run stops; the last callback of the trainer."""
 
     def __init__(self, trainer: Any, finite: FiniteSteps, checkpoints: Checkpoints, monitor: Any, log: Any):
@@ -36,7 +36,7 @@ class Leaving(TrainerCallback):
         self.monitor, self.log = monitor, log
         self.stopped_by: str | None = None  # the alarm that ended the run
         self._signals = StopSignals()
-        self._leave: Interrupted | NonFiniteSteps | None = None
+        self._stop: Interrupted | NonFiniteSteps | None = None
         self._rollbacks_done = 0  # number of rollbacks before the current weights
         self._rollback_note: tuple[int, dict[str, Any]] | None = None
 
@@ -51,15 +51,15 @@ class Leaving(TrainerCallback):
             Interrupted: if a signal asked the run to stop.
             NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient.
         """
-        self._leave = self.stopped_by = None
+        self._stop = self.stopped_by = None
         self._rollbacks_done = 0
         with self._signals:
             output = train(self.checkpoints.begin(resume_from_checkpoint))
-            while self._leave is None and (healthy := self._rollback()):
+            while self._stop is None and (healthy := self._rollback()):
                 output = train(self.checkpoints.begin(healthy))
         self.stopped_by = (self.monitor and self.monitor.stopped_by) or self.stopped_by
-        if self._leave is not None:
-            raise self._leave
+        if self._stop is not None:
+            raise self._stop
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -76,13 +76,13 @@ class Leaving(TrainerCallback):
         """Decide whether the run stops after this step."""
         number, most = self._signals.agreed(self.trainer.accelerator), args.max_skipped_steps
         if number:
-            self._leave = Interrupted(signal.Signals(number).name)
+            self._stop = Interrupted(signal.Signals(number).name)
         elif self.finite.in_a_row > most:
-            self._leave = NonFiniteSteps(
+            self._stop = NonFiniteSteps(
                 f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: {most}). They did not "
                 "change the weights. Look at the steps kept in not_finite-*, lower learning_rate, train in bf16 or fp32."
             )
-        if self._leave is not None:
+        if self._stop is not None:
             control.should_save = control.should_training_stop = True
 
     def _rollback(self) -> str | None:
