@@ -29,7 +29,7 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 class StepCounts:
     """The counts of an optimizer step, over all its micro-batches and ranks."""
 
-    sequences: float  #: counted completions: without masked truncated ones, with empty ones
+    sequences: float  #: counted completions, without masked truncated ones but with empty ones
     tokens: float  #: completion tokens in the loss
 
 

@@ -41,7 +41,7 @@ class LossInputs:
     advantages: torch.Tensor  #: (B, 1) or (B, T)
     mask: torch.Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
-    #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None`: there is no separate sampler
+    #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None` without a separate sampler
     sampler_ratio: torch.Tensor | None = None
 
 

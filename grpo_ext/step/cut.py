@@ -22,10 +22,10 @@ class CutRule:
     """How a step may be cut."""
 
     #: Whether rows may move between micro-batches. They may not if positions count padding, or if the loss depends on which
-    #: rows a micro-batch holds: entropy quantiles and the balance of experts.
+    #: rows a micro-batch holds (entropy quantiles and the balance of experts).
     deals: bool = True
     skips: bool = True  #: whether rows with advantage 0 are left out, because nothing else gives them a gradient
-    #: The token limit of a micro-batch of several rows: each rank then runs more micro-batches, the same number on all ranks.
+    #: The token limit of a micro-batch of several rows. Each rank then runs more micro-batches, the same number on all ranks.
     max_tokens: int | None = None
 
     def matters(self, table: Scored) -> Tensor:

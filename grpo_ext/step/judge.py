@@ -22,7 +22,7 @@ class EndRule:
 
     tokens: frozenset[int]  #: each of these tokens ends a completion
     limit: int  #: the maximum number of tokens of a completion; only used if a stop string may end it
-    context: int | None = None  #: the maximum number of tokens of prompt and completion together; `None`: no limit
+    context: int | None = None  #: the maximum number of tokens of prompt and completion together; `None` for no limit
     stop_strings: bool = False  #: whether a text may end a completion, which then has no end token
 
     def truncated(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[bool]:
@@ -47,7 +47,7 @@ class AdvantageRule:
     weights: Tensor  #: (R,), of the rewards
     scale_rewards: str = "group"  #: "group", "batch" or "none"
     std_estimator: str = "sample"  #: "sample" or "population"
-    aggregation: str = "sum_then_normalize"  #: or "normalize_then_sum": each reward is normalised first
+    aggregation: str = "sum_then_normalize"  #: or "normalize_then_sum", which normalises each reward first
 
     def weighted(self, rewards: Tensor) -> Tensor:
         """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""

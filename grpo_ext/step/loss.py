@@ -30,7 +30,7 @@ class LossSettings:
     beta: float = 0.0
     kl_estimator: str = "k3"
     use_bias_correction_kl: bool = True  #: whether the KL is multiplied by the importance ratio of each token
-    advantage_normalizer: str = "all"  #: "all", or "useful": the counts of the groups with signal only
+    advantage_normalizer: str = "all"  #: "all", or "useful" for the counts of the groups with signal only
     max_completion_length: int = 1  #: in tokens; only the aggregation "constant" uses it
     off_policy_mask_threshold: float | None = None  #: mean KL to the sampler above which negative advantages are masked
     router_aux_loss_coef: float = 0.0  #: weight of the balance of experts

@@ -26,11 +26,11 @@ class Generation:
     completion_ids: list[list[int]]  #: B lists of tokens, with the end token; a list may be empty
     policy_step: int  #: the optimizer step whose weights sampled them
     temperature: float  #: the sampling temperature
-    #: the sampler's log-prob of each token, NaN where it returned none; `None`: it returned none at all
+    #: the sampler's log-prob of each token, NaN where it returned none; `None` if it returned none at all
     sampling_logps: list[Tensor] | None = None
-    #: the tokens that truncated sampling kept at each position; `None`: the sampler does not return them
+    #: the tokens that truncated sampling kept at each position; `None` if the sampler does not return them
     kept: list[KeptSet] | None = None
-    #: 1 for tokens of the policy, 0 for tokens of an environment; `None`: the policy wrote all
+    #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if the policy wrote all
     tool_mask: list[list[int]] | None = None
     messages: list[list[dict[str, str]]] | None = None  #: the conversations after the prompts, if there are several turns
     cut: list[bool] | None = None  #: completions that ended because the token limit was reached, whatever their last token
@@ -46,13 +46,13 @@ class Scored:
     completion_ids: Tensor  #: (B, T)
     completion_mask: Tensor  #: (B, T), 0 for padding and for every token of a completion that is left out
     advantages: Tensor  #: (B,) or (B, T)
-    counted: Tensor  #: (B,), 0 for completions that are not counted: masked truncated ones, and those left out
+    counted: Tensor  #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
     signal: Tensor  #: (B,), 0 where all rewards of the group are equal
     temperature: Tensor  #: (B,), the sampling temperature
     policy_step: Tensor  #: (B,), the optimizer step whose weights sampled the completion
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
     sampling_per_token_logps: Tensor | None = None  #: (B, T), of the sampler; NaN where it returned none
-    #: (B, T), of the policy that sampled; `None` or NaN: the policy that takes the step is the one that sampled
+    #: (B, T), of the policy that sampled; `None` or NaN if the policy that takes the step is the one that sampled
     old_per_token_logps: Tensor | None = None
     ref_per_token_logps: Tensor | None = None  #: (B, T), of the reference
     #: (B, T) or (B, 1), probability of the sampling policy as scored here, divided by that of the sampler
@@ -156,7 +156,7 @@ class MicroBatch:
     counts: StepCounts  #: of the whole step
     useful: StepCounts  #: of the groups with signal in the whole step
     last: bool = True  #: whether it is the last one of the step on this rank
-    stands_in: bool = False  #: no row can change the gradient: the rank has nothing else to run while other ranks do
+    stands_in: bool = False  #: no row can change the gradient, but the rank has nothing else to run while others do
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Scores:
 
     logps: Tensor  #: (B, T), of each completion token; 0 for padding
     entropies: Tensor | None = None  #: (B, T), of each position
-    aux_loss: Tensor | None = None  #: the balance of experts, a scalar; `None`: it was not computed
+    aux_loss: Tensor | None = None  #: the balance of experts, a scalar; `None` if it was not computed
     kept: list[KeptSet] | None = None  #: for each row the kept tokens that the pass used; `None` without truncation
 
 

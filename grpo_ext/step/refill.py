@@ -41,7 +41,7 @@ class RefillRule:
 class Filled:
     """The result of a refill."""
 
-    groups: Groups  #: as many as were wanted: those with signal, then silenced ones
+    groups: Groups  #: as many as were wanted, first those with signal, then silenced ones
     carried: Groups | None  #: groups with signal for the next generation
     used: int  #: groups with signal in `groups`
     further: int  #: groups generated beyond those of the data loader
