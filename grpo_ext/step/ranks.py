@@ -27,6 +27,10 @@ class Ranks:
         """Return the sum of a tensor over all ranks."""
         return values if self.count == 1 else self.gather(values.unsqueeze(0)).sum(0)
 
+    def any(self, here: bool) -> bool:
+        """Return whether `here` is true on any rank."""
+        return bool(self.total(torch.tensor(float(here), device=self.device)) > 0)
+
     def mine(self, rows: int) -> slice:
         """Return the slice of this rank in `rows` rows of all ranks."""
         share = rows // self.count

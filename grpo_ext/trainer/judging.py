@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,8 +92,8 @@ class Judge:
         self.settle()
         return found
 
-    def settle(self) -> None:
-        """Count the rows that failed on all ranks.
+    def settle(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
+        """Count the rows that failed on all ranks; `gather` concatenates the lists of all ranks.
 
         Raises:
             RewardFailure: on all ranks, if a reward failed too often on any rank, or on all rows of all ranks.
@@ -101,7 +102,7 @@ class Judge:
         failed: Counter[str] = Counter()
         lost: dict[str, list[set[int]]] = {}
         errors: dict[str, str] = {}
-        for name, count, failure, prompts, error in gather_object(
+        for name, count, failure, prompts, error in gather(
             [(guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error) for guard in guards]
         ):
             if failure:

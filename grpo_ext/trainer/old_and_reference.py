@@ -64,8 +64,7 @@ class OldAndReference:
         """
         if self.sync_check is None:
             return
-        images = torch.tensor(float(bool(table.model_inputs)), device=self.ranks.device)
-        if self.ranks.total(images) > 0:  # of any rank: all of them compare, or none
+        if self.ranks.any(bool(table.model_inputs)):  # all ranks compare, or none
             return
         difference = self.sync_check.difference(table, self.policy_logps, self.ranks)
         if difference is not None:

@@ -182,8 +182,7 @@ class Rollout:
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
             copies = [dict(row) for row in prompts for _ in range(size)]
             judged = self.generate(copies[self.ranks.mine(len(copies))], scored=False)
-            images = torch.tensor(float(bool(judged.table.model_inputs)), device=self.ranks.device)
-            if self.settings.by_trl and self.ranks.total(images) > 0:  # raised on all ranks if any has one
+            if self.settings.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
             made.append(judged)
             live = self._judge_groups(prompts, judged).kept
