@@ -23,12 +23,12 @@ class StepStats:
     def __init__(self) -> None:
         self._noted: dict[str, list[Stat]] = {}
 
-    def note(self, stats: Mapping[str, Stat]) -> None:
+    def add(self, stats: Mapping[str, Stat]) -> None:
         """Add the figures of one micro-batch."""
         for name, stat in stats.items():
             self._noted.setdefault(name, []).append(stat)
 
-    def settle(self, gather: Callable[[Tensor], Tensor], device: torch.device) -> dict[str, float]:
+    def merge(self, gather: Callable[[Tensor], Tensor], device: torch.device) -> dict[str, float]:
         """Merge the figures over micro-batches and ranks into one value per name, and clear them.
 
         All ranks must have recorded the same names.

@@ -73,7 +73,7 @@ class Judge:
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.failed: dict[str, int] = {}  # number of rows on which a reward failed since the start of the run, on all ranks
-        self._counted: Counter[str] = Counter()  # the counts of the guards of all ranks at the last call of `settle`
+        self._counted: Counter[str] = Counter()  # the counts of the guards of all ranks at the last call of `count_failures`
 
     def begin(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> None:
         """Start the rewards in worker processes, so that they run while old and reference log-probs are computed."""
@@ -89,10 +89,10 @@ class Judge:
             RewardFailure: on all ranks, if a reward failed too often.
         """
         found = seam.calculate_rewards(self.trainer, rows, prompts, completions, ids)
-        self.settle()
+        self.count_failures()
         return found
 
-    def settle(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
+    def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         """Count the rows that failed on all ranks; `gather` concatenates the lists of all ranks.
 
         Raises:

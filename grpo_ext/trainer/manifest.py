@@ -26,8 +26,8 @@ def write_manifest(folder: Path) -> None:
     for path in files.values():
         flush(path)
     hashes = _hashes(files.values())
-    noted = {name: {"size": p.stat().st_size, "sha256": h} for (name, p), h in zip(files.items(), hashes, strict=True)}
-    write_atomically(folder / MANIFEST, json.dumps(noted, indent=1) + "\n")
+    entries = {name: {"size": p.stat().st_size, "sha256": h} for (name, p), h in zip(files.items(), hashes, strict=True)}
+    write_atomically(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
     for path in (folder / MANIFEST, folder, folder.parent):
         flush(path)
 
@@ -37,20 +37,20 @@ def what_is_wrong(folder: Path) -> str | None:
     if not folder.is_dir():
         return "there is no such folder"
     try:
-        noted = read_manifest(folder / MANIFEST)
-        for name, (size, _) in noted.items():
+        entries = read_manifest(folder / MANIFEST)
+        for name, (size, _) in entries.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
             if (folder / name).stat().st_size != size:
                 return f"{name} is damaged"
-        hashes = _hashes(folder / name for name in noted)
+        hashes = _hashes(folder / name for name in entries)
     except FileNotFoundError:
         return "it was not written to its end"
     except (ValueError, RecursionError):
         return f"its {MANIFEST} is damaged"
     except OSError as error:
         return f"it cannot be read ({error})"
-    pairs = zip(noted.items(), hashes, strict=True)
+    pairs = zip(entries.items(), hashes, strict=True)
     return next((f"{name} is damaged" for (name, (_, wanted)), found in pairs if found != wanted), None)
 
 
@@ -62,13 +62,13 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
             raise ValueError("a name occurs twice")
         return dict(pairs)
 
-    noted = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
-    if not isinstance(noted, dict) or not noted:
+    entries = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    if not isinstance(entries, dict) or not entries:
         raise ValueError("it names no file")
-    for name, entry in noted.items():
+    for name, entry in entries.items():
         if not name.isprintable() or not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
             raise ValueError("an entry does not describe a file")
-    return {name: (entry["size"], entry["sha256"]) for name, entry in noted.items()}
+    return {name: (entry["size"], entry["sha256"]) for name, entry in entries.items()}
 
 
 def delete_older(newest: Path, most: int | None, best: str | None) -> None:

@@ -132,6 +132,6 @@ class OldAndReference:
         bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
         ratio = sampler_correction(old, sampled, table.loss_mask, args.vllm_importance_sampling_mode, *bounds)
         stats = StepStats()
-        stats.note(correction_stats(old, sampled, table.loss_mask, ratio))
-        seam.log_figures(self.trainer, stats.settle(self.ranks.gather, self.ranks.device))
+        stats.add(correction_stats(old, sampled, table.loss_mask, ratio))
+        seam.log_figures(self.trainer, stats.merge(self.ranks.gather, self.ranks.device))
         return replace(table, importance_sampling_ratio=ratio)

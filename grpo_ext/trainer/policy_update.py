@@ -62,10 +62,10 @@ class PolicyUpdate:
             stats = stats | sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio)
         if batch.stands_in:  # figures of a row that stands in mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
-        self._stats.note(stats)
+        self._stats.add(stats)
 
     def _settle(self) -> None:
-        figures = self._stats.settle(self.ranks.gather, self.ranks.device)
+        figures = self._stats.merge(self.ranks.gather, self.ranks.device)
         if self.trainer.model.training and self.entropy.now is not None:
             self.entropy.observe(figures.get("entropy/high", figures.get("entropy")))
             figures["entropy_coef"] = self.entropy.coef

@@ -89,7 +89,7 @@ class Rollout:
 
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
         """For `preset: trl`: count, observe and hand out the completions that TRL has made, and return them unchanged."""
-        self.judge.settle()
+        self.judge.count_failures()
         judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
         self.old_and_reference.check_sync(judged.table)
         self.samples.hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
@@ -106,7 +106,7 @@ class Rollout:
         if self.settings.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
                 found = seam.trl_generation(self.trainer, rows)
-                self.judge.settle()
+                self.judge.count_failures()
                 judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
             self.old_and_reference.check_sync(judged.table)
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged

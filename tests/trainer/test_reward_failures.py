@@ -125,7 +125,7 @@ def test_a_step_is_that_of_all_ranks(ranks, stops):
 
     def settled(guard: Guard, gather) -> Judge:
         judge = Judge(SimpleNamespace(reward_funcs=[guard]))
-        judge.settle(gather)
+        judge.count_failures(gather)
         return judge
 
     found = []

@@ -1,4 +1,4 @@
-"""Signals sent to real processes: the run leaves with a checkpoint and code 75, and the same command goes on."""
+"""Signals sent to real processes: the run stops with a checkpoint and code 75, and the same command resumes it."""
 
 from __future__ import annotations
 
