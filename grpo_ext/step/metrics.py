@@ -95,11 +95,11 @@ def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, sign
     return {**figures, "frac_reward_zero_std": 1.0 - signal.float().mean().item()}
 
 
-def episode_figures(turns: Sequence[int], failures: Sequence[int], ranks: Ranks) -> dict[str, float]:
-    """Return the mean numbers of turns and failures per episode over all ranks; each rank has at least one episode."""
-    sums = torch.tensor([sum(turns), sum(failures), len(turns)], dtype=torch.float32, device=ranks.device)
-    total_turns, total_failures, episodes = ranks.total(sums).tolist()
-    return {"episodes/turns": total_turns / episodes, "episodes/failures": total_failures / episodes}
+def episode_figures(counts: Sequence[Sequence[int]], ranks: Ranks) -> dict[str, float]:
+    """Return the mean numbers of turns and failures over the episodes of all ranks, from both numbers of each episode."""
+    table = torch.tensor([[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device)  # (B, 3)
+    turns, failures, episodes = ranks.total(table.sum(0)).tolist()
+    return {"episodes/turns": turns / episodes, "episodes/failures": failures / episodes}
 
 
 def sampler_stats(scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Stat]:

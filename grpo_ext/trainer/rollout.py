@@ -114,8 +114,8 @@ class Rollout:
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sample(prompts, episodes)
         if episodes:
-            counts = [e.turns for e in episodes], [e.failures for e in episodes]
-            seam.log_figures(self.trainer, episode_figures(*counts, self.ranks))
+            counts = [(e.turns, e.failures) for e in episodes]
+            seam.log_figures(self.trainer, episode_figures(counts, self.ranks))
         ids = generation.completion_ids
         completions: Any = generation.messages
         if completions is None:
