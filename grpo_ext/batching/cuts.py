@@ -3,8 +3,6 @@
 Costs are counted in tokens with padding, because the cost of a forward and backward pass depends on these.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 import numpy as np

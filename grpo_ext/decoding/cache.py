@@ -4,8 +4,6 @@ transformers' `DynamicLayer` copies all keys and values at every step to append 
 holds them, and a step writes only its own position.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeGuard
 
 import torch

@@ -6,8 +6,6 @@ until all rows have ended: logits -> processors -> draw -> stopping criteria
     when an eighth of the rows has ended: remove them from tokens, mask and cache
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

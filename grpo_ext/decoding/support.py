@@ -1,7 +1,5 @@
 """Checks of what the fast loop can decode as transformers does; transformers decodes everything else, with the reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -7,8 +7,6 @@ divide, and `batch` divides by the std over all groups. The paper's std is that 
 (n - 1), which is larger by sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
 """
 
-from __future__ import annotations
-
 import torch
 
 _EPSILON = 1e-4

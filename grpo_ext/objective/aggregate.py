@@ -16,8 +16,6 @@ constant       1 / (sequences max_completion_length)    equal in all completions
 =============  =======================================  =====================================================
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

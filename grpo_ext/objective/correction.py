@@ -4,8 +4,6 @@
 to the bounds, "mask" sets a ratio outside them to 0 (TRL's `vllm_importance_sampling_mode`; TIS, MIS).
 """
 
-from __future__ import annotations
-
 import torch
 
 

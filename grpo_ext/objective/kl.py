@@ -15,8 +15,6 @@ k3  r - 1 - log r    unbiased  that of KL(p_ref, p), as in GRPO      that of KL(
 older policy and adds the missing part of the gradient. Without the correction the table holds if p_old is p.
 """
 
-from __future__ import annotations
-
 import torch
 
 KL_ESTIMATORS = ("k1", "k2", "k3")

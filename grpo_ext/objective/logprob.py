@@ -8,8 +8,6 @@ TRL's fused head has tiles of 4,096 positions and 32,768 tokens, which suit the 
 such a tile about twenty times from main memory, so tiles here hold whole rows and fit into its cache.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

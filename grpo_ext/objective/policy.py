@@ -5,8 +5,6 @@ geometric mean over its sequence; A the advantage; sg() stops the gradient. A lo
 `aggregate`); `@register_loss` adds one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

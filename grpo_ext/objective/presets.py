@@ -3,8 +3,6 @@
 A preset sets only what its source states. The values of a recipe override it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 DEEPSEEKMATH = "DeepSeekMath, arXiv 2402.03300"

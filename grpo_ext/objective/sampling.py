@@ -1,7 +1,5 @@
 """The sampling parameters, resolved once from all places that set them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The schedule of the sampling temperature: a pure function of the step, so that a resumed run has the same temperature."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

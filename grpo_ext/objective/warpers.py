@@ -1,7 +1,5 @@
 """Which tokens a sampler keeps, given its logits: the truncations of transformers and vLLM, with ties."""
 
-from __future__ import annotations
-
 import torch
 
 from grpo_ext.objective.sampling import SamplingParams

@@ -1,7 +1,5 @@
 """Watch the sampler of transformers: which tokens it kept at each step, and the log-prob of the token that it drew."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ peft adds the product of the adapter to a weight and later subtracts it, and bot
 changed, in bfloat16 more with every weight sync, so the frozen base that the reference and the saved adapter need would drift.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

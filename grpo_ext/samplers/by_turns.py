@@ -1,7 +1,5 @@
 """Play episodes with an engine that completes one turn per request, after the tokens of all turns before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from accelerate.utils import gather_object

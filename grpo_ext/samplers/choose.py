@@ -1,7 +1,5 @@
 """Choose the sampler of a trainer, its sampling parameters, and check that its samples can be scored exactly."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import AbstractContextManager
 from functools import partial

@@ -1,7 +1,5 @@
 """Sampling by a function of the user: TRL's `rollout_func`."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

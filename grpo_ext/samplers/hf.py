@@ -1,7 +1,5 @@
 """Sampling with transformers' `generate` on the model in training, watched so that any truncation is scored exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ A tensor that did not arrive, such as a tied output head that the engine copies,
 log-probs at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

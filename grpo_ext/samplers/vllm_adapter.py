@@ -4,8 +4,6 @@ After each step the adapter is written as peft writes it, read by the engine und
 vLLM from using results of an earlier adapter: its prefix cache depends on name and path.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

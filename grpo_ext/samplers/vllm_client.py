@@ -5,8 +5,6 @@ It is based on TRL's client. If a request fails, `ServerClient` stores the cause
 one rank that makes requests; `OurVLLM` then informs all ranks.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections import deque

@@ -1,7 +1,5 @@
 """The scoring head: from a model's last hidden states to log-probs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@ The positions of each sequence start at 0, from which transformers makes the att
 bounds of the sequences, other kinds of attention get a mask.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

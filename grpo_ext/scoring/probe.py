@@ -1,7 +1,5 @@
 """Try a layout on a model at the start of a run: two short rows, scored with the layout and as plain rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Score a table of completions: lay it out, run it chunk by chunk, and restore the order of the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -4,8 +4,6 @@ TRL changes its GRPO trainer often and guarantees none of these names. A run on 
 without an error, so `check_contract()` refuses it when a trainer is made.
 """
 
-from __future__ import annotations
-
 import inspect
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """transformers' `generate`, with our decoding loop inside it and a recorder behind its logits processors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Replace attributes for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Run a model to score tokens: TRL's fused head with our `Head` in it, and the model of the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The private part of TRL's `GRPOTrainer`: its state, generation, batches and logs; scoring is in `scoring.py`."""
 
-from __future__ import annotations
-
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping

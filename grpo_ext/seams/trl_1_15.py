@@ -1,7 +1,5 @@
 """The differences of TRL 1.15: it scores only labelled positions on every device, and has fewer options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

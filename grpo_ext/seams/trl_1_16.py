@@ -1,7 +1,5 @@
 """The parts of TRL 1.16 that differ from other versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

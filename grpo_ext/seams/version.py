@@ -1,7 +1,5 @@
 """Selects the file for the installed version of TRL."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import trl

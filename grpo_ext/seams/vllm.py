@@ -1,7 +1,5 @@
 """Replace the classes with which TRL talks to vLLM."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 

@@ -3,8 +3,6 @@
 The loss is divided by counts of the whole step, so it does not depend on which completions run together, or on which rank.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ Skywork-OR1 (arXiv 2505.22312): the coefficient rises while the entropy is at or
 applies only while it is at or below.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

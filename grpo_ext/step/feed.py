@@ -4,8 +4,6 @@ A generation is split into `steps_per_generation` slices and used `num_iteration
 at its start: the policy does not change within a step, so the samples are the same, and the counts of the step are known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 "Truncated", "weighted" and "outcome" have one meaning here, for the loss, the metrics, the samples and the report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ add up to the loss of the step, however the step is cut. Ranks average their gra
 number of ranks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -4,8 +4,6 @@ TRL calls the other ranks six to eight times in each micro-batch, only to log. H
 device, and one call at the end of the step merges them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

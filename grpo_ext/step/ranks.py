@@ -1,7 +1,5 @@
 """The processes of a run, as the stages of a step see them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of completions: built from a generation, and joined."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Make the parts of a trainer from its arguments and connect them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ logged yet, the entropy coefficient, skipped steps, rollbacks, and a reference t
 every file is written last, to detect a checkpoint that is incomplete or damaged. Older ones are deleted only after that.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Evaluation inside a training run: decode the policy on held-out prompts without any effect on training."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The rewards of a trainer: found by name, run behind guards, with failures raised on all ranks together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

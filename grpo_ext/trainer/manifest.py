@@ -1,7 +1,5 @@
 """Find checkpoints that are complete and undamaged: by a manifest with the size and hash of every file, written last."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -4,8 +4,6 @@ An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's g
 gradients are summed over ranks. The gradient of such a step is deleted, so the optimizer changes no weight and no moment.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Completions of the policy that takes the step need no extra pass: their old log-
 An extra pass scores completions that a later step trains on, completions of another engine, and carried groups.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

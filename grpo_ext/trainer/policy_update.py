@@ -1,7 +1,5 @@
 """The loss of a micro-batch, and the figures that the micro-batches of a step log."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The order of the prompts, and the results of each: the trainer's side of `grpo_ext.curriculum`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

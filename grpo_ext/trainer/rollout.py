@@ -3,8 +3,6 @@
 prompts ──► Sampler ──► Judge ──► advantages ──► keep, drop or refill groups ──► old and reference log-probs ──► Scored
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The output at the start and the end of a run: first and last lines, `recipe.yaml`, the model card."""
 
-from __future__ import annotations
-
 import logging
 import shlex
 from collections.abc import Mapping

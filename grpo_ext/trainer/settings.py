@@ -1,7 +1,5 @@
 """The settings of each stage, read once from the training arguments, the model and the ranks."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Records in the files of a checkpoint: loading a file can run no code."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

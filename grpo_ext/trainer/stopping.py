@@ -5,8 +5,6 @@ checkpoint well before the alarm with a lower learning rate. `rollbacks.json` li
 many of them were before it, so a run that is interrupted in between also takes the lower rate.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -3,8 +3,6 @@
 With `loss_normalization: micro_batch` (`preset: trl`) TRL generates and computes the loss: the branch `self.as_trl` below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Convert completions that TRL generates, for images and `preset: trl`, to our records."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 
