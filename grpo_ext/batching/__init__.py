@@ -1,1 +1,1 @@
-"""Less work for the same gradient: which rows run together, and how wide. Pure functions on tensors."""
+"""Pure functions that decide which rows run together, and how wide, to compute the same gradient with less work."""

@@ -1,17 +1,15 @@
-"""Where to cut a step into micro-batches, and a micro-batch into chunks that run through the model together.
+"""Cut a step into micro-batches, and a micro-batch into chunks that run through the model together.
 
-Costs are counted in tokens, padding included, since that is what a forward and backward pass pays for.
+Costs are counted in tokens with padding, because the cost of a forward and backward pass depends on these.
 """
-
-from __future__ import annotations
 
 from bisect import bisect_left
 
 import numpy as np
 import torch
 
-# What calling the model once more costs beside its tokens, in tokens. Measured with two layers on a CPU, where it is about 400;
-# on a GPU it is more, but so are the tokens of a batch.
+# The cost of one more call of the model, in tokens, in addition to its own. Measured as about 400 with two layers on a CPU; it
+# is higher on a GPU, where batches also have more tokens.
 CALL_TOKENS = 512
 MAX_CHUNKS = 8
 
@@ -23,21 +21,21 @@ def deal_rows(
     live: torch.Tensor,
     pieces: int,
 ) -> list[torch.Tensor]:
-    """Deal the live rows of a step to micro-batches, so that the largest holds as few tokens as it can.
+    """Deal the live rows of a step to micro-batches, so that the largest has as few tokens as possible.
 
-    Rows lie in a line, prompt after prompt, so that those of one prompt stay together, shorter groups first; the line is cut
-    where the largest piece becomes smallest. Cutting it into equal numbers of rows is one of the ways weighed, so that no piece
-    is larger than the largest was before. A piece that gets no live row gets one that is not.
+    Rows are ordered by prompt, so that those of one prompt stay together, shorter groups first. The order is cut where the
+    largest piece is smallest; cuts into equal numbers of rows are among the candidates, so no piece becomes larger than with
+    those. A piece without a live row gets a dead row.
 
     Args:
         prompts: (B,), the number of each row's prompt.
         prompt_lengths: (B,), in tokens.
         completion_lengths: (B,), in tokens.
         live: (B,), bool, rows that can change the gradient.
-        pieces: how many micro-batches, at most B.
+        pieces: the number of micro-batches, at most B.
 
     Returns:
-        The rows of each piece, one tensor of indices each, none empty; rows that are not live are left out but for those.
+        The rows of each piece as a tensor of indices, none empty; the other dead rows are left out.
     """
     groups, before, length, wanted = (x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live))
     rows = np.flatnonzero(wanted)
@@ -51,21 +49,20 @@ def deal_rows(
 
 
 def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
-    """Where to cut a line into pieces so that the largest sum is smallest.
+    """Return the pieces - 1 rising positions that cut a sequence so that the largest sum is smallest.
 
-    Returns:
-        pieces - 1 positions, rising. Pieces are not empty as long as there are enough items.
+    No piece is empty if there are enough items.
     """
     low, high = (int(costs.max()), int(costs.sum())) if len(costs) else (0, 0)
-    # the smallest bound that greedy filling keeps; the sum of all is always one
+    # the smallest bound that greedy filling keeps; the sum of all costs is always kept
     cuts = _fill(costs, low + bisect_left(range(low, high), True, key=lambda bound: len(_fill(costs, bound)) < pieces))
     others = [position for position in range(1, len(costs)) if position not in cuts]
-    cuts += others[: pieces - 1 - len(cuts)]  # greedy filling may need fewer pieces: cut on, so that none stays empty
+    cuts += others[: pieces - 1 - len(cuts)]  # greedy filling may need fewer pieces: add cuts, so that none is empty
     return sorted(cuts) + [len(costs)] * (pieces - 1 - len(cuts))
 
 
 def _fill(costs: np.ndarray, bound: int) -> list[int]:
-    """Cut before each item that would take the running sum above the bound."""
+    """Cut before each item that would raise the running sum above the bound."""
     cuts, total = [], 0
     for position, cost in enumerate(costs.tolist()):
         if total + cost > bound and position:
@@ -76,11 +73,11 @@ def _fill(costs: np.ndarray, bound: int) -> list[int]:
 
 
 def packs(lengths: torch.Tensor, max_tokens: int | None) -> list[torch.Tensor]:
-    """Rows that are laid into one row together, in the order given.
+    """Return the rows of each packed row, in the given order.
 
     Args:
         lengths: (B,), of prompt and completion, in tokens.
-        max_tokens: no pack of several rows is longer; `None`: all rows make one.
+        max_tokens: the maximum length of a packed row of several rows; `None`: one packed row for all.
     """
     cuts = [] if max_tokens is None else _fill(lengths.cpu().numpy(), max_tokens)
     return list(torch.arange(len(lengths)).tensor_split(cuts))
@@ -89,15 +86,15 @@ def packs(lengths: torch.Tensor, max_tokens: int | None) -> list[torch.Tensor]:
 def length_chunks(
     lengths: torch.Tensor, per_row: int = 0, call_tokens: int = CALL_TOKENS, max_tokens: int | None = None
 ) -> list[torch.Tensor]:
-    """Split rows into chunks of like length, where the padding saved is worth another call of the model.
+    """Split rows into chunks of similar length if this saves more padding than another call of the model costs.
 
-    Finds, for rows sorted by length, the cuts with the least sum of `rows x (per_row + longest) + call_tokens`.
+    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest) + call_tokens`.
 
     Args:
         lengths: (B,), of completions, in tokens.
-        per_row: tokens that every row has beside them.
-        call_tokens: what another chunk costs.
-        max_tokens: no chunk of several rows is larger; then there may be more than `MAX_CHUNKS`.
+        per_row: tokens that every row has in addition.
+        call_tokens: the cost of another chunk.
+        max_tokens: the maximum size of a chunk of several rows; there may then be more than `MAX_CHUNKS`.
 
     Returns:
         Indices of the rows of each chunk, in order of rising length.
@@ -124,16 +121,12 @@ def length_chunks(
 
 
 def equal_prompts(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which rows have the same prompt.
-
-    Args:
-        prompt_ids: (B, P), left padded.
-        prompt_mask: (B, P).
+    """Find the rows with the same prompt, for left-padded prompts (B, P) and their mask (B, P).
 
     Returns:
         (N,) the first row of each of the N distinct prompts, and (B,) the number of each row's prompt among them.
     """
-    first: dict[bytes, int] = {}  # the prompt's tokens -> its first row, as they come
+    first: dict[bytes, int] = {}  # the tokens of a prompt -> its first row
     keys = [row.tobytes() for row in torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()]
     for row, key in enumerate(keys):
         first.setdefault(key, row)

@@ -1,5 +1,5 @@
-"""Decoding a batch without waste: each prompt is read once, and rows that have ended are not decoded on.
+"""Fast decoding of a batch: each distinct prompt is read once, and rows that have ended leave the batch.
 
-Knows torch and transformers, and no trainer. `grpo_ext.seams.generate` puts it behind a model's own `generate`, so that
-generation configs, logits processors and stopping criteria mean what they mean there.
+These modules import torch and transformers, and no trainer. `grpo_ext.seams.generate` calls them from a model's `generate`, so
+generation configs, logits processors and stopping criteria have the same meaning as there.
 """

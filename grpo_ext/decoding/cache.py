@@ -1,10 +1,8 @@
 """Keys and values of the rows that are being decoded, written in place.
 
-transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here they lie in a buffer with
-some room to spare, and a step writes its own position alone.
+transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here a buffer with spare room
+holds them, and a step writes only its own position.
 """
-
-from __future__ import annotations
 
 from typing import Any, TypeGuard
 
@@ -13,15 +11,15 @@ from torch.nn import functional
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-SPARE = 64  # positions; a full buffer is copied into one that is so much longer
+SPARE = 64  # positions by which a full buffer grows
 
 
 class BufferedLayer(DynamicLayer):
     """A `DynamicLayer` whose `keys` and `values` are views of longer buffers (b, heads, more positions, dim).
 
     Args:
-        layer: what it goes on from.
-        rows: (b,), which rows of `layer`, in what order; a row may come several times.
+        layer: the layer whose states it takes.
+        rows: (b,), the rows of `layer` to take, in this order; a row may occur several times.
     """
 
     keys: torch.Tensor
@@ -41,7 +39,7 @@ class BufferedLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append the states (b, heads, new positions, dim) and return all of them."""
+        """Append the states (b, heads, new positions, dim) and return all states."""
         start = self.keys.size(-2)
         end = start + key_states.size(-2)
         for i, (states, new) in enumerate(((self.keys, key_states), (self.values, value_states))):
@@ -52,26 +50,26 @@ class BufferedLayer(DynamicLayer):
         return self.keys, self.values
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep the rows `indices` alone, and free the memory of the others."""
+        """Keep only the rows `indices`, and free the memory of the others."""
         length = self.keys.size(-2)
         self._buffers = [buffer.index_select(0, indices.to(buffer.device)) for buffer in self._buffers]
         self._show(length)
 
 
 def is_supported(cache: object) -> TypeGuard[DynamicCache]:
-    """Whether rows of the cache can be taken out and repeated."""
+    """Whether rows of the cache can be removed and repeated."""
     if type(cache) is not DynamicCache or cache.offloading:
         return False
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
 
 
 def expand(cache: DynamicCache, rows: torch.Tensor) -> None:
-    """Make the cache one of the rows `rows` (b,) of what it holds, ready to be written in place.
+    """Select the rows `rows` (b,) of the cache, and make its layers writable in place.
 
-    Layers with a sliding window stay transformers' own: they are short.
+    Layers with a sliding window stay those of transformers: they are short.
     """
     for i, layer in enumerate(cache.layers):
-        assert isinstance(layer, DynamicLayer)  # as `is_supported` wants it
+        assert isinstance(layer, DynamicLayer)  # `is_supported` has checked it
         if type(layer) is DynamicLayer and layer.is_initialized:
             cache.layers[i] = BufferedLayer(layer, rows)
         else:

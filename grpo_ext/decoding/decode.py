@@ -1,12 +1,10 @@
-"""The decoding loop: what `GenerationMixin._sample` computes, for the rows that are not finished.
+"""The decoding loop: computes what `GenerationMixin._sample` computes, but only for rows that have not ended.
 
 prefill: each distinct prompt once                 (U, P)
 repeat its keys and values for its rows            (B, P)
 until all rows have ended: logits -> processors -> draw -> stopping criteria
-    when an eighth of the rows has ended: take them out of tokens, mask and cache
+    when an eighth of the rows has ended: remove them from tokens, mask and cache
 """
-
-from __future__ import annotations
 
 from typing import Any, cast
 
@@ -18,7 +16,7 @@ from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.cache import expand
 from grpo_ext.decoding.support import check_call, check_config, check_model, is_noisy, pad_token
 
-ENDED_SHARE = 1 / 8  # of the rows, at which those that have ended are taken out
+ENDED_SHARE = 1 / 8  # rows that have ended are removed when they are this share of the batch
 
 
 class DecodeBatch:
@@ -26,9 +24,9 @@ class DecodeBatch:
 
     Args:
         input_ids: (B, P), left-padded prompts.
-        max_length: longest prompt and completion together.
-        pad: token that follows a row's end.
-        inputs: `past_key_values`, and what there is of `attention_mask` (B, P) and `position_ids` (B or 1, P).
+        max_length: the maximum length of prompt and completion together.
+        pad: the token after the end of a row.
+        inputs: `past_key_values`, and optionally `attention_mask` (B, P) and `position_ids` (B or 1, P).
     """
 
     def __init__(self, input_ids: torch.Tensor, max_length: int, pad: int, inputs: dict[str, Any]):
@@ -38,12 +36,12 @@ class DecodeBatch:
         self._ids = functional.pad(input_ids, (0, max_length - width), value=pad)  # (b, max_length)
         self._mask = None if mask is None else functional.pad(mask, (0, max_length - width), value=1)  # (b, max_length)
         self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)  # (b, 1)
-        self._rows = torch.arange(batch, device=input_ids.device)  # (b,), which row of the whole batch each is
+        self._rows = torch.arange(batch, device=input_ids.device)  # (b,), the index of each row in the whole batch
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @property
     def ids(self) -> torch.LongTensor:
-        """(b, P + t), prompts and tokens so far."""
+        """The prompts and tokens so far: (b, P + t)."""
         return cast(torch.LongTensor, self._ids[:, : self.length])
 
     def __len__(self) -> int:
@@ -57,13 +55,13 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """What the model's forward pass takes for the next token."""
+        """Return the inputs of the model for the next token."""
         inputs = {"input_ids": self._ids[:, self.length - 1 : self.length], "past_key_values": self.cache}
         inputs["attention_mask"] = None if self._mask is None else self._mask[:, : self.length]
         return inputs if self._positions is None else {**inputs, "position_ids": self._positions}
 
     def keep(self, rows: torch.Tensor, leaving: torch.Tensor) -> None:
-        """Go on with the rows `rows` alone; both are indices into the present batch."""
+        """Continue with only the rows `rows`; `rows` and `leaving` are indices into the current batch."""
         self._left.append((self._rows[leaving], self.ids[leaving]))
         self._rows, self._ids = self._rows[rows], self._ids[rows]
         self._mask = None if self._mask is None else self._mask[rows]
@@ -71,7 +69,7 @@ class DecodeBatch:
         self.cache.batch_select_indices(rows)
 
     def all_ids(self) -> torch.Tensor:
-        """(B, P + T), all rows in the order in which they came."""
+        """Return all rows in their original order: (B, P + T)."""
         parts = [*self._left, (self._rows, self.ids)]
         ids = self.ids.new_full((sum(len(rows) for rows, _ in parts), self.length), self.pad)
         for rows, part in parts:
@@ -89,20 +87,20 @@ def decode(
 ) -> torch.Tensor:
     """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares the arguments.
 
-    A logits processor that remembers rows may have `select_rows(input_ids, rows)`. It is told the ids (b, P + t) before rows
-    leave, and which rows go on.
+    A logits processor with a state per row must have `select_rows(input_ids, rows)`. It gets the ids (b, P + t) before rows
+    leave, and the rows that continue.
 
     Returns:
-        (B, P + T), prompts and completions, padded after each row's end, as `GenerationMixin._sample` returns them.
+        (B, P + T), prompts and completions, padded after the end of each row, as `GenerationMixin._sample` returns them.
 
     Raises:
-        NotSupported: before anything was computed, where transformers' own loop is needed.
+        NotSupported: before anything is computed, if only the loop of transformers can decode this.
     """
     check_model(model)
     check_config(generation_config)
     check_call(logits_processor, stopping_criteria, inputs)
     constant = {name: inputs[name] for name in ("use_cache", "logits_to_keep") if name in inputs}
-    # without an end token no row is padded: transformers lets all go on to the end of the last
+    # without an end token no row is padded: transformers decodes all rows until the last one ends
     ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
     pad = pad_token(generation_config) if ends else 0
     logits = prefill(model, input_ids, inputs)  # (B, V)
@@ -127,10 +125,9 @@ def decode(
 
 
 def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-    """Read the prompts and fill the cache; each distinct one once, unless noise (dropout) makes equal rows differ.
+    """Read each distinct prompt once and fill the cache of `inputs` with B rows; return the logits (B, V) of the first tokens.
 
-    Returns:
-        (B, V), logits of the first tokens; the cache of `inputs` then has B rows.
+    If noise (dropout) makes equal rows differ, every prompt is read.
     """
     mask = inputs.get("attention_mask")
     unique, which = equal_prompts(input_ids, torch.ones_like(input_ids) if mask is None else mask)
@@ -146,35 +143,31 @@ def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, A
 
 
 def _last_logits(outputs: Any, device: torch.device) -> torch.Tensor:
-    """(b, V), float32, a copy: the first pass may hold the logits of whole prompts."""
+    """Return a copy (b, V), float32, so that the logits of whole prompts can be freed after the first pass."""
     return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)
 
 
 def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
-    """The next token of each row.
+    """Return the next token of each row: (b,), int64.
 
     Args:
-        scores: (b, V), float32, as the logits processors left them.
+        scores: (b, V), float32, after the logits processors.
         do_sample: draw from their softmax; else take the most likely token.
 
-    Returns:
-        (b,), int64.
-
     Raises:
-        ValueError: if a row's scores make no distribution (NaN, or no token left).
+        ValueError: if the scores of a row are not a distribution (NaN, or no token left).
     """
     if not do_sample:
         return scores.argmax(dim=-1)
     probs = scores.softmax(dim=-1)  # (b, V)
     if probs.device.type != "cpu":
         return torch.multinomial(probs, num_samples=1).squeeze(1)
-    # By the inverse of the distribution function, in float64, with one variate a row: on a CPU `torch.multinomial` draws an
-    # exponential variate for each token of the vocabulary.
+    # Inverse transform sampling in float64, with one variate per row: on a CPU `torch.multinomial` draws an exponential variate
+    # for each token of the vocabulary.
     mass = probs.cumsum(dim=-1, dtype=torch.float64)  # (b, V)
     total = mass[:, -1:]
     if not bool((total > 0).all()):
-        raise ValueError("The scores of a row make no distribution: they are NaN, or every token was taken away.")
+        raise ValueError("The scores of a row are not a distribution: they are NaN, or every token was removed.")
     point = torch.rand(total.shape, dtype=torch.float64) * total
-    below = torch.nextafter(total, torch.zeros_like(total))
-    point = torch.minimum(point, below)  # below the total, whatever rounding did
+    point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))  # rounding must not reach the total
     return torch.searchsorted(mass, point, right=True).squeeze(1)

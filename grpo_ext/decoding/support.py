@@ -1,6 +1,4 @@
-"""What the fast loop decodes as transformers' own would; everything else is left to transformers, with the reason."""
-
-from __future__ import annotations
+"""Checks of what the fast loop can decode as transformers does; transformers decodes everything else, with the reason."""
 
 from typing import Any
 
@@ -13,7 +11,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from grpo_ext.decoding.cache import is_supported
 from grpo_ext.decoding.play import EpisodeEnds
 
-# Processors and criteria that look at each row by itself and remember nothing of it.
+# Processors and criteria that treat each row separately and keep no state of it.
 _PROCESSORS = (
     *("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TopHLogitsWarper"),
     *("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "LogitNormalization"),
@@ -29,26 +27,26 @@ INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "log
 
 
 class NotSupported(Exception):
-    """The fast loop does not decode this; says why."""
+    """The fast loop cannot decode this; the message says why."""
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise `NotSupported` for models that the loop cannot call by itself."""
+    """Raise `NotSupported` for models that the loop cannot call."""
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
         own = getattr(type(model), name, None) is not getattr(GenerationMixin, name)
         if own or name in vars(model):
-            raise NotSupported(f"{type(model).__name__} prepares its inputs in a way of its own ({name})")
+            raise NotSupported(f"{type(model).__name__} prepares its inputs with its own {name}")
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
-        raise NotSupported("the model lies on several devices")
+        raise NotSupported("the model is on several devices")
     ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     if ranks > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)):
-        raise NotSupported("the model is sharded, and all ranks must take the same number of steps")
+        raise NotSupported("the model is sharded, so all ranks must take the same number of steps")
 
 
 def check_config(config: GenerationConfig) -> None:
-    """Raise `NotSupported` for ways of decoding other than token by token."""
+    """Raise `NotSupported` if decoding is not token by token."""
     if config.get_generation_mode() not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise NotSupported(f"it decodes by {config.get_generation_mode().value}")
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
@@ -59,27 +57,30 @@ def check_config(config: GenerationConfig) -> None:
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
-    """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that need rows to stay in place."""
+    """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that do not allow rows to leave."""
     for processor in processors:
         known = type(processor) in PROCESSORS or hasattr(processor, "select_rows")
-        if type(processor) is RepetitionPenaltyLogitsProcessor:  # may have been told each row's padding
+        if type(processor) is RepetitionPenaltyLogitsProcessor:  # may know the padding of each row
             known = not isinstance(processor.prompt_ignore_length, torch.Tensor)
         if not known:
-            raise NotSupported(f"{type(processor).__name__} may remember rows")
+            raise NotSupported(f"{type(processor).__name__} may have a state per row")
     for criterion in criteria:
         if type(criterion) not in CRITERIA:
-            raise NotSupported(f"{type(criterion).__name__} may remember rows")
+            raise NotSupported(f"{type(criterion).__name__} may have a state per row")
     if further := sorted(name for name, value in inputs.items() if name not in INPUTS and value is not None):
         raise NotSupported(f"the model gets {', '.join(further)}")
     cache = inputs.get("past_key_values")
     if not is_supported(cache) or cache.get_seq_length() > 0:
-        raise NotSupported(f"its cache ({type(cache).__name__}) does not let rows go")
+        raise NotSupported(f"its cache ({type(cache).__name__}) cannot remove rows")
     if (positions := inputs.get("position_ids")) is not None and positions.dim() != 2:
         raise NotSupported("positions have several dimensions")
 
 
 def pad_token(config: GenerationConfig) -> int:
-    """What follows a row's end: the pad token, or as in transformers the first end token; `NotSupported` without either."""
+    """Return the token after the end of a row: the pad token, or as in transformers the first end token.
+
+    Raises `NotSupported` without either.
+    """
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     pad = ends[0] if config.pad_token_id is None else config.pad_token_id
     if pad is None:
@@ -88,7 +89,7 @@ def pad_token(config: GenerationConfig) -> int:
 
 
 def is_noisy(model: torch.nn.Module) -> bool:
-    """Whether two rows with the same tokens may come out differently: dropout in training mode, or a router's jitter."""
+    """Whether equal rows may have different outputs: dropout in training mode, or the jitter of a router."""
     for module in model.modules():
         if not module.training:
             continue
@@ -101,6 +102,6 @@ def is_noisy(model: torch.nn.Module) -> bool:
 
 
 def base_model(model: torch.nn.Module) -> PreTrainedModel:
-    """The transformers model within a compiled or a PEFT model, or the model itself."""
+    """Return the transformers model inside a compiled or a PEFT model, or the model itself."""
     inner: Any = getattr(model, "_orig_mod", model)  # of `torch.compile`
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner

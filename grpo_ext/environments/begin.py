@@ -1,7 +1,5 @@
 """Makes the episodes of a batch of rows."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Countdown with a tool that says what an expression comes to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from grpo_ext.environments.base import Environment, Row

@@ -1,7 +1,5 @@
 """An episode: turns of the model and answers of its environment, as one list of tokens with a mask."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import zlib

@@ -4,8 +4,6 @@ Of 1 to 31 with five guesses, distinct guesses that ignore the answers win 16 % 
 the answers leave 54 %, and halving what is left 100 %: a gain needs the answers, and a strategy.
 """
 
-from __future__ import annotations
-
 import re
 from math import log
 

@@ -1,7 +1,5 @@
 """What a recipe says of its environment: which one, its options, and how long an episode may be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite

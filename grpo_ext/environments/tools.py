@@ -1,7 +1,5 @@
 """Functions that a model calls: TRL's `tools`, and the public methods of its environments."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

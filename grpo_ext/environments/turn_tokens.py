@@ -6,8 +6,6 @@ A template writes a conversation like this::
                                the model's     around            answer  around                           the model's
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is optimised, as functions of tensors: log-probs of the sampling policy, policy terms, KL, aggregation, advantages.
+"""The objective, as functions of tensors: log-probs of the sampling policy, policy terms, KL, aggregation, advantages.
 
-Nothing here knows a trainer. Read a file beside the paper that its docstrings name.
+No module here imports a trainer. Each can be read beside the papers that its docstrings name.
 """

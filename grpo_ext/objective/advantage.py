@@ -2,12 +2,10 @@
 
     A_i = (r_i - mean(group)) / (std + 1e-4)
 
-GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the group's std, Dr. GRPO (arXiv 2503.20783) by nothing, and
-`batch` by the std over all groups. The paper's std is that of a population; TRL's that of a sample (n - 1), which is larger by
-sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
+GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO (arXiv 2503.20783) does not
+divide, and `batch` divides by the std over all groups. The paper's std is that of a population; TRL's is that of a sample
+(n - 1), which is larger by sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
 """
-
-from __future__ import annotations
 
 import torch
 
@@ -17,19 +15,16 @@ _EPSILON = 1e-4
 def group_advantages(
     rewards: torch.Tensor, num_generations: int, scale_rewards: str = "group", std_estimator: str = "sample"
 ) -> torch.Tensor:
-    """Advantages of whole groups.
+    """Return the advantages (B,) of whole groups.
 
-    A group whose rewards are all equal gets exactly 0, where subtracting a rounded mean would leave noise. A NaN reward marks
-    a completion that was not scored: its advantage is 0 and the group's mean and std leave it out.
+    A group whose rewards are all equal gets exactly 0: subtracting a rounded mean would leave noise. A NaN reward marks a
+    completion that was not scored: its advantage is 0, and the mean and std of the group leave it out.
 
     Args:
         rewards: (B,), weighted and summed; B whole groups of `num_generations`.
-        num_generations: completions a prompt.
+        num_generations: completions per prompt.
         scale_rewards: "group", "batch" or "none": which std to divide by.
         std_estimator: "sample" (n - 1) or "population" (n).
-
-    Returns:
-        (B,).
     """
     grouped = rewards.view(-1, num_generations)  # (groups, G)
     advantages = grouped - grouped.nanmean(dim=1, keepdim=True)
@@ -47,18 +42,18 @@ def turn_advantages(
     scale_rewards: str = "group",
     std_estimator: str = "sample",
 ) -> torch.Tensor:
-    """Advantages of single turns: what an episode still earns from a turn on, compared with that turn of the group.
+    """Return the advantages of turns: the reward that an episode earns from a turn on, compared with that turn of its group.
 
         G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
 
-    Rewards to go, as in process supervision (DeepSeekMath, section 4.1.3), but normalised after they are added up, among the
-    episodes of the group that have a turn k. Episodes of one turn get what `group_advantages` gives them.
+    Rewards to go as in process supervision (DeepSeekMath, section 4.1.3), but normalised after they are summed, among
+    the episodes of the group that have a turn k. Episodes of one turn get the same advantages as from `group_advantages`.
 
     Args:
         rewards: (B,), weighted and summed, of whole episodes; NaN marks one that was not scored.
-        gains: (B, K), the part of them that came with each turn; the rest came with the last.
-        turns: (B,), how many turns an episode has; K of them at most.
-        num_generations: completions a prompt.
+        gains: (B, K), the part of the reward that came with each turn; the rest came with the last turn.
+        turns: (B,), the number of turns of each episode, at most K.
+        num_generations: completions per prompt.
         scale_rewards: "group", or "none": no division.
         std_estimator: "sample" (n - 1) or "population" (n).
 
@@ -68,21 +63,13 @@ def turn_advantages(
     to_go = rewards.unsqueeze(1) - (gains.cumsum(1) - gains)  # (B, K)
     absent = torch.arange(gains.size(1), device=gains.device) >= turns.unsqueeze(1)
     grouped = to_go.masked_fill(absent, torch.nan).view(-1, num_generations, gains.size(1))  # (groups, G, K)
-    by_turn = grouped.transpose(1, 2).reshape(-1)  # the group's episodes of one turn beside each other
+    by_turn = grouped.transpose(1, 2).reshape(-1)  # the same turn of a group's episodes is adjacent
     found = group_advantages(by_turn, num_generations, scale_rewards, std_estimator)
     return found.view(-1, gains.size(1), num_generations).transpose(1, 2).reshape(len(rewards), -1)
 
 
 def no_signal(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Completions of groups whose rewards are all equal, by max - min; a completion without a reward does not count.
-
-    Args:
-        rewards: (B,); NaN marks a completion that was not scored.
-        num_generations: completions a prompt.
-
-    Returns:
-        (B,), bool.
-    """
+    """Return (B,), bool, whether a completion's group has equal rewards (B,), by max - min; NaN rewards are left out."""
     grouped = rewards.view(-1, num_generations)
     missing = grouped.isnan()
     highest = grouped.masked_fill(missing, -torch.inf).amax(1)
@@ -91,25 +78,22 @@ def no_signal(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
-    """Standard deviation along `dim`, kept; NaN entries left out. NaN where the estimator is not defined."""
+    """Return the standard deviation along `dim`, which is kept, without NaN entries; NaN if it is not defined."""
     count = (~values.isnan()).sum(dim, keepdim=True)
     squares = ((values - values.nanmean(dim, keepdim=True)) ** 2).nansum(dim, keepdim=True)
     return (squares / (count - 1 if estimator == "sample" else count)).sqrt()
 
 
 def normalized_then_summed(rewards: torch.Tensor, weights: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Advantages where each reward is normalised by itself: GDPO (arXiv 2601.05242), as TRL computes it.
+    """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242), as TRL computes it.
 
-    Within each group a reward is centred and divided by its std, then the weighted sum is centred and divided by its std over
+    Each reward is centred and divided by its std within the group; then the weighted sum is centred and divided by its std over
     the batch.
 
     Args:
-        rewards: (B, R), B whole groups; NaN where a reward did not score a completion.
+        rewards: (B, R), B whole groups; NaN if a reward did not score a completion.
         weights: (R,).
-        num_generations: completions a prompt.
-
-    Returns:
-        (B,).
+        num_generations: completions per prompt.
     """
     grouped = rewards.view(-1, num_generations, rewards.size(1))  # (groups, G, R)
     each = (grouped - grouped.nanmean(dim=1, keepdim=True)) / (nan_std(grouped, 1) + _EPSILON)

@@ -1,22 +1,20 @@
 """From per-token losses to one number, with the counts of the whole optimizer step.
 
-An optimizer step is cut into micro-batches and shared out over ranks. Its loss is
+An optimizer step is cut into micro-batches and divided among ranks. Its loss is
 
     loss = sum over the step's tokens of w(token) loss(token),    w as below,
 
-so each piece contributes its own sum, and the pieces add up to the same loss however the step is cut.
+so each micro-batch contributes its own sum, and the sums add up to the same loss however the step is cut.
 
-=============  =======================================  ==================================================
-aggregation    w(token)                                 one token of a completion of length n
-=============  =======================================  ==================================================
-sequence_mean  1 / (sequences n)                        weighs less the longer its completion is
-token_mean     1 / tokens                               weighs the same in all
-sequence_sum   1 / sequences                            weighs the same in all, more in shorter steps
-constant       1 / (sequences max_completion_length)    weighs the same in all, whatever was sampled
-=============  =======================================  ==================================================
+=============  =======================================  =====================================================
+aggregation    w(token)                                 weight of one token of a completion of length n
+=============  =======================================  =====================================================
+sequence_mean  1 / (sequences n)                        lower in longer completions
+token_mean     1 / tokens                               equal in all completions
+sequence_sum   1 / sequences                            equal in all completions, higher in steps of fewer tokens
+constant       1 / (sequences max_completion_length)    equal in all completions and independent of the samples
+=============  =======================================  =====================================================
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -27,41 +25,35 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 
 @dataclass(frozen=True)
 class StepCounts:
-    """What an optimizer step holds, over all its micro-batches and ranks."""
+    """The counts of an optimizer step, over all its micro-batches and ranks."""
 
-    sequences: float  # completions that count: not those that were masked for being truncated; empty ones count
-    tokens: float  # completion tokens that take part in the loss
+    sequences: float  #: counted completions, without masked truncated ones but with empty ones
+    tokens: float  #: completion tokens in the loss
 
 
 @dataclass(frozen=True)
 class Stat:
-    """A figure of a micro-batch, to be brought together over micro-batches and ranks.
+    """A figure of a micro-batch, which is merged over micro-batches and ranks."""
 
-    Args:
-        value: a part of a sum where `kind` is "mean" or "sum", else a smallest or largest value.
-        weight: what a mean's sum is divided by; 0 leaves the figure out.
-        kind: "mean", "sum", "min" or "max".
-    """
-
-    value: torch.Tensor | float
-    weight: torch.Tensor | float = 1.0
-    kind: str = "mean"
+    value: torch.Tensor | float  #: a part of a sum if `kind` is "mean" or "sum", else a minimum or maximum
+    weight: torch.Tensor | float = 1.0  #: the divisor of a mean; 0 leaves the figure out
+    kind: str = "mean"  #: "mean", "sum", "min" or "max"
 
 
 def aggregate(
     per_token: torch.Tensor, mask: torch.Tensor, aggregation: str, counts: StepCounts, max_completion_length: int
 ) -> torch.Tensor:
-    """One micro-batch's share of the step's loss.
+    """Compute one micro-batch's share of the step's loss.
 
     Args:
-        per_token: (B, T), or (B, 1) for one value a sequence.
-        mask: (B, T), 1 for tokens that count.
+        per_token: (B, T), or (B, 1) for one value per sequence.
+        mask: (B, T), 1 for counted tokens.
         aggregation: one of `AGGREGATIONS`.
-        counts: of the whole optimizer step.
-        max_completion_length: in tokens; only "constant" reads it.
+        counts: the counts of the whole optimizer step.
+        max_completion_length: in tokens; only "constant" uses it.
 
     Returns:
-        A scalar; summed over the micro-batches and ranks of the step it is the step's loss, 0 for one without tokens.
+        A scalar; its sum over the micro-batches and ranks of a step is the loss of the step, 0 for a step without tokens.
     """
     sums = (per_token * mask).sum(-1)  # (B,)
     if aggregation == "sequence_mean":

@@ -1,10 +1,8 @@
-"""The correction for a separate sampler: p as scored here over p as the sampler had it, for one policy in two engines.
+"""The correction for a separate sampler: p as scored here divided by p of the sampler, for one policy in two engines.
 
-"token" modes weigh each token by its own ratio, "sequence" modes by the product over the completion; "truncate" cuts a ratio
-off at the bounds, "mask" sets one outside of them to 0 (TRL's `vllm_importance_sampling_mode`; TIS, MIS).
+"token" modes weight each token by its own ratio, "sequence" modes by the product over the completion. "truncate" clamps a ratio
+to the bounds, "mask" sets a ratio outside them to 0 (TRL's `vllm_importance_sampling_mode`; TIS, MIS).
 """
-
-from __future__ import annotations
 
 import torch
 
@@ -17,14 +15,14 @@ def sampler_correction(
     lowest: float | None = None,
     highest: float | None = None,
 ) -> torch.Tensor:
-    """What the policy term is multiplied by.
+    """Return the factor of the policy term.
 
     Args:
         logps: (B, T), of the policy that sampled, as scored here.
-        sampled: (B, T), the sampler's own; NaN where it has none, and then the ratio is 1.
-        mask: (B, T), 1 for tokens that count.
+        sampled: (B, T), of the sampler; NaN if it returned none: the ratio is then 1.
+        mask: (B, T), 1 for counted tokens.
         mode: "token_truncate", "token_mask", "sequence_truncate" or "sequence_mask".
-        lowest, highest: bounds of the ratio; `None` is open.
+        lowest, highest: bounds of the ratio; `None`: no bound.
 
     Returns:
         (B, T) for "token" modes, (B, 1) for "sequence" modes.

@@ -1,9 +1,9 @@
 """The tokens that a sampler kept, stored compactly.
 
-A position keeps either a few tokens of a large vocabulary, then their ids are stored (4 bytes each), or many, then one bit a
-token. The choice is made position by position, so that a position never takes more than V / 8 bytes and with top_k or top_p
-usually takes a few hundred. A threshold would be smaller still, but says nothing about a policy that has moved on, and is not
-exact: two forward passes round a score near it to different sides.
+A position with few kept tokens stores their ids (4 bytes each), one with many stores one bit per token of the vocabulary. The
+choice is made for each position, so a position never takes more than V / 8 bytes, and usually a few hundred with top_k or
+top_p. A threshold would be smaller, but it does not apply to a policy that has changed, and it is not exact: two forward passes
+may round a score near it to different sides.
 """
 
 from __future__ import annotations
@@ -15,19 +15,12 @@ import torch
 
 @dataclass(frozen=True)
 class KeptSet:
-    """Kept tokens of N positions, in host memory.
+    """Kept tokens of N positions, in host memory."""
 
-    Args:
-        vocab_size: V.
-        counts: (N,), the number of ids stored for a position; -1 where it is stored as bits.
-        ids: (sum of counts,), int32, position after position.
-        bits: (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i.
-    """
-
-    vocab_size: int
-    counts: torch.Tensor
-    ids: torch.Tensor
-    bits: torch.Tensor
+    vocab_size: int  # V
+    counts: torch.Tensor  # (N,), the number of ids stored for a position; -1 if it is stored as bits
+    ids: torch.Tensor  # (sum of counts,), int32, position by position
+    bits: torch.Tensor  # (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i
 
     def __len__(self) -> int:
         return self.counts.size(0)
@@ -41,7 +34,7 @@ class KeptSet:
         return cls(mask.size(-1), counts.masked_fill(dense, -1).cpu(), ids, _pack(mask[dense]).cpu())
 
     def mask(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """The kept tokens as a mask (N, V), bool."""
+        """Return the kept tokens as a mask (N, V), bool."""
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
         dense = self.counts < 0
         if dense.any():
@@ -52,7 +45,7 @@ class KeptSet:
         return mask
 
     def select(self, positions: torch.Tensor) -> KeptSet:
-        """The kept tokens of some positions, in the order given."""
+        """Return the kept tokens of some positions, in the given order."""
         positions = positions.cpu()
         sizes = self.counts.clamp(min=0)
         starts = sizes.cumsum(0) - sizes
@@ -70,7 +63,7 @@ class KeptSet:
 
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
-        """The positions of all parts, one after the other; at least one part."""
+        """Concatenate the positions of at least one part."""
         return KeptSet(
             parts[0].vocab_size,
             torch.cat([part.counts for part in parts]),

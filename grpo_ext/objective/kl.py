@@ -1,27 +1,27 @@
-"""Estimators of KL(policy || reference), one value a token, and what each trains.
+"""Estimators of KL(policy || reference) per token, and the expected gradient of each.
 
 With r = p_ref(token) / p(token), J. Schulman, "Approximating KL Divergence" (2020), http://joschu.net/blog/kl-approx.html.
 
-==  ===============  ========  =======================================  ===============================
-k1  - log r          unbiased  its gradient is 0 in the mean            corrected: that of KL(p, p_ref)
-k2  (log r)^2 / 2    biased    its gradient is that of KL(p, p_ref)     corrected: that of no KL
-k3  r - 1 - log r    unbiased  its gradient is that of KL(p_ref, p),    corrected: that of KL(p, p_ref)
-                               as in GRPO (arXiv 2402.03300, eq. 4)
-==  ===============  ========  =======================================  ===============================
+==  ===============  ========  ====================================  ==================
+k   estimate         bias      expected gradient                     if corrected
+==  ===============  ========  ====================================  ==================
+k1  - log r          unbiased  0                                     that of KL(p, p_ref)
+k2  (log r)^2 / 2    biased    that of KL(p, p_ref)                  that of no KL
+k3  r - 1 - log r    unbiased  that of KL(p_ref, p), as in GRPO      that of KL(p, p_ref)
+                               (arXiv 2402.03300, eq. 4)
+==  ===============  ========  ====================================  ==================
 
-Corrected is times the importance ratio p / p_old (DeepSeek-V3.2, arXiv 2512.02556), which makes tokens of an older policy count
-as p's and carries the gradient that the estimate lacks. Without it, all of this holds where p_old is p.
+"Corrected" means multiplied by the importance ratio p / p_old (DeepSeek-V3.2, arXiv 2512.02556), which reweights tokens of an
+older policy and adds the missing part of the gradient. Without the correction the table holds if p_old is p.
 """
-
-from __future__ import annotations
 
 import torch
 
 KL_ESTIMATORS = ("k1", "k2", "k3")
-# (estimator, whether it is corrected) that train something else than a KL: why, and what to write instead.
+# (estimator, whether it is corrected) whose gradient is not that of a KL: why, and what to write instead.
 REFUSED = {
     ("k1", False): (
-        "k1 without the importance ratio has a gradient of 0 in the mean, so that beta regularises nothing: write "
+        "k1 without the importance ratio has an expected gradient of 0, so beta has no effect: write "
         "use_bias_correction_kl: true, or kl_estimator: k2 or k3"
     ),
     ("k2", True): (
@@ -34,16 +34,13 @@ REFUSED = {
 def kl_per_token(
     logps: torch.Tensor, ref_logps: torch.Tensor, estimator: str = "k3", ratio: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """One estimate a token.
+    """Return one estimate per token: (B, T).
 
     Args:
         logps: (B, T), of the policy, with gradient.
         ref_logps: (B, T), of the reference.
         estimator: "k1", "k2" or "k3".
-        ratio: (B, T), each token's importance ratio, with gradient, to correct by; `None` does not correct.
-
-    Returns:
-        (B, T).
+        ratio: (B, T), the importance ratio of each token, with gradient; `None`: the estimate is not corrected.
 
     Raises:
         ValueError: for another estimator.

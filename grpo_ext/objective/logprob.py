@@ -1,15 +1,12 @@
-"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, never more than a tile of logits.
+"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, one tile of logits at a time.
 
-With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K the tokens that sampling
-left:
+With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K the kept tokens:
 
     log p(token) = z_token - logsumexp_{v in K} z_v        entropy = - sum_{v in K} p(v) log p(v)
 
-TRL's fused head has tiles of 4,096 positions and 32,768 tokens, which suit a GPU, where one kernel folds them. A CPU reads and
-writes such a tile some twenty times from main memory, so tiles here hold whole rows and stay in its cache.
+TRL's fused head has tiles of 4,096 positions and 32,768 tokens, which suit the one kernel of a GPU. A CPU would read and write
+such a tile about twenty times from main memory, so tiles here hold whole rows and fit into its cache.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +17,9 @@ from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.warpers import kept_tokens, suppressed_ids
 
-TILE_LOGITS = 2**21  # of a CPU's tile: 8 MiB in float32; half and twice of it are within a fifth as fast
-# A tile that is sorted takes about 30 bytes a logit. This many logits a position keep it below the (positions, 32768) tile,
-# 2 bytes a logit, of TRL's fused head.
+TILE_LOGITS = 2**21  # of a tile on a CPU: 8 MiB in float32; half and twice this size differ by at most a fifth in speed
+# Sorting a tile takes about 30 bytes per logit. With this many logits per position it takes less memory than the
+# (positions, 32768) tile of TRL's fused head, at 2 bytes per logit.
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20
@@ -30,22 +27,17 @@ _MIN_TILE = 2**20
 
 @dataclass(frozen=True)
 class Projection:
-    """What a model does to its logits.
-
-    Args:
-        scale: factor on the logits.
-        softcap: c in `c tanh(logits / c)`, applied after the factor; `None` for models without one.
-    """
+    """Scale and soft cap of a model's logits."""
 
     scale: float = 1.0
-    softcap: float | None = None
+    softcap: float | None = None  # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         logits = logits.mul_(self.scale) if self.scale != 1.0 else logits
         return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def grad(self, grad: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """The gradient of the projection's output `logits` as one of its input; changes `grad`."""
+        """Return the gradient of the input, from the gradient `grad` of the output `logits`; changes `grad` in place."""
         if self.softcap is not None:
             grad = grad.mul_(1 - (logits / self.softcap) ** 2)
         return grad.mul_(self.scale) if self.scale != 1.0 else grad
@@ -60,16 +52,16 @@ def sampling_log_probs(
     kept: KeptSet | None = None,
     projection: Projection | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
-    """Log-prob of each target and the entropy of its position, as the target was sampled.
+    """Return the log-prob of each target and the entropy of its position, under the distribution it was sampled from.
 
     Args:
         hidden: (N, H), the model's last hidden states.
-        weight: (V, H), of its language model head.
+        weight: (V, H), of the language model head.
         bias: (V,) or `None`.
         targets: (N,), the sampled tokens.
-        params: how they were sampled.
-        kept: the tokens that truncation kept; `None` takes those that these logits give. A target always counts as kept, so
-            that rounding never gives a sampled token probability 0.
+        params: the sampling parameters.
+        kept: the tokens that truncation kept; `None`: they are computed from the logits. A target always counts as kept, so
+            rounding never gives a sampled token probability 0.
         projection: logit scale and soft cap.
 
     Returns:
@@ -160,9 +152,10 @@ def _grad_of_scores(
     h: torch.Tensor | None,
     entropy: torch.Tensor,
 ) -> torch.Tensor:
-    """d/dz: of g log p(target), g ([v = target] - p(v)); of h entropy, - h p(v) (log p(v) + entropy). Changes `log_p`."""
+    """Return the gradient of the scores z: of g log p(target), g ([v = target] - p(v)); of h entropy,
+    - h p(v) (log p(v) + entropy). Changes `log_p` in place."""
     if h is None:
-        assert g is not None  # backward is called for one of them at least
+        assert g is not None  # backward is called for at least one of them
         grad = _without(log_p.exp_(), gone).mul_(-g)
     else:
         p = _without(log_p.exp(), gone)
@@ -184,7 +177,7 @@ def _mask(holder: list[KeptSet], rows: slice, device: torch.device) -> torch.Ten
 
 
 def _gone(target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
-    """(n, V), the tokens that could not be drawn; `None`: all could. A target (n, 1) always could."""
+    """Return (n, V), bool, the tokens that could not be drawn; `None`: all could. A target (n, 1) always could."""
     if kept is not None:
         return (~kept).scatter_(-1, target, False)
     if not params.suppressed:
@@ -194,18 +187,18 @@ def _gone(target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, para
 
 
 def _without(p: torch.Tensor, gone: torch.Tensor | None) -> torch.Tensor:
-    """Sets p to 0, after the exponential: that of a very low score takes ten times as long."""
+    """Set p to 0 after the exponential: the exponential of a very low score takes ten times as long."""
     return p if gone is None else p.masked_fill_(gone, 0.0)
 
 
 def _project(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-    """Logits of a tile (n, V): rounded to the model's type, as the sampler's were, then float32."""
+    """Return the logits (n, V) of a tile: rounded to the model's type as the sampler rounds them, then float32."""
     bias = None if bias is None else bias.to(dtype)
     return torch.nn.functional.linear(hidden.to(dtype), weight.to(dtype), bias).float()
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """`total += a @ b` in float32."""
+    """Compute `total += a @ b` in float32."""
     if total.is_cuda and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:

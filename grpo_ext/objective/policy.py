@@ -1,11 +1,9 @@
-"""The policy term of each loss: what one token adds, before aggregation.
+"""The policy term of each loss: the loss of one token before aggregation.
 
 Symbols: w = p(token) / p_old(token), the importance ratio, of the token or (`importance_sampling_level: sequence`) the
 geometric mean over its sequence; A the advantage; sg() stops the gradient. A loss is a policy term and an aggregation (see
 `aggregate`); `@register_loss` adds one.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from grpo_ext.objective.aggregate import AGGREGATIONS, Stat
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Constants of the losses, named and defaulted as in TRL's `GRPOConfig`; `epsilon_low` is its `epsilon`."""
+    """Constants of the losses, with the names and defaults of TRL's `GRPOConfig`; `epsilon_low` is its `epsilon`."""
 
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2
@@ -33,24 +31,15 @@ class LossOptions:
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a policy term reads.
+    """The inputs of a policy term."""
 
-    Args:
-        logps: (B, T), with gradient.
-        old_logps: (B, T), of the policy that sampled.
-        ratio: w, (B, T), or (B, 1) at the sequence level; with gradient.
-        advantages: (B, 1) or (B, T).
-        mask: (B, T), 1 for tokens that count.
-        options: constants.
-        sampler_ratio: (B, T) or (B, 1), p_old as scored over p_old as the sampler had it; `None` without a separate sampler.
-    """
-
-    logps: torch.Tensor
-    old_logps: torch.Tensor
-    ratio: torch.Tensor
-    advantages: torch.Tensor
-    mask: torch.Tensor
+    logps: torch.Tensor  #: (B, T), with gradient
+    old_logps: torch.Tensor  #: (B, T), of the policy that sampled
+    ratio: torch.Tensor  #: w, (B, T), or (B, 1) at the sequence level; with gradient
+    advantages: torch.Tensor  #: (B, 1) or (B, T)
+    mask: torch.Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
+    #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None` without a separate sampler
     sampler_ratio: torch.Tensor | None = None
 
 
@@ -60,30 +49,21 @@ LossStats = Callable[[LossInputs], dict[str, Stat]]
 
 @dataclass(frozen=True)
 class Loss:
-    """A registered loss.
+    """A registered loss."""
 
-    Args:
-        name: the value of `loss_type`.
-        term: from `LossInputs` to (B, T) or (B, 1).
-        aggregation: one of `AGGREGATIONS`.
-        stats: what it logs.
-        needs_advantage: whether the term is 0 where the advantage is 0, so that such completions need not run.
-        corrects_sampler: whether the term itself takes the sampler's ratio into account.
-    """
-
-    name: str
-    term: PolicyTerm
-    aggregation: str
-    stats: LossStats
-    needs_advantage: bool = False
-    corrects_sampler: bool = False
+    name: str  #: the value of `loss_type`
+    term: PolicyTerm  #: from `LossInputs` to (B, T) or (B, 1)
+    aggregation: str  #: one of `AGGREGATIONS`
+    stats: LossStats  #: from `LossInputs` to the figures that the loss logs
+    needs_advantage: bool = False  #: whether the term is 0 if the advantage is 0, so that such completions need not run
+    corrects_sampler: bool = False  #: whether the term itself uses the ratio of the sampler
 
 
 _LOSSES: dict[str, Loss] = {}
 
 
 def clip_stats(x: LossInputs) -> dict[str, Stat]:
-    """Shares of the tokens (of the sequences, where a sequence has one ratio) whose ratio is outside of the clip range."""
+    """Return the shares of the tokens whose ratio is outside the clip range; of the sequences, if a sequence has one ratio."""
     low = ((x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)).float()
     high = ((x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)).float()
     rows = x.mask.sum(-1)
@@ -98,7 +78,7 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def mean_stat(values: torch.Tensor, mask: torch.Tensor) -> Stat:
-    """The mean of (B, T) over tokens, or of (B, 1) over sequences."""
+    """Return the mean of (B, T) over tokens, or of (B, 1) over sequences."""
     if values.size(1) == 1:
         return Stat(values.sum(), float(len(values)))
     return Stat((values * mask).sum(), mask.sum())
@@ -112,12 +92,9 @@ def register_loss(
     needs_advantage: bool = False,
     corrects_sampler: bool = False,
 ) -> Callable[[PolicyTerm], PolicyTerm]:
-    """Make a policy term a value of `loss_type`, in a file of `reward_plugins` for recipes.
+    """Register a policy term as a value of `loss_type`; a recipe finds it in a file of `reward_plugins`.
 
-    Args:
-        name: a new name.
-        aggregation: one of `AGGREGATIONS`.
-        stats, needs_advantage, corrects_sampler: as in `Loss`.
+    The arguments are the fields of `Loss`.
 
     Raises:
         ValueError: for a name that is taken, or an unknown aggregation.
@@ -135,7 +112,7 @@ def register_loss(
 
 
 def get_loss(name: str) -> Loss:
-    """The loss of that name.
+    """Return the loss of that name.
 
     Raises:
         ValueError: if there is none.
@@ -146,23 +123,23 @@ def get_loss(name: str) -> Loss:
 
 
 def loss_names() -> tuple[str, ...]:
-    """All values of `loss_type`."""
+    """Return all values of `loss_type`."""
     return tuple(_LOSSES)
 
 
 def cispo_stats(x: LossInputs) -> dict[str, Stat]:
-    """The share of tokens with positive advantage whose ratio is above the cap."""
+    """Return the share of tokens with positive advantage and a ratio above the cap."""
     capped = (x.ratio > x.options.epsilon_high) & (x.advantages > 0)
     return {"cispo_clip_ratio": mean_stat(capped.float(), x.mask)}
 
 
 def vespo_stats(x: LossInputs) -> dict[str, Stat]:
-    """The mean weight of a sequence."""
+    """Return the mean weight of a sequence."""
     return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask)}
 
 
 def ratios_move(accumulation: int, passes: int) -> bool:
-    """Whether a generation is trained on in several optimizer steps, so that ratios differ from 1 and need old log-probs.
+    """Whether several optimizer steps train on one generation, so that ratios differ from 1 and old log-probs are needed.
 
     A step takes `accumulation` micro-batches, and a generation gives `passes` (steps_per_generation x num_iterations).
     """
@@ -170,7 +147,7 @@ def ratios_move(accumulation: int, passes: int) -> bool:
 
 
 def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
-    """w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
+    """Return w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
     log_ratio = logps - old_logps
     if level == "sequence":
         log_ratio = ((log_ratio * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).unsqueeze(-1)
@@ -185,10 +162,11 @@ def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.T
 def clipped(x: LossInputs) -> torch.Tensor:
     """-min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), PPO (arXiv 1707.06347, eq. 7).
 
-    With `delta` the first w is capped by it: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share this term:
-    `grpo`, DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo` (arXiv 2503.14476), with eps_high above
+    `delta` caps the first w: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share this term: `grpo`,
+    DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo` (arXiv 2503.14476), with eps_high above
     eps_low; `luspo`, Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261), at the sequence level, where its sum is
-    the term times the completion's length; `bnpo`, TRL's name with no paper, which equals `dapo`: its batch is the step.
+    the term times the length of the completion; `bnpo`, a name of TRL without a paper, which equals `dapo` as its batch is the
+    step.
     """
     o = x.options
     inside = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
@@ -198,9 +176,9 @@ def clipped(x: LossInputs) -> torch.Tensor:
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
 def cispo(x: LossInputs) -> torch.Tensor:
-    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p; no token loses its gradient.
+    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p; every token keeps its gradient.
 
-    `epsilon_high` is the cap itself, as in TRL and ScaleRL (arXiv 2510.13786); the paper writes 1 + eps_high.
+    `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv 2510.13786); the paper writes 1 + eps_high.
     """
     return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
 

@@ -1,9 +1,7 @@
-"""Sets of values that make a run what a paper describes; each value names its source.
+"""Presets: values that make a run match a paper; each value names its source.
 
-A preset sets only what its source states. Anything that a recipe sets itself wins over it.
+A preset sets only what its source states. The values of a recipe override it.
 """
-
-from __future__ import annotations
 
 from typing import Any
 

@@ -1,33 +1,31 @@
-"""How completions are sampled: the parameters that shape the distribution, resolved once from all places that set them."""
-
-from __future__ import annotations
+"""The sampling parameters, resolved once from all places that set them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# transformers' value where neither the caller nor the model sets one (`GenerationConfig._get_default_generation_params`).
+# The values of transformers if neither the caller nor the model sets one (`GenerationConfig._get_default_generation_params`).
 HF_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
 FIELD_DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
-# Of the options below; 1 is the neutral factor and the neutral number of beams.
+# Values without effect of the options below; 1 is the neutral factor and the neutral number of beams.
 NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
-# Options that change scores by more than a mask, or sample otherwise than token by token, and why they cannot be scored.
+# Options that change scores by more than a mask, or do not sample token by token, and why they cannot be scored.
 NOT_SCORABLE = {
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), "it rescales the scores of tokens that were seen"),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty"), "it shifts the scores of tokens that were seen"),
-    "sequence_bias": "it shifts scores by what came before",
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), "it rescales the scores of earlier tokens"),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), "it shifts the scores of earlier tokens"),
+    "sequence_bias": "it shifts scores by the tokens before",
     "logit_bias": "it shifts scores",
     "exponential_decay_length_penalty": "it shifts the end token's score with the position",
     "guidance_scale": "it mixes in the scores of a second prompt",
-    "watermarking_config": "it shifts scores by a secret",
+    "watermarking_config": "it shifts scores by a secret key",
     **dict.fromkeys(("num_beams", "num_beam_groups"), "beam search does not sample token by token"),
     "penalty_alpha": "contrastive search does not sample",
-    "dola_layers": "it takes scores from several layers",
+    "dola_layers": "it combines scores of several layers",
     **dict.fromkeys(("prompt_lookup_num_tokens", "use_mtp"), "speculative decoding hides the sampling steps"),
-    **dict.fromkeys(("logits_processor", "logits_processors"), "a custom processor may change scores at will"),
+    **dict.fromkeys(("logits_processor", "logits_processors"), "a custom processor may change scores in any way"),
 }
-# Options that only take tokens away, with the values that take none. What was kept is known where the sampling steps can be
+# Options that only remove tokens, with the values that remove none. The kept tokens are known if the sampling steps can be
 # watched (transformers' generate).
 MASKING: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("top_h", "allowed_token_ids", "structured_outputs", "guided_decoding"), ()),
@@ -40,32 +38,22 @@ MASKING: dict[str, tuple[object, ...]] = {
 }
 
 UNTOLD_KEPT_SETS = (
-    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not tell "
+    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not return "
     "them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
 )
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The distribution that tokens are drawn from, given the logits.
+    """The distribution that tokens are drawn from, given the logits."""
 
-    Args:
-        temperature: the logits are divided by it; above 0.
-        top_k: keep the k most likely tokens, and ties with the last of them; 0 keeps all.
-        top_p: keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all.
-        min_p: keep tokens at least this times as likely as the most likely one; 0 keeps all.
-        order: "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p).
-        masked: whether further options take tokens away, which only the sampler knows.
-        suppressed: tokens that are never drawn.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    order: str = "hf"
-    masked: bool = False
-    suppressed: tuple[int, ...] = ()
+    temperature: float = 1.0  # divides the logits; above 0
+    top_k: int = 0  # keep the k most likely tokens, and ties with the last of them; 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all
+    min_p: float = 0.0  # keep tokens at least this times as likely as the most likely one; 0 keeps all
+    order: str = "hf"  # "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p)
+    masked: bool = False  # whether other options also remove tokens, which only the sampler knows
+    suppressed: tuple[int, ...] = ()  # tokens that are never drawn
 
     @property
     def restricted(self) -> bool:
@@ -74,7 +62,7 @@ class SamplingParams:
 
     @property
     def truncated(self) -> bool:
-        """Whether those tokens differ from position to position."""
+        """Whether the tokens of probability 0 may differ between positions."""
         return self.masked or self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
 
@@ -86,14 +74,14 @@ def resolve_sampling(
     sampler: str = "hf",
     watched: bool = True,
 ) -> SamplingParams:
-    """The parameters that really apply.
+    """Return the parameters that apply.
 
     Args:
         fields: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty` of the training arguments.
-        generation_kwargs: of the training arguments; they win over the fields.
-        model_defaults: the model's generation config; transformers fills in what is left `None`, and no other sampler does.
+        generation_kwargs: of the training arguments; they override the fields.
+        model_defaults: the generation config of the model, which replaces values that are `None` in transformers only.
         sampler: "hf" or "vllm".
-        watched: whether the sampling steps can be watched, so that options which only take tokens away can be scored.
+        watched: whether the sampling steps can be watched, so that options that only remove tokens can be scored.
 
     Raises:
         ValueError: if a field and `generation_kwargs` contradict each other, a value is out of range, or the samples cannot
@@ -109,7 +97,7 @@ def resolve_sampling(
             )
     if given.get("do_sample", True) is False:
         raise ValueError("do_sample: false decodes greedily, and a greedy policy has no gradient. Leave it out.")
-    # a `None` in generation_kwargs overrides the field, and then the model's own value applies
+    # a `None` in generation_kwargs overrides the field, and then the value of the model applies
     used = {k: v for k, v in fields.items() if v is not None and k not in given}
     everything: dict[str, Any] = {
         **(model_defaults or {}),
@@ -129,7 +117,7 @@ def resolve_sampling(
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
-    """The options that take tokens away."""
+    """Return the options that remove tokens."""
     return [name for name, neutral in MASKING.items() if values.get(name) not in (None, *neutral)]
 
 
@@ -140,6 +128,6 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
             raise ValueError(f"{name}: {values[name]} cannot be scored exactly, since {why}. {way_out}")
     for name in () if watched else _masks(values):
         raise ValueError(
-            f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not tell the tokens that it took "
-            f"away. {way_out}"
+            f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not return the tokens that it "
+            f"removed. {way_out}"
         )

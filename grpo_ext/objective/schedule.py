@@ -1,6 +1,4 @@
-"""A sampling temperature that moves over the run, as a pure function of the step, so that a resumed run finds it again."""
-
-from __future__ import annotations
+"""The schedule of the sampling temperature: a pure function of the step, so that a resumed run has the same temperature."""
 
 import math
 from collections.abc import Mapping
@@ -16,19 +14,19 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class TemperatureSchedule:
-    """From `start` at the first optimizer step to `end` at the last."""
+    """A temperature that changes from `start` at the first optimizer step to `end` at the last."""
 
     name: str  # one of `SCHEDULES`; "cosine" is half a period, slow at both ends
     start: float  # temperature of the first step
-    end: float  # temperature of the last step; "constant" does not read it
+    end: float  # temperature of the last step; not used by "constant"
 
     @property
     def moves(self) -> bool:
-        """Whether the temperature changes at all."""
+        """Whether the temperature changes."""
         return self.name != "constant" and self.start != self.end
 
     def at(self, step: int, num_steps: int) -> float:
-        """The temperature of optimizer step `step`, counted from 0, of a run of `num_steps`; after the last it is `end`."""
+        """Return the temperature of optimizer step `step`, counted from 0, of `num_steps`; after the last step it is `end`."""
         if not self.moves:
             return self.start
         done = min(step / max(num_steps - 1, 1), 1.0)
@@ -39,12 +37,12 @@ class TemperatureSchedule:
 def resolve_schedule(
     fields: Mapping[str, Any], accumulation: int, steps_per_generation: int, num_iterations: int
 ) -> TemperatureSchedule:
-    """The schedule that the training arguments describe.
+    """Return the schedule that the training arguments describe.
 
     Args:
-        fields: those named in `FIELDS`.
+        fields: the training arguments named in `FIELDS`.
         accumulation: micro-batches of an optimizer step.
-        steps_per_generation: micro-batches that a generation is cut into.
+        steps_per_generation: micro-batches of a generation.
         num_iterations: how often a generation is trained on.
 
     Raises:
@@ -55,15 +53,12 @@ def resolve_schedule(
         raise ValueError(f"temperature_schedule is {name!r}: write one of {', '.join(SCHEDULES)}.")
     if name == "constant":
         if end is not None:
-            raise ValueError("temperature_end does nothing with a constant temperature: write temperature_schedule: linear.")
+            raise ValueError("temperature_end has no effect on a constant temperature: write temperature_schedule: linear.")
         return TemperatureSchedule(name, start, start)
     if end is None or not end > 0:
-        raise ValueError(f"temperature_schedule: {name} needs a temperature to end at: write temperature_end: 0.6.")
+        raise ValueError(f"temperature_schedule: {name} needs a final temperature: write temperature_end: 0.6.")
     if "temperature" in (fields["generation_kwargs"] or {}):
-        raise ValueError(
-            f"temperature_schedule: {name} moves the temperature, and generation_kwargs fixes it: drop it from "
-            "generation_kwargs."
-        )
+        raise ValueError(f"temperature_schedule: {name} sets the temperature: drop it from generation_kwargs.")
     every = steps_per_generation * num_iterations  # micro-batches from one generation to the next
     if every % accumulation and accumulation % every:
         raise ValueError(

@@ -1,6 +1,4 @@
-"""Which tokens a sampler keeps, given its logits: transformers' and vLLM's truncations, ties included."""
-
-from __future__ import annotations
+"""Which tokens a sampler keeps, given its logits: the truncations of transformers and vLLM, with ties."""
 
 import torch
 
@@ -8,17 +6,14 @@ from grpo_ext.objective.sampling import SamplingParams
 
 
 def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """The tokens that suppression and truncation leave.
+    """Return the tokens that suppression and truncation keep: (N, V), bool, at least one token per row.
 
     The steps are those of transformers' `TopKLogitsWarper`, `TopPLogitsWarper` and `MinPLogitsWarper` and of vLLM's
-    `apply_top_k_top_p` and `MinPLogitsProcessor`: each looks at what the one before it left, renormalised.
+    `apply_top_k_top_p` and `MinPLogitsProcessor`: each step uses the renormalised tokens that the step before kept.
 
     Args:
         scores: (N, V), the logits divided by the temperature, float32.
-        params: what is suppressed, truncation and its order.
-
-    Returns:
-        (N, V), bool; at least one token a row.
+        params: suppressed tokens, truncation and its order.
     """
     steps = {"hf": (_top_k, _top_p, _min_p), "vllm": (_min_p, _top_k, _top_p)}[params.order]
     kept = torch.ones_like(scores, dtype=torch.bool).index_fill_(-1, suppressed_ids(scores, params), False)
@@ -28,7 +23,7 @@ def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 
 
 def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """(S,), the suppressed tokens; like transformers, without those that the vocabulary (N, V) lacks."""
+    """Return the suppressed tokens (S,) that are in the vocabulary of the scores (N, V), as transformers does."""
     ids = [token for token in params.suppressed if 0 <= token < scores.size(-1)]
     return torch.tensor(ids, dtype=torch.long, device=scores.device)
 

@@ -1,6 +1,4 @@
-"""Watching transformers' sampler: which tokens it kept at every step, and the log-prob of the one that it drew."""
-
-from __future__ import annotations
+"""Watch the sampler of transformers: which tokens it kept at each step, and the log-prob of the token that it drew."""
 
 from typing import Any
 
@@ -9,7 +7,7 @@ import torch
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 
-# What may stand in the sampler's list of processors: they scale by the temperature, or take tokens away.
+# The processors that the sampler may have: they divide by the temperature, or remove tokens.
 _EXACT_PROCESSORS = (
     *("Temperature", "TopK", "TopP", "MinP", "TopH", "Typical", "Epsilon", "Eta", "LogitNormalization"),
     *("NoRepeatNGram", "EncoderNoRepeatNGram", "NoBadWords", "MinLength", "MinNewTokensLength"),
@@ -20,17 +18,17 @@ _MASK_BYTES = 2**24
 
 
 class Recorder:
-    """Stands last among the sampler's logits processors; keeps the tokens that they leave and the log-prob of the drawn one.
+    """The last logits processor of the sampler: records the tokens that the others kept and the log-prob of the drawn token.
 
     Args:
-        params: how sampling was resolved.
-        strict: whether to refuse processors that do more than scale and take away.
-        every: log-probs are noted of the first of so many rows, which costs as much less; kept tokens always of all.
+        params: the resolved sampling parameters.
+        strict: whether to refuse processors that do more than divide by the temperature and remove tokens.
+        every: record log-probs of one row in `every`, to save time; kept tokens are recorded for all rows.
     """
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
         self.params, self.strict, self.every = params, strict, every
-        self._rows = torch.empty(0)  # (b,), which rows of the batch are still decoded
+        self._rows = torch.empty(0)  # (b,), the rows of the batch that are still decoded
         self._scores: torch.Tensor | None = None  # (b, V), of the step whose tokens are not drawn yet
         self._steps: list[torch.Tensor] = []  # the rows of each step
         self._masks: list[torch.Tensor] = []  # (b, V) of the last steps, not stored yet
@@ -38,10 +36,10 @@ class Recorder:
         self._logps: list[torch.Tensor] = []
 
     def check(self, processors: list[Any]) -> None:
-        """Compare the sampler's processors with how sampling was resolved.
+        """Compare the sampler's processors with the resolved sampling parameters.
 
         Raises:
-            ValueError: if one of them changes scores otherwise, or the temperature is another.
+            ValueError: if a processor changes scores in another way, or if the temperature differs.
         """
         if not self.strict:
             return
@@ -50,12 +48,12 @@ class Recorder:
             name = type(processor).__name__
             if name.removesuffix("LogitsWarper").removesuffix("LogitsProcessor") not in _EXACT_PROCESSORS:
                 raise ValueError(
-                    f"{name} changes the sampler's scores in a way that is not scored exactly. Leave out the generation option "
-                    "that adds it, or set logprob_policy: model."
+                    f"{name} changes the sampler's scores in a way that cannot be scored exactly. Leave out the generation "
+                    "option that adds it, or set logprob_policy: model."
                 )
             temperature = getattr(processor, "temperature", temperature)
         if temperature != self.params.temperature:
-            raise ValueError(f"Samples are drawn at temperature {temperature}, scored at {self.params.temperature}.")
+            raise ValueError(f"Samples are drawn at temperature {temperature} and scored at {self.params.temperature}.")
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         self._drawn(input_ids[:, -1])
@@ -70,23 +68,23 @@ class Recorder:
         return scores
 
     def _store(self) -> None:
-        """Store the masks of some steps compactly, all at once, which takes less time than one by one."""
+        """Store the masks of several steps compactly; one call for all is faster than one per step."""
         if self._masks:
             self._kept.append(KeptSet.from_mask(torch.cat(self._masks)))
             self._masks = []
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
-        """Some rows have ended, and the sampler goes on without them.
+        """Continue without the rows that have ended.
 
         Args:
             input_ids: (b, P + t), of all rows so far, with the tokens drawn last.
-            rows: (fewer than b,), those that go on.
+            rows: (fewer than b,), the rows that continue.
         """
         self._drawn(input_ids[:, -1])
         self._rows = self._rows[rows]
 
     def _drawn(self, tokens: torch.Tensor) -> None:
-        """The tokens (b,) that the last scores gave."""
+        """Record the log-probs of the tokens (b,) that were drawn from the last scores."""
         if self._scores is not None:
             noted = self._steps[-1] % self.every == 0  # (b,)
             logps = torch.full(noted.shape, torch.nan, device=noted.device)
@@ -96,12 +94,12 @@ class Recorder:
             self._scores = None
 
     def rows(self, completion_ids: list[list[int]]) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
-        """What was kept (`None` without truncation) and the sampler's log-probs (NaN where not noted), a row a completion.
+        """Return for each completion the kept tokens (`None` without truncation) and the log-probs (NaN if not recorded).
 
-        Both are `None` if no step was seen, since something else than `generate` made the completions.
+        Both are `None` if no step was recorded, because something other than `generate` made the completions.
 
         Raises:
-            RuntimeError: if a completion has a token that was not seen being drawn.
+            RuntimeError: if a completion has a token that was not recorded.
         """
         if not self._steps:
             return None, None
@@ -110,7 +108,7 @@ class Recorder:
             tokens = [completion_ids[i][last] if lengths[i] > last else 0 for i in self._rows.tolist()]
             self._drawn(torch.tensor(tokens, device=self._rows.device))
         logps = torch.zeros(len(lengths), len(self._logps), device=self._rows.device)  # (B, steps)
-        places = torch.full(logps.shape, -1)  # (B, steps), where each step of a row stands among all that were kept
+        places = torch.full(logps.shape, -1)  # (B, steps), the position of each step of a row among all kept sets
         start = 0
         for step, (rows, values) in enumerate(zip(self._steps, self._logps, strict=False)):
             logps[rows, step] = values
@@ -118,7 +116,7 @@ class Recorder:
             start += len(rows)
         seen = (places >= 0).sum(-1)
         if max(lengths) > places.size(1) or any(n > s for n, s in zip(lengths, seen.tolist(), strict=True)):
-            raise RuntimeError("A completion has more tokens than the sampler was seen to draw.")
+            raise RuntimeError("A completion has more tokens than the recorder saw.")
         self._store()
         kept = KeptSet.cat(self._kept) if self._kept else None
         kept_rows = [kept.select(places[i, :n]) for i, n in enumerate(lengths)] if kept else None

@@ -1,7 +1,5 @@
 """The health monitor: checks every log of a run and raises an alarm as soon as the run goes wrong."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

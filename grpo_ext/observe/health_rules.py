@@ -4,8 +4,6 @@ A rule computes a figure from a `History`, such that a larger figure is worse, a
 counted in logs; with `logging_steps: 1` these are steps.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable

@@ -5,8 +5,6 @@ step, and steps never fall from one line to the next. A run that resumes from a 
 again, so `cut` removes them and a half-written last line. A second `cut` changes nothing.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """The panels of a run: its curves as the page and the pictures of the report show them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The logs of a run as parquet, for pandas, DuckDB, Spark."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Curves as a picture, for a README or a paper: the panels of the report's page."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The progress bar of a run: the main figures of each log in the bar, evaluations as lines above it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import Trainer

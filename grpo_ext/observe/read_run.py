@@ -3,8 +3,6 @@
 The folder is untrusted: what cannot be read is left out and named in `faults`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator

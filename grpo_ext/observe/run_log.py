@@ -3,8 +3,6 @@
 docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they survive crashes. Only the main process writes.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import time

@@ -1,4 +1,4 @@
-"""What completes prompts: transformers' `generate`, vLLM within the process or as a server, or a function of the user's.
+"""Samplers complete prompts: transformers' `generate`, vLLM inside the process or as a server, or a function of the user.
 
-A sampler gives a `Generation` and takes weights. It knows nothing of rewards, groups or losses.
+A sampler returns a `Generation` and takes weights. It has no access to rewards, groups or losses.
 """

@@ -1,7 +1,5 @@
 """Episodes beside a server: each goes on as soon as its environment has answered, whatever the others do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 

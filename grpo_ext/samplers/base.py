@@ -1,6 +1,4 @@
-"""What every sampler can do."""
-
-from __future__ import annotations
+"""The interface of every sampler."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,56 +9,39 @@ from grpo_ext.step.records import Generation
 
 @dataclass(frozen=True)
 class Request:
-    """A generation that is asked for.
+    """A request for a generation."""
 
-    Args:
-        prompts: B texts or conversations, those of this rank; the copies of one prompt stand beside each other.
-        prompt_ids: B lists of tokens; empty where the sampler makes tokens of the prompts itself.
-        num_generations: copies of each prompt, over all ranks.
-        policy_step: the optimizer step whose weights are to sample.
-        temperature: to sample at.
-        episodes: of several turns, one a prompt; empty where a completion is one turn.
-    """
-
-    prompts: list[Any]
-    prompt_ids: list[list[int]]
-    num_generations: int
-    policy_step: int
-    temperature: float
-    episodes: list[Episode] = field(default_factory=list)
+    prompts: list[Any]  #: B texts or conversations of this rank; the copies of one prompt are adjacent
+    prompt_ids: list[list[int]]  #: B lists of tokens; empty if the sampler tokenizes prompts itself
+    num_generations: int  #: copies of each prompt, over all ranks
+    policy_step: int  #: the optimizer step whose weights must sample
+    temperature: float  #: the sampling temperature
+    episodes: list[Episode] = field(default_factory=list)  #: one per prompt; empty if a completion is one turn
 
 
 class Sampler:
     """Completes prompts. All ranks call `load_weights`, `submit` and `collect`, in this order, for each generation.
 
-    A sampler gives `sample`. One that works while the trainer does gives `submit` and `collect` instead.
-
-    Attributes:
-        name: as users know it.
-        separate: it is another engine, whose own log-probs of each token correct the gradient.
-        watched: it tells which tokens truncation kept, so that any truncation is scored exactly.
-        tokenizes: it makes tokens of prompts itself.
-        plays: it plays episodes of several turns.
-        order: the order of its truncations, "hf" or "vllm".
+    A subclass defines `sample`, or `submit` and `collect` if it works at the same time as the trainer.
     """
 
-    name: str
-    separate = False
-    watched = False
-    tokenizes = False
-    plays = False
-    order = "hf"
+    name: str  #: the name in logs
+    separate = False  #: whether it is another engine, whose log-probs correct the gradient
+    watched = False  #: whether it returns the tokens that truncation kept, so that any truncation is scored exactly
+    tokenizes = False  #: whether it tokenizes prompts itself
+    plays = False  #: whether it plays episodes of several turns
+    order = "hf"  #: the order of its truncations, "hf" or "vllm"
 
     _asked: Request | None = None
 
     def submit(self, request: Request) -> None:
-        """Ask for a generation."""
+        """Start a generation."""
         self._asked = request
 
     def collect(self) -> Generation:
-        """The generation that was asked for."""
+        """Return the generation that `submit` has started."""
         request, self._asked = self._asked, None
-        assert request is not None, "submit comes before collect"
+        assert request is not None, "call submit before collect"
         return self.sample(request)
 
     def sample(self, request: Request) -> Generation:
@@ -68,4 +49,4 @@ class Sampler:
         raise NotImplementedError
 
     def load_weights(self, step: int) -> None:
-        """Take the trainer's weights of this optimizer step, where the sampler has a copy of its own."""
+        """Take the trainer's weights of this optimizer step, if the sampler has a separate copy."""

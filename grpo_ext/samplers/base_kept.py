@@ -1,10 +1,8 @@
-"""A base that an adapter is merged into and taken out of again, and is then what it was.
+"""Restore the base of a model exactly after its adapter was merged and unmerged.
 
-peft adds the adapter's product to a weight and later subtracts it, and each rounds: some weights come back changed, in bfloat16
-more with every weight sync. The frozen base, which the reference and the saved adapter rest on, drifts away.
+peft adds the product of the adapter to a weight and later subtracts it, and both operations round. Some weights come back
+changed, in bfloat16 more with every weight sync, so the frozen base that the reference and the saved adapter need would drift.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +14,10 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 @contextmanager
 def base_kept(model: PeftModel) -> Iterator[None]:
-    """Merge and unmerge a model's adapters within; afterwards its base is to the bit what it was.
+    """Merge and unmerge a model's adapters within; afterwards its base has exactly its former values.
 
-    Each layer is merged and unmerged once before, to see which of its numbers do not come back: few, so that they are kept on
-    the CPU with their places.
+    Each layer is merged and unmerged once beforehand, to find the numbers that change. They are few: the CPU keeps them with
+    their positions.
     """
     lost = [kept for layer in model.modules() if isinstance(layer, BaseTunerLayer) for kept in lost_by_merging(layer)]
     yield
@@ -29,7 +27,7 @@ def base_kept(model: PeftModel) -> Iterator[None]:
 
 @torch.no_grad()
 def lost_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """For each weight of a layer's base that changes: it, the places (N,) in it, and the numbers (N,) that belong there."""
+    """Yield each weight of a layer's base that changes, with the positions (N,) and the right numbers (N,) there."""
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]
     layer.merge()

@@ -1,6 +1,4 @@
-"""Episodes with an engine that is asked for one turn at a time, by the tokens of all turns before it."""
-
-from __future__ import annotations
+"""Play episodes with an engine that completes one turn per request, after the tokens of all turns before."""
 
 from collections.abc import Callable
 
@@ -11,19 +9,19 @@ from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.step.records import Generation
 
-Completed = tuple[list[list[int]], list[list[float | None]]]  # tokens, and the log-prob of each, where it is known
+Completed = tuple[list[list[int]], list[list[float | None]]]  # tokens, and the log-prob of each; `None`: unknown
 
 
 def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Completed]) -> Generation:
-    """Play the episodes of a request, all ranks together: each asks for as many turns as the others.
+    """Play the episodes of a request on all ranks together: each rank requests the same number of turns.
 
-    An engine that several ranks share hands its answers out by equal counts, so a rank whose episodes are over asks for a
-    turn that nobody needs. A request is for as many tokens as each of the episodes may still have; a turn that is not done
-    then goes on with the next request.
+    An engine that several ranks share divides its answers equally, so a rank whose episodes have ended requests unused turns.
+    A request is for the smallest number of tokens that any episode may still have; a turn that is not complete then continues
+    with the next request.
 
     Args:
-        request: with episodes.
-        turn: completes lists of tokens by so many tokens at most; called by all ranks, with equally many lists.
+        request: a request with episodes.
+        turn: completes lists of tokens by a maximum number of tokens; all ranks call it, with the same number of lists.
     """
     episodes = request.episodes
     logps: list[list[float | None]] = [[] for _ in episodes]
@@ -57,11 +55,11 @@ def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
 
 
 def take_turn(episode: Episode, tokens: list[int], asked: int) -> int:
-    """Take what came of the `asked` tokens of a turn; how many of them belong to it."""
+    """Add the answer to a request for `asked` tokens to an episode; return how many tokens belong to the turn."""
     for count, token in enumerate(tokens, 1):
         if episode.write(token):
             episode.end_turn()
             return count
-    if len(tokens) < asked:  # the engine had no room for more
+    if len(tokens) < asked:  # the engine reached its limit
         episode.cut_off()
     return len(tokens)

@@ -1,6 +1,4 @@
-"""Which sampler a trainer gets, how it samples, and whether what it samples can be scored exactly."""
-
-from __future__ import annotations
+"""Choose the sampler of a trainer, its sampling parameters, and check that its samples can be scored exactly."""
 
 import logging
 from contextlib import AbstractContextManager
@@ -23,15 +21,20 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """A trainer that is made within samples with `OurVLLM`, or its kin for `vllm_sync_adapter: adapter`."""
+    """Let a trainer that is made within sample with `OurVLLM`, or `AdapterVLLM` for `vllm_sync_adapter: adapter`."""
     generation: type[OurVLLM] = OurVLLM
     if args.vllm_sync_adapter == "adapter":
-        from grpo_ext.samplers.vllm_adapter import AdapterVLLM as generation  # needs what only a client needs
+        from grpo_ext.samplers.vllm_adapter import AdapterVLLM as generation  # imports packages that only a client needs
     return generates_with(partial(generation, args))
 
 
 def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
-    """What completes a trainer's prompts; `watched`: transformers' sampling steps are; `moves`: the temperature does."""
+    """Make the sampler of a trainer.
+
+    Args:
+        watched: whether the sampling steps of transformers are watched.
+        moves: whether the temperature changes.
+    """
     args = trainer.args
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
@@ -50,15 +53,16 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
 
 
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
-    """How a trainer samples that has its prompts completed by `sampler`; `moves`: its temperature does.
+    """Return the sampling parameters of a trainer with this sampler; `moves`: whether the temperature changes.
 
-    `ValueError` where that cannot be scored exactly, with what to change.
+    Raises:
+        ValueError: if the samples cannot be scored exactly, with what to change.
     """
     args = trainer.args
     params = _sampling_of(trainer, sampler)
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
-            "rollout_func samples as it likes, so that truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
+            "rollout_func may sample in any way, so truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
             "null, or logprob_policy: model."
         )
     corrects = sampler.separate and args.vllm_importance_sampling_correction
@@ -71,7 +75,7 @@ def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
 
 
 def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
-    """The sampling parameters from all places that set them."""
+    """Resolve the sampling parameters from all places that set them."""
     args, vllm = trainer.args, sampler.order == "vllm"
     given = dict(args.generation_kwargs or {})
     if args.vllm_structured_outputs_regex and vllm:
@@ -79,7 +83,7 @@ def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
     if not vllm and "suppress_tokens" in trainer.generation_kwargs:
         given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
     own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-    filled_in = not (vllm or trainer.use_transformers_continuous_batching)  # by `generate` alone
+    filled_in = not (vllm or trainer.use_transformers_continuous_batching)  # only `generate` uses the model's defaults
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
         given,
@@ -90,7 +94,7 @@ def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
 
 
 def warn_of_dropout(trainer: Any) -> None:
-    """Say what dropout does to log-probs, where it is on."""
+    """Warn of the effect of dropout on log-probs, if dropout is on."""
     kinds = (torch.nn.Dropout, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
     active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
     how = "Write disable_dropout: true or lora_dropout: 0."
@@ -99,13 +103,13 @@ def warn_of_dropout(trainer: Any) -> None:
         how = "Set attention_dropout to 0 in the model's config.json, and leave disable_dropout on."
     if active and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model drops out ({max(active):g}), in each pass something else: completions are scored under another policy "
-            f"than the one that sampled, and ratios differ from 1. {how}"
+            f"The model uses dropout ({max(active):g}), which differs in each pass: completions are scored under another "
+            f"policy than the one that sampled, and ratios differ from 1. {how}"
         )
 
 
 def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
-    """Say what `logprob_policy: model` means where samples are not drawn from the bare model."""
+    """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax of the model."""
     try:
         params = _sampling_of(trainer, sampler)
         cuts = f"top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
@@ -116,13 +120,13 @@ def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
     if not bare and trainer.accelerator.is_main_process:
         logger.warning(
             "logprob_policy: model scores completions without the temperature and truncation that they are sampled with "
-            f"({how}), so that the gradient is that of a policy which did not sample them. sampling/logp_difference and "
-            "sampling/ratio say how far the two are apart; logprob_policy: sampling scores what was sampled."
+            f"({how}), so the gradient is that of a policy which did not sample them. sampling/logp_difference and "
+            "sampling/ratio show the difference; logprob_policy: sampling scores the policy that sampled."
         )
 
 
 def _refuse_raw_logprobs(trainer: Any) -> None:
-    """Refuse a vLLM server whose log-probs are not those that it samples with; on every rank, since the main one asks."""
+    """Raise a `ValueError` on all ranks if the log-probs of a vLLM server are not those that it samples with."""
     info = from_main(trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info())
     if (mode := info["model_config"]["logprobs_mode"]) != "processed_logprobs":
         raise ValueError(

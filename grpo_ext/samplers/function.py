@@ -1,6 +1,4 @@
-"""Sampling by a function of the user's: TRL's `rollout_func`."""
-
-from __future__ import annotations
+"""Sampling by a function of the user: TRL's `rollout_func`."""
 
 import copy
 from collections.abc import Callable
@@ -15,9 +13,10 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
 class FunctionSampler(Sampler):
-    """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and what the rewards may want to know.
+    """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and columns for the rewards.
 
-    `vllm`, which the function may use, is kept at the trainer's weights; `None`: it samples from the trainer's own model.
+    The sampler loads the trainer's weights into `vllm`, which the function may use; `None`: the function samples from the
+    model of the trainer.
     """
 
     name, tokenizes = "rollout_func", True
@@ -32,7 +31,7 @@ class FunctionSampler(Sampler):
             self.vllm.load_weights(step)
 
     def sample(self, request: Request) -> Generation:
-        """Ask the function; `ValueError` if a key is missing in what it returns."""
+        """Call the function; raise a `ValueError` if its result lacks a key."""
         found = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         if missing := sorted(set(REQUIRED) - found.keys()):
             raise ValueError(f"rollout_func must return keys {missing} in its output dict.")
@@ -48,7 +47,7 @@ class FunctionSampler(Sampler):
 
 
 def logp_tensors(logprobs: list[list[float | None]] | None) -> list[torch.Tensor] | None:
-    """Log-probs as tensors; what vLLM could not tell (`None`) becomes NaN."""
+    """Return log-probs as tensors; a log-prob that vLLM did not return (`None`) becomes NaN."""
     if logprobs is None:
         return None
     return [torch.tensor([torch.nan if x is None else x for x in row]) for row in logprobs]

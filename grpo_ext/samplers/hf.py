@@ -1,6 +1,4 @@
-"""Sampling with transformers' `generate` on the model that is trained, watched so that any truncation is scored exactly."""
-
-from __future__ import annotations
+"""Sampling with transformers' `generate` on the model in training, watched so that any truncation is scored exactly."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,13 +22,13 @@ class HFSampler(Sampler):
 
     name, plays = "transformers", True
 
-    turn: Callable[[list[list[int]], int], list[list[int]]]  # completes lists of tokens, so many copies of each
-    model: Callable[[], Any]  # gives the model without its wrappers
-    params: Callable[[], SamplingParams]  # gives how it samples, as that is scored
-    set_temperature: Callable[[float], None] | None  # lets `turn` sample at it; `None` where the temperature does not move
-    strict: bool  # refuse generation options that are not scored exactly
-    every: int  # the sampler's log-probs are noted of the first of so many rows
-    watched: bool  # whether kept tokens and log-probs are noted at all
+    turn: Callable[[list[list[int]], int], list[list[int]]]  # completes lists of tokens, with a number of copies of each
+    model: Callable[[], Any]  # returns the model without its wrappers
+    params: Callable[[], SamplingParams]  # returns the sampling parameters that are scored
+    set_temperature: Callable[[float], None] | None  # sets the temperature of `turn`; `None`: the temperature does not change
+    strict: bool  # whether to refuse generation options that are not scored exactly
+    every: int  # log-probs are recorded for one row in this many
+    watched: bool  # whether kept tokens and log-probs are recorded
 
     def sample(self, request: Request) -> Generation:
         params = self.params()
@@ -41,7 +39,7 @@ class HFSampler(Sampler):
         player = Player(request.episodes) if request.episodes else None
         with watching(self.model(), recorder, player):
             completion_ids = self.turn(request.prompt_ids, request.num_generations)
-        if player is not None:  # of which `turn` has returned the first turns
+        if player is not None:  # `turn` returns only the first turns
             completion_ids = [episode.ids for episode in request.episodes]
         kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
         found = Generation(request.prompt_ids, completion_ids, request.policy_step, request.temperature, logps, kept)
@@ -49,7 +47,7 @@ class HFSampler(Sampler):
 
 
 def how_it_generates(model: Any, config: GenerationConfig, fast: bool) -> str:
-    """One line on how transformers makes the completions."""
+    """Describe in one line how transformers makes the completions."""
     if not fast:
         return "transformers' generate (fast_generate: false)"
     try:

@@ -1,10 +1,8 @@
-"""Whether vLLM has the trainer's weights: the log-probs of what it just sampled are those that the trainer gives them.
+"""Check that vLLM has the trainer's weights: compare its log-probs of completions with those of the trainer.
 
-A tensor that did not arrive (a tied output head that the engine keeps a copy of) leaves greedy text nearly as it was, and is
-seen in log-probs at once.
+A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes greedy text, but changes
+log-probs at once.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,24 +15,29 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.vllm import EngineFailure
 
-ROWS = 4  # completions that are scored again
+ROWS = 4  # number of completions that are scored again
 
 
 @dataclass(eq=False)
 class SyncCheck:
-    """Compares log-probs after the first weight sync and every so many syncs."""
+    """Compares log-probs after the first weight sync, and then at regular intervals."""
 
-    vllm: OurVLLM  # that samples
-    every: int  # syncs from one check to the next; at least 1
-    limit: float | None  # mean absolute difference that ends the run; `None`: 0.001 in float32, else 0.2
+    vllm: OurVLLM
+    every: int  # number of syncs from one check to the next; at least 1
+    limit: float | None  # mean absolute difference above which the run ends; `None`: 0.001 in float32, else 0.2
     truncated: bool  # whether sampling is truncated
-    _checked: int | None = None  # the sync after which it was last compared
+    _checked: int | None = None  # the sync of the last check
 
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
-        """The mean absolute difference of log-probs; `None` where no check is due, or no token counts. All ranks call it.
+        """Return the mean absolute difference of log-probs; `None` if no check is due, or no token counts. All ranks call it.
 
-        `table` is what the engine has just sampled; `score` gives log-probs (b, T) of a table under the trainer's policy,
-        without dropout. `EngineFailure` on all ranks, if the difference is above the limit.
+        Args:
+            table: the completions that the engine has just sampled.
+            score: returns log-probs (b, T) of a table under the trainer's policy, without dropout.
+            ranks: the processes of the run.
+
+        Raises:
+            EngineFailure: on all ranks, if the difference is above the limit.
         """
         due = self._checked is None or self.vllm.syncs - self._checked >= self.every
         if not due or table.sampling_per_token_logps is None:
@@ -42,22 +45,22 @@ class SyncCheck:
         if self.limit is None:
             self.limit = 1e-3 if self.vllm.dtype() == "float32" else 0.2
         total, tokens = ranks.total(torch.stack(self._apart(table, score))).tolist()
-        if not tokens:  # all of them were cut off and are masked
+        if not tokens:  # all of them are truncated and masked
             return None
         self._checked, difference = self.vllm.syncs, total / tokens
         if not difference <= self.limit:
             raise EngineFailure(
-                f"vLLM's log-probs are {difference:.3g} from the trainer's on average, and at most {self.limit:g} was "
+                f"vLLM's log-probs differ by {difference:.3g} on average from the trainer's, and at most {self.limit:g} was "
                 "expected (vllm_sync_check_limit): the engine does not compute with the weights that it was given."
             )
         return difference
 
     @torch.no_grad()
     def _apart(self, table: Scored, score: Callable[[Scored], Tensor]) -> tuple[Tensor, Tensor]:
-        """Summed difference of a few completions of this rank, and the number of their tokens.
+        """Return the sum of the differences for a few completions of this rank, and the number of their tokens.
 
-        Where sampling is truncated, without the tenth of the tokens that differ most: a token on the edge of the kept set may
-        fall on either side of it by rounding.
+        If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may keep or remove a token at
+        the edge of the kept set.
         """
         few = table.take(torch.arange(min(ROWS, len(table))))
         sampled = few.sampling_per_token_logps

@@ -1,8 +1,7 @@
-"""vLLM as a sampler: started with the trainer's own number type, and asked again where its server fails.
+"""vLLM as a sampler: started with the number type of the trainer, and asked again if its server fails.
 
-TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `OurVLLM` takes its place. Only
-the main process talks to a server. What it meets is told to all ranks before any goes on, so that they push weights, ask again
-and give up together.
+TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `OurVLLM` replaces it. Only the main process
+talks to a server. All ranks learn the result before any of them continues, so they push weights, retry and give up together.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class VLLMSampler(Sampler):
-    """Samples with vLLM, which gets the trainer's weights when the step has changed."""
+    """Samples with vLLM, which gets the trainer's weights if the step has changed."""
 
     separate, plays, order = True, True, "vllm"
 
@@ -63,7 +62,7 @@ class VLLMSampler(Sampler):
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logp_tensors(logprobs))
 
     def _turn(self, contexts: list[list[int]], most: int) -> Completed:
-        """One turn after each context, of `most` tokens at most."""
+        """Complete each context by one turn of at most `most` tokens."""
         self.vllm.max_completion_length = most
         return self._complete(contexts, 1)
 
@@ -73,13 +72,13 @@ class VLLMSampler(Sampler):
 
 
 def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
-    """What the main process finds, on all ranks; or, on all ranks, the error that it meets."""
+    """Return the result of `ask()` on the main process to all ranks, or raise its error on all ranks."""
     found = error = None
     if accelerator.is_main_process:
         try:
             found = ask()
-        except Exception as met:
-            error = met
+        except Exception as raised:
+            error = raised
     found, error = broadcast_object_list([found, error])
     if error is not None:
         raise error
@@ -87,12 +86,9 @@ def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
 
 
 class OurVLLM(VLLMGeneration):
-    """As TRL's, with `syncs`, the number of times that the engine was given the weights.
+    """As TRL's, with `syncs`, the number of times that the engine got the weights."""
 
-    `options` are the trainer's arguments.
-    """
-
-    options: GRPOExtConfig
+    options: GRPOExtConfig  # the trainer's arguments
     model: Any
 
     def __init__(self, options: GRPOExtConfig, *args: Any, **kwargs: Any):
@@ -100,7 +96,7 @@ class OurVLLM(VLLMGeneration):
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
-        if self.mode == "server":  # TRL's own raises on the main rank alone, and the others wait for it
+        if self.mode == "server":  # TRL raises an error on the main rank only, and the others wait for it
             self.server_base_url = server_url(vars(self.options))
             self._served_dtype: str = from_main(self.accelerator, self._connect)
             return
@@ -109,7 +105,7 @@ class OurVLLM(VLLMGeneration):
             super()._init_vllm()
 
     def _connect(self) -> str:
-        """Find the server and join its workers; what it computes in."""
+        """Find the server and join its workers; return the number type of its model."""
         self.vllm_client = self._new_client()
         self.vllm_client.init_communicator(device=self.accelerator.device)
         return self.vllm_client.get_server_info()["model_config"]["dtype"]
@@ -129,40 +125,41 @@ class OurVLLM(VLLMGeneration):
         return ServerClient
 
     def _settings(self) -> dict[str, Any]:
-        """What `vllm.LLM` is given beside TRL's own arguments."""
+        """Return the arguments of `vllm.LLM` in addition to those of TRL."""
         if self.accelerator.device.type != "cpu":
             return {}
         from grpo_ext.vllm.plugin import register
 
-        register()  # also where the package's entry points are not installed
+        register()  # in case the package's entry points are not installed
         weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         dtype = vllm_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
         return cpu_settings(TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length)
 
     def dtype(self) -> str:
-        """What the engine computes in, such as `"float32"`."""
+        """Return the number type of the engine, such as `"float32"`."""
         found = self._served_dtype if self.mode == "server" else self.llm.llm_engine.model_config.dtype
         return str(found).removeprefix("torch.")
 
     def sync_weights(self) -> None:
-        """As TRL's; a server that fails is waited for. `EngineFailure` on all ranks, if it does not come back."""
+        """As TRL's, but wait for a server that fails; raise `EngineFailure` on all ranks if it does not come back."""
         self._until_answered(self._push)
         self.syncs += 1
 
     def _push(self) -> None:
-        """Give the engine what the trainer has, once."""
+        """Give the engine the trainer's weights, without retries."""
         super().sync_weights()
 
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
-        """As TRL's, which merges an adapter meanwhile; a base that is sharded is left as that leaves it."""
+        """As TRL's, which merges an adapter meanwhile; restore a base that is not sharded afterwards."""
         whole = not (self._dist.is_fsdp or self._dist.is_zero3)
         with base_kept(self.model) if whole and isinstance(self.model, PeftModel) else nullcontext():
             yield from super()._iter_named_params()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
-        """As TRL's; a server that fails is waited for, given the current weights and asked again.
+        """As TRL's, but wait for a server that fails, give it the current weights and ask again.
 
-        `EngineFailure` on all ranks, if it does not come back or refuses the request.
+        Raises:
+            EngineFailure: on all ranks, if the server does not come back or refuses the request.
         """
         return self._until_answered(partial(super().generate, *args, **kwargs))
 
@@ -204,7 +201,7 @@ class OurVLLM(VLLMGeneration):
                 self._recover(f"attempt {attempt} of {retries}")
             answer = work()
             client = self.vllm_client if self.accelerator.is_main_process else None
-            # what went wrong, and whether it will again
+            # what went wrong, and whether a retry is useless
             cause, refused = broadcast_object_list([client and client.failure, client and client.refused])
             if cause is None:
                 return answer
@@ -212,16 +209,16 @@ class OurVLLM(VLLMGeneration):
                 break
         what = "refused a request" if refused else "did not come back"
         raise EngineFailure(
-            f"The vLLM server at {self.server_base_url} {what}: {cause}. Its own log says more. Start it again; the same "
-            "command goes on from the checkpoint."
+            f"The vLLM server at {self.server_base_url} {what}: {cause}. The log of the server says more. Start it again; the "
+            "same command resumes from the checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:
-        """Wait for the server and push the weights to it; whether that went well, the next request tells."""
+        """Wait for the server and push the weights to it; the next request shows whether this worked."""
         if self.accelerator.is_main_process:
             logger.warning(
-                f"The vLLM server failed: {self.vllm_client.failure}. Waiting {self.server_timeout:g} s for one to give the "
-                f"current weights to and to ask again ({attempt})."
+                f"The vLLM server failed: {self.vllm_client.failure}. Waiting {self.server_timeout:g} s for a server that will "
+                f"get the current weights and the request again ({attempt})."
             )
             self.vllm_client.reconnect(self.server_timeout)
         self._push()

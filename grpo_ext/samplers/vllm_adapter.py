@@ -1,10 +1,8 @@
-"""The adapter alone to vLLM: the base stays as the engine loaded it, and the adapter is added to it as it computes.
+"""Give vLLM only the adapter: the base stays as the engine loaded it, and the engine adds the adapter when it computes.
 
-After each step the adapter is written as peft writes it, read by the engine under a new name, and removed. What vLLM computed
-with an earlier one can then be taken for nothing else: its prefix cache goes by name and path.
+After each step the adapter is written as peft writes it, read by the engine under a new name, and removed. The new name keeps
+vLLM from using results of an earlier adapter: its prefix cache depends on name and path.
 """
-
-from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from grpo_ext.samplers.vllm_client import ServerClient
 from grpo_ext.vllm.http import PROBE_SECONDS
 from grpo_ext.vllm.settings import adapter_settings
 
-# Fields of a LoraConfig that vLLM reads, or that do not change what a trained adapter computes.
+# Fields of a LoraConfig that vLLM reads, or that do not change the output of a trained adapter.
 KNOWN = (
     *("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
     *("lora_dropout", "task_type", "inference_mode", "base_model_name_or_path", "revision", "auto_mapping"),
@@ -33,15 +31,16 @@ KNOWN = (
 
 
 class AdapterVLLM(OurVLLM):
-    """As `OurVLLM`, with an engine that is given the adapter instead of all weights.
+    """As `OurVLLM`, with an engine that gets the adapter instead of all weights.
 
-    `ValueError` for a model whose adapter vLLM would compute otherwise than the trainer.
+    Raises:
+        ValueError: for a model whose adapter has another output in vLLM than in the trainer.
     """
 
     def _init_vllm(self) -> None:
         check_adapter(self.model)
         if self._dist.is_fsdp or self._dist.is_zero3:
-            raise ValueError(f"an adapter that is sharded is not gathered for vLLM: train without FSDP or ZeRO-3{OR_MERGED}")
+            raise ValueError(f"vllm_sync_adapter does not gather a sharded adapter: train without FSDP or ZeRO-3{OR_MERGED}")
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
         if self.mode == "colocate":
@@ -70,7 +69,7 @@ class AdapterVLLM(OurVLLM):
 
 @dataclass
 class WithAdapter:
-    """A vLLM engine that adds the adapter of the last sync to its base as it generates."""
+    """A vLLM engine that adds the adapter of the last sync to its base when it generates."""
 
     _llm: Any
     _request: Callable[[], Any]
@@ -83,27 +82,27 @@ class WithAdapter:
 
 
 class AdapterClient(ServerClient):
-    """As `ServerClient`, for a server that reads an adapter of `rank` from a folder; there is no group for weights."""
+    """As `ServerClient`, for a server that reads an adapter of rank `rank` from a folder, without a group for weights."""
 
     def __init__(self, *args: Any, rank: int, **kwargs: Any):
         self._rank = rank
         super().__init__(*args, **kwargs)
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Look whether the server takes adapters of this rank, `ValueError` if it does not; nothing is joined."""
+        """Raise a `ValueError` if the server takes no adapters of this rank; join nothing."""
         self._device = device
         config = self.get_server_info()["lora_config"]
-        path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")  # status 405 where one can post to it
+        path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")  # status 405 if the path exists, for POST only
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
-                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} as it runs. Start it with "
+                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} now. Start it with "
                 f"`grpo-ext serve`, or with --enable-lora --max-lora-rank {rank}, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in "
                 f"its environment{OR_MERGED}"
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
-        """Have the server read the adapter from the folder that `writing` gives, and answer with it from now on."""
+        """Let the server read the adapter from the folder that `writing` yields, and use it from now on."""
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
@@ -116,11 +115,11 @@ class AdapterClient(ServerClient):
             self._tell("unload_lora_adapter", lora_name=former)
 
     def _tell(self, what: str, **body: str) -> None:
-        answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)  # which is no JSON where it went well
+        answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)  # without JSON on success
         if answer.status_code == 404 and "lora_path" in body:
             raise Exception(
-                f"Request failed: 404, the server finds no {body['lora_path']}: it must see output_dir under the trainer's "
-                f"path{OR_MERGED}"
+                f"Request failed: 404, the server does not find {body['lora_path']}: it must have output_dir under the same "
+                f"path as the trainer{OR_MERGED}"
             )
         if answer.status_code != 200:
             raise Exception(f"Request failed: {answer.status_code}, {answer.text}")
@@ -130,18 +129,18 @@ class AdapterClient(ServerClient):
             return
         names = [model["id"] for model in self._get(f"{self.base_url}/v1/models", timeout=PROBE_SECONDS)["data"]]
         if self._version not in names:
-            raise ConnectionError("it was started anew, or has forgotten the adapter that it was given")
+            raise ConnectionError("it was restarted, or has lost the adapter")
 
 
 def trained(model: PeftModel) -> LoraConfig:
-    """The config of the adapter that is trained."""
+    """Return the config of the adapter in training."""
     return cast(LoraConfig, model.peft_config[model.active_adapter])
 
 
 def check_adapter(model: Any) -> None:
-    """`ValueError` where vLLM does not compute with a model's adapter what the trainer does, with what it leaves out."""
+    """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer, with the reason."""
     if not isinstance(model, PeftModel):
-        raise ValueError("vllm_sync_adapter: adapter gives vLLM an adapter; the model has none: give a peft_config.")
+        raise ValueError("vllm_sync_adapter: adapter needs an adapter, and the model has none: give a peft_config.")
     config = trained(model)
     if type(config) is not LoraConfig:
         raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
@@ -151,17 +150,17 @@ def check_adapter(model: Any) -> None:
     if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
         changed.append("init_lora_weights")
     if changed:
-        raise ValueError(f"vLLM reads nothing of {', '.join(changed)} in a LoraConfig: leave that out{OR_MERGED}")
+        raise ValueError(f"vLLM does not read {', '.join(changed)} of a LoraConfig: leave that out{OR_MERGED}")
     if getattr(model.config, "quantization_config", None):
-        raise ValueError(f"whether vLLM's quantised base is the trainer's has not been tried: load it as it is{OR_MERGED}")
+        raise ValueError(f"vLLM's quantised base may differ from the trainer's: load the model unquantised{OR_MERGED}")
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     if any(isinstance(end, BaseTunerLayer) for end in ends):
-        raise ValueError(f"vLLM is given no adapter of embeddings or of the output head: take them out{OR_MERGED}")
+        raise ValueError(f"vLLM gets no adapter of embeddings or of the output head: take them out{OR_MERGED}")
 
 
 @contextmanager
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
-    """The trained adapter in a folder of its own for a while, as an absolute path; `parent`: not the system's usual one."""
+    """Save the adapter in a temporary folder of `parent` and yield its absolute path; `None`: the system's default folder."""
     if parent is not None:
         Path(parent).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="vllm-adapter-", dir=parent and Path(parent).absolute()) as folder:

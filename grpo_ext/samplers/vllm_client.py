@@ -1,11 +1,9 @@
-"""The trainer's line to a vLLM server: it never waits for ever, knows whether the server has the weights it was given, and
-takes no completion that it did not ask for.
+"""The trainer's client of a vLLM server: it waits a limited time, checks that the server still has its weights, and takes only
+completions that it asked for.
 
-TRL's client does the talking. Where a request fails, `ServerClient` keeps the cause and answers with nothing instead of
-raising on the one rank that talks; `OurVLLM` tells all ranks.
+It is based on TRL's client. If a request fails, `ServerClient` stores the cause and returns nothing, instead of an error on the
+one rank that makes requests; `OurVLLM` then informs all ranks.
 """
-
-from __future__ import annotations
 
 import time
 import uuid
@@ -23,15 +21,15 @@ from grpo_ext.vllm.check_completions import completions_fault
 from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, Line, who_answers
 from grpo_ext.vllm.transfer import WeightGroup, own_address
 
-GROUP_SECONDS = 120.0  # that the workers may take to join, and one tensor to travel
-TOKEN_BYTES = 512  # at most, of one token of an answer: its text, number and log-prob
+GROUP_SECONDS = 120.0  # time limit for the workers to join, and for the transfer of one tensor
+TOKEN_BYTES = 512  # the maximum size of one token of an answer: its text, number and log-prob
 NOTHING: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
 
 
 class ServerClient(VLLMClient):
-    """As TRL's, but a failed generation or weight update leaves `failure` set and does nothing until `reconnect()`.
+    """As TRL's, but after a failed generation or weight update `failure` is set and requests do nothing until `reconnect()`.
 
-    Beside TRL's arguments: `request_timeout`, seconds that an answer may take, and `vocabulary`, tokens that the model knows.
+    Additional arguments: `request_timeout`, the time limit of an answer in seconds, and `vocabulary`, the number of tokens.
     """
 
     communicator: Any
@@ -39,15 +37,15 @@ class ServerClient(VLLMClient):
 
     def __init__(self, *args: Any, request_timeout: float, vocabulary: int, **kwargs: Any):
         self.failure: str | None = None  # what went wrong
-        self.refused = False  # whether the server answered that the request was wrong: asking again is of no use
+        self.refused = False  # whether the server answered that the request was wrong, so that a retry is useless
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
         self._version: str | None = None  # of the weights that the server must have
         self._line, self._vocabulary = Line(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:
-        """Wait until a healthy vLLM server answers; `ConnectionError` with the last cause, after `total_timeout` seconds."""
-        self.session = self._line  # in place of the one that TRL has made just before
+        """Wait for a healthy vLLM server; raise `ConnectionError` with the last cause after `total_timeout` seconds."""
+        self.session = self._line  # replaces the session that TRL has just made
         end = time.monotonic() + total_timeout
         while True:
             try:
@@ -60,14 +58,14 @@ class ServerClient(VLLMClient):
             time.sleep(retry_interval)
 
     def get_server_info(self) -> dict[str, Any]:
-        """The configuration that the server runs with; `RuntimeError` if it does not tell it.
+        """Return the configuration of the server; raise `RuntimeError` if it does not return it.
 
-        TRL 1.15's client does not ask for it.
+        The client of TRL 1.15 lacks this method.
         """
         answer = self.session.get(f"{self.base_url}/server_info", params={"config_format": "json"})
         if answer.status_code == 404:
             raise RuntimeError(
-                f"The vLLM server at {self.base_url} takes no weights as it runs. Start it with `grpo-ext serve`, or with "
+                f"The vLLM server at {self.base_url} takes no weights now. Start it with `grpo-ext serve`, or with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
         if answer.status_code != 200:
@@ -75,7 +73,7 @@ class ServerClient(VLLMClient):
         return answer.json()["vllm_config"]
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Join the server's workers, by gloo where that is what they have, else as TRL does."""
+        """Join the workers of the server, by gloo if they use it, else as TRL does."""
         self._device = device
         config = self.get_server_info()["weight_transfer_config"]
         if config is not None and config["backend"] == "gloo":
@@ -104,7 +102,7 @@ class ServerClient(VLLMClient):
     ) -> None:
         send = self._send_by_gloo if isinstance(self.communicator, WeightGroup) else super().update_named_params
         self._attempt(lambda: send(metadata, named_params))
-        # to its end after a failure, too: other ranks gather along, an adapter is taken out again
+        # use up the iterator also after a failure: other ranks gather with us, and it unmerges the adapter at its end
         deque(named_params, maxlen=0)
 
     def _send_by_gloo(self, metadata: Any, named_params: Any) -> None:
@@ -133,7 +131,7 @@ class ServerClient(VLLMClient):
 
     # TRL passes all options by name
     def generate(self, prompts: Any, features: Any = None, n: int = 1, **sampling: Any) -> dict[str, Any]:  # type: ignore[override]
-        """As TRL's, where all that came is what was asked for; else `NOTHING`."""
+        """As TRL's if the answer is what was asked for; else `NOTHING`."""
         generate = super().generate
         return self._attempt(lambda: self._checked(generate, prompts, features, n, sampling)) or NOTHING
 
@@ -151,9 +149,9 @@ class ServerClient(VLLMClient):
             found = generate(prompts, features, n, **sampling)
             wrong = completions_fault(found, prompts, n, longest, told, self._vocabulary)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            wrong = f"they are not of vLLM's form ({type(error).__name__})"
+            wrong = f"they do not have vLLM's format ({type(error).__name__})"
         if wrong:
-            raise ConnectionError(f"completions came that were not asked for: {wrong}")
+            raise ConnectionError(f"the answer is not what was asked for: {wrong}")
         return found
 
     @contextmanager
@@ -183,7 +181,7 @@ class ServerClient(VLLMClient):
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
-        """Find a server again within `seconds` and join its workers; where that fails, `failure` is set anew."""
+        """Find a server within `seconds` and join its workers; if that fails, `failure` is set again."""
         self.failure, self.refused, self._version = None, False, None
         self._attempt(lambda: self._connect(seconds))
 
@@ -199,7 +197,7 @@ class ServerClient(VLLMClient):
             super().close_communicator()
 
     def _attempt(self, work: Callable[[], Any]) -> Any:
-        """What `work()` gives, while nothing has failed and the server has the weights that it was given."""
+        """Return the result of `work()` if nothing has failed and the server has the trainer's weights; else `None`."""
         if self.failure is not None:
             return None
         try:
@@ -207,19 +205,15 @@ class ServerClient(VLLMClient):
             answer = work()
             self._check_weights()
             return answer
-        except Exception as error:  # the line's own, gloo's RuntimeError, TRL's bare Exception for a bad status
-            self.failure, self.refused = short(error), str(error).startswith("Request failed: 4")
+        except Exception as error:  # of the connection, a RuntimeError of gloo, or a bare Exception of TRL for a bad status
+            self.failure = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"  # in one line
+            self.refused = str(error).startswith("Request failed: 4")
             return None
 
     def _check_weights(self) -> None:
-        """`ConnectionError` if the server has other weights than it was given, having been started anew."""
+        """Raise a `ConnectionError` if the server does not have the trainer's weights, because it was restarted."""
         if self._version is None:
             return
         answer = self.session.get(f"{self.base_url}/weight_info", timeout=PROBE_SECONDS)
         if answer.status_code != 404 and answer.json()["weight_version"] != self._version:
-            raise ConnectionError("it was started anew, or another run gave it weights")
-
-
-def short(error: Exception) -> str:
-    """An error in one line that can be read."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise ConnectionError("it was restarted, or another run gave it weights")

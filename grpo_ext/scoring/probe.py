@@ -1,6 +1,4 @@
-"""Tries a layout on a model at the start of a run: two short rows, scored so and as plain rows."""
-
-from __future__ import annotations
+"""Try a layout on a model at the start of a run: two short rows, scored with the layout and as plain rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,42 +13,35 @@ from grpo_ext.scoring.prompts_once import ReadPrompts, Sequences, labels_of
 
 @dataclass(frozen=True)
 class Probe:
-    """Compares layouts.
+    """Compares layouts."""
 
-    Args:
-        run: calls the model; all ranks call it equally often.
-        vocab_size: of its tokens.
-        device: of its inputs.
-        limit: how far log-probs may differ, over their spread.
-    """
-
-    run: RunModel
+    run: RunModel  # calls the model; all ranks must call it the same number of times
     vocab_size: int
-    device: torch.device
-    limit: float
+    device: torch.device  # of the model's inputs
+    limit: float  # the largest difference of log-probs allowed, divided by their standard deviation
 
     def refuse_unless_separate(self, model: Any) -> None:
-        """Refuse a model that gives packed rows other log-probs, by a `ValueError` that says why."""
+        """Raise a `ValueError` with the reason for a model whose log-probs of packed rows differ."""
         try:
             apart = self._apart(model, packed=True)
         except (TypeError, NotImplementedError) as error:
             refuse_packing(f"the model does not take positions ({error})")
         if not apart <= self.limit:
             refuse_packing(
-                f"the model lets sequences in one row see each other (log-probs differ by {apart:.2g} of their spread)"
+                f"the sequences of one row see each other (log-probs differ by {apart:.2g} of their standard deviation)"
             )
 
     def shares_prompts(self, model: Any) -> bool:
-        """Whether completions have the same log-probs after a prompt that a model has read once for several."""
+        """Whether log-probs of completions are the same if the model reads a prompt once for several of them."""
         try:
             return self._apart(model, packed=False) <= self.limit
-        except Exception:  # whatever a model raises that cannot go on from a prompt, it reads each with its completion
+        except Exception:  # a model that cannot continue from a prompt may raise anything
             return False
 
     @torch.no_grad()
     def _apart(self, model: Any, packed: bool) -> float:
-        """Largest difference of log-probs of packed rows, or of rows that share a prompt, from those of plain ones."""
-        generator = torch.Generator().manual_seed(0)  # the run's own random state stays as it is
+        """Return the largest difference of log-probs between packed rows, or rows that share a prompt, and plain rows."""
+        generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
         mask, training = torch.ones_like(ids), model.training
         ids[1, :8], mask[:, :3] = ids[0, :8], 0  # one prompt of 5 tokens behind padding, two completions

@@ -1,7 +1,7 @@
-"""The prompt of a group run once, in place of once a completion.
+"""Run the prompt of a group once instead of once per completion.
 
-A model reads each distinct prompt and keeps its keys and values; completions then run after them. It is told the positions,
-which some models (Qwen2.5-VL) would take from what they generated last.
+A model reads each distinct prompt and keeps its keys and values; then the completions run after them. Positions are passed
+explicitly, because some models (Qwen2.5-VL) would take them from their last generation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,11 @@ from grpo_ext.scoring.head import Head, PassOutput, RunModel
 
 @dataclass(frozen=True)
 class Sequences:
-    """Prompts and completions to score.
+    """Prompts and completions to score."""
 
-    Args:
-        input_ids: (B, P + T), prompts left padded, completions right padded.
-        attention_mask: (B, P + T).
-        width: T.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    width: int
+    input_ids: Tensor  # (B, P + T), prompts padded on the left, completions on the right
+    attention_mask: Tensor  # (B, P + T)
+    width: int  # T
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -44,7 +38,7 @@ class Sequences:
         return self.attention_mask[:, -self.width :].sum(1)  # (B,)
 
     def take(self, rows: Tensor, trim: bool = True) -> Sequences:
-        """Some of them; with `trim`, cut to their longest prompt and completion."""
+        """Return some rows; with `trim`, cut to their longest prompt and completion."""
         rows = rows.to(self.input_ids.device)
         mask = self.attention_mask[rows]
         if not trim:
@@ -57,7 +51,7 @@ class Sequences:
 
 
 class ReadPrompts:
-    """Distinct prompts that a model has read, all but their last token, which is run with the completions.
+    """Distinct prompts that a model has read, without their last token, which runs with the completions.
 
     Args:
         rows: the completions with their prompts.
@@ -72,22 +66,22 @@ class ReadPrompts:
 
     @property
     def saved(self) -> int:
-        """Tokens that need not run again."""
+        """The number of tokens that need not run again."""
         return (len(self.prompt_of) - len(self.ids)) * self.end
 
     def read(self, run: RunModel, model: Any, head: Head) -> bool:
-        """Run them; whether the model kept their keys and values."""
+        """Run the prompts; return whether the model kept their keys and values."""
         nothing = torch.full_like(self.ids, -100)
         given = {"input_ids": self.ids, "attention_mask": self.mask, "position_ids": positions_of(self.mask)}
         run(model, head, nothing, **given, past_key_values=self.cache)
         return bool(self.cache.get_seq_length() == self.end)
 
     def run(self, run: RunModel, model: Any, head: Head, rows: Sequences, chunk: Tensor) -> PassOutput:
-        """Run completions after their prompts, from the last token of the prompt on.
+        """Run completions after their prompts, starting with the last token of the prompt.
 
         Args:
             rows: the completions of this chunk.
-            chunk: which of the rows that these prompts were read for they are.
+            chunk: their indices among the rows whose prompts were read.
         """
         number = self.prompt_of[chunk.to(self.prompt_of.device)]
         kept: list[Any] = self.cache.layers
@@ -99,12 +93,12 @@ class ReadPrompts:
 
 
 def positions_of(mask: Tensor) -> Tensor:
-    """(B, L), each token's place in its sequence; 0 for padding on the left."""
+    """Return the position (B, L) of each token in its sequence; 0 for padding on the left."""
     return (mask.cumsum(1) - 1).clamp(min=0)
 
 
 def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
-    """(B, L), the completion tokens; -100 for what is not scored."""
+    """Return the labels (B, L): the completion tokens, -100 for tokens that are not scored."""
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, :-width] = -100
     return labels
@@ -113,5 +107,5 @@ def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
 def keeps_all(model: Any) -> bool:
     """Whether a model's cache holds the keys and values of every token, in every layer."""
     layers = DynamicCache(config=model.config.get_text_config()).layers
-    learned = getattr(model, "active_peft_config", None)  # prompt learning puts tokens of its own before the prompt
+    learned = getattr(model, "active_peft_config", None)  # prompt learning adds tokens before the prompt
     return all(type(layer) is DynamicLayer for layer in layers) and not getattr(learned, "is_prompt_learning", False)

@@ -1,6 +1,4 @@
-"""Scoring a table of completions: its layout, chunk by chunk, and back into the table's order."""
-
-from __future__ import annotations
+"""Score a table of completions: lay it out, run it chunk by chunk, and restore the order of the table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,52 +20,41 @@ from grpo_ext.step.records import Scored, Scores
 
 @dataclass(frozen=True)
 class Layout:
-    """How completions are laid out for a pass; none of it changes a log-prob.
+    """How completions are laid out for a pass; it does not change log-probs."""
 
-    Args:
-        trimmed: padding may be cut, since the model's positions do not count it.
-        chunks: completions of like length run together, otherwise all of a micro-batch as one rectangle.
-        shared_prefix: each distinct prompt runs once.
-        packed: rows without padding, in place of chunks and shared prompts.
-        packed_tokens: no packed row of several sequences is longer; `None`: all make one row.
-        max_tokens: no chunk of several completions is larger.
-        compact_head: logits at completions' positions alone.
-        recomputes: gradient checkpointing is on, so that no keys and values are kept where there is a gradient.
-    """
-
-    trimmed: bool = True
-    chunks: bool = True
-    shared_prefix: bool = True
-    packed: bool = False
-    packed_tokens: int | None = None
-    max_tokens: int | None = None
-    compact_head: bool = True
-    recomputes: bool = False
+    trimmed: bool = True  # padding may be cut, because the model's positions do not count it
+    chunks: bool = True  # completions of similar length run together; otherwise a micro-batch runs as one rectangle
+    shared_prefix: bool = True  # each distinct prompt runs once
+    packed: bool = False  # rows without padding, instead of chunks and shared prompts
+    packed_tokens: int | None = None  # the maximum length of a packed row of several sequences; `None`: one row for all
+    max_tokens: int | None = None  # the maximum size of a chunk of several completions
+    compact_head: bool = True  # logits at the positions of completions only
+    recomputes: bool = False  # gradient checkpointing is on, so a pass with gradient keeps no keys and values
 
 
 @dataclass
 class Scorer:
-    """Scores completions under a model, as they were sampled."""
+    """Scores completions under a model, with the distribution they were sampled from."""
 
     run: RunModel
     params: SamplingParams
     layout: Layout
-    moves: bool = False  # the temperature moves, so that each table's own applies
-    # scores tables with further model inputs: a model, table, head, rows at a time, whether the balance of experts is asked for
+    moves: bool = False  # the temperature changes over the run, so each table's own temperature applies
+    # scores tables with model inputs; takes the model, table, head, rows at a time, whether to compute the balance of experts
     images: Callable[..., Scores] | None = None
     check_packed: Callable[[Any], None] | None = None  # called once, with the model, before the first packed pass
 
     def score(self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False) -> Scores:
-        """Log-probs and entropies (B, T) of completions.
+        """Return log-probs and entropies (B, T) of completions.
 
         Args:
-            model: wrapped as it is trained, or the reference.
-            table: the completions; where `kept` is set, log-probs are over those tokens.
-            block: rows that run at a time, at most; `None`: as many as there are.
+            model: the wrapped model in training, or the reference.
+            table: the completions; if `kept` is set, log-probs are over those tokens.
+            block: the maximum number of rows that run at a time; `None`: no limit.
             aux_loss: also compute the balance of experts, which needs one rectangle.
 
         Raises:
-            RuntimeError: if completions sampled at several temperatures come to be scored together.
+            RuntimeError: if the table has completions sampled at several temperatures.
         """
         params = self._params(table)
         rows = Sequences(table.input_ids, table.attention_mask, table.width)
@@ -83,7 +70,7 @@ class Scorer:
             return self.params
         temperatures = table.temperature.unique().tolist()
         if len(temperatures) != 1:
-            raise RuntimeError(f"Completions sampled at {temperatures} came to be scored in one micro-batch.")
+            raise RuntimeError(f"One micro-batch has completions sampled at several temperatures: {temperatures}.")
         return replace(self.params, temperature=temperatures[0])
 
     def _blocks(
@@ -95,7 +82,7 @@ class Scorer:
         block: int,
         aux_loss: bool,
     ) -> Scores:
-        """So many rows at a time: as they come and as wide as the widest, or in chunks of like length."""
+        """Score `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length."""
         plain = aux_loss or not (self.layout.chunks or self.layout.packed)
         inputs: dict[str, Any] = {"output_router_logits": True} if aux_loss else {}
         order: list[Tensor] = []
@@ -105,7 +92,8 @@ class Scorer:
             inside = rows.take(members, trim=not plain)
             prompts = None if plain else self._read_prompts(model, inside, params)
             for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, prompts):
-                part, mine = inside.take(chunk, trim=not plain), _chosen(kept, members[chunk])
+                part = inside.take(chunk, trim=not plain)
+                mine = None if kept is None else [kept[i] for i in members[chunk].tolist()]
                 called = outermost(model, first=not parts)
                 output, used = self._run(called, part, params, mine, prompts, chunk, **inputs)
                 parts.append(output)
@@ -122,16 +110,16 @@ class Scorer:
         part: Sequences,
         params: SamplingParams,
         kept: list[KeptSet] | None,
-        prompts: ReadPrompts | None = None,
-        chunk: Tensor | None = None,
+        prompts: ReadPrompts | None,
+        chunk: Tensor,
         **inputs: Any,
     ) -> tuple[tuple[Any, ...], list[KeptSet] | None]:
-        """One call of the model: log-probs, entropies (b, t), balance of experts; and the kept tokens by row."""
+        """Call the model once; return log-probs, entropies (b, t) and balance of experts, and the kept tokens by row."""
         lengths = part.completion_lengths.tolist() if params.truncated else []
         head = Head(params, _flat(kept, lengths), self.layout.compact_head)
         ids, mask = part.input_ids, part.attention_mask
         output: PassOutput
-        if prompts is not None and chunk is not None:
+        if prompts is not None:
             output = prompts.run(self.run, model, head, part, chunk)
         elif self.layout.packed and not inputs:
             output = run_packed(self.run, model, head, ids, mask, labels_of(ids, mask, part.width))
@@ -141,7 +129,7 @@ class Scorer:
         return scored, _by_row(head, lengths)
 
     def _chunks(self, model: Any, rows: Sequences, prompts: ReadPrompts | None) -> list[Tensor]:
-        """Rows that run together."""
+        """Return the rows of each chunk."""
         if not self.layout.packed:
             per_row = 1 if prompts else rows.input_ids.size(1) - rows.width
             return length_chunks(rows.completion_lengths, per_row, max_tokens=self.layout.max_tokens)
@@ -151,7 +139,7 @@ class Scorer:
         return packs(rows.attention_mask.sum(1), self.layout.packed_tokens)
 
     def _read_prompts(self, model: Any, rows: Sequences, params: SamplingParams) -> ReadPrompts | None:
-        """The prompts, read, where that saves more than another call costs."""
+        """Read the prompts if that saves more than another call costs; else return `None`."""
         if not self.layout.shared_prefix or (torch.is_grad_enabled() and self.layout.recomputes):
             return None
         prompts = ReadPrompts(rows)
@@ -160,17 +148,17 @@ class Scorer:
         head = Head(SamplingParams(params.temperature))  # nothing is scored
         if prompts.read(self.run, outermost(model, first=False), head):
             return prompts
-        self.layout = replace(self.layout, shared_prefix=False)  # the model recomputes, or leaves the cache alone
+        self.layout = replace(self.layout, shared_prefix=False)  # the model recomputes, or does not use the cache
         return None
 
 
 def outermost(model: Any, first: bool) -> Any:
-    """The model to call: data parallel ranks meet in the wrapper, once a batch however many chunks each has."""
+    """Return the model to call: data parallel ranks must call the wrapper once per batch, however many chunks each has."""
     return model.module if isinstance(model, DistributedDataParallel) and not first else model
 
 
 def blocks_of(rows: Sequences, block: int) -> list[Tensor]:
-    """The rows in blocks that take no more memory than `block` rows do."""
+    """Split the rows into blocks that take no more memory than `block` rows."""
     num = len(rows)
     if num <= block:
         return [torch.arange(num)]
@@ -180,21 +168,17 @@ def blocks_of(rows: Sequences, block: int) -> list[Tensor]:
 
 
 def _columns(values: Tensor | None, width: int) -> Tensor | None:
-    return None if values is None else values[:, -width:]  # the reference gives no entropies
+    return None if values is None else values[:, -width:]  # the reference returns no entropies
 
 
 def _joined(parts: list[Tensor | None], width: int, order: Tensor) -> Any:
-    """One tensor (B, T) of parts (b, t), in this order of its rows."""
+    """Join parts (b, t) into one tensor (B, T), with its rows in this order."""
     found = [pad(part, (0, width - part.size(1))) for part in parts if part is not None]
     return torch.cat(found)[order] if found else None
 
 
-def _chosen(kept: list[KeptSet] | None, rows: Tensor) -> list[KeptSet] | None:
-    return None if kept is None else [kept[i] for i in rows.tolist()]
-
-
 def _flat(kept: list[KeptSet] | None, lengths: list[int]) -> KeptSet | None:
-    """Kept tokens of the scored positions, row after row; a row that was cut has fewer than were kept."""
+    """Concatenate the kept tokens of all scored positions; a row that was cut has fewer positions than kept sets."""
     if kept is None or not lengths:
         return None
     return KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(kept, lengths, strict=True)])
@@ -206,7 +190,7 @@ def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:
     kept = KeptSet.cat(head.used)
     if len(kept) != sum(lengths):
         raise ValueError(
-            f"{len(kept)} positions came to be scored where the completions have {sum(lengths)}. Adapters that lengthen "
-            "the prompt cannot be scored exactly; set logprob_policy: trl."
+            f"{len(kept)} positions were scored, but the completions have {sum(lengths)}. Adapters that lengthen the prompt "
+            "cannot be scored exactly; set logprob_policy: trl."
         )
     return [kept.select(part) for part in torch.arange(len(kept)).split(lengths)]

@@ -1,7 +1,5 @@
 """What TRL knows of chat templates: calls in a model's answer, and templates that keep earlier turns as they were sampled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trl.chat_template_utils import add_response_schema, get_training_chat_template, parse_response

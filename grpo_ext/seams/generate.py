@@ -1,7 +1,5 @@
 """transformers' `generate`, with our decoding loop inside it and a recorder behind its logits processors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,13 +20,10 @@ ARGUMENTS = {"input_ids", "attention_mask", "generation_config", "logits_process
 
 @contextmanager
 def fast_generation(model: torch.nn.Module) -> Iterator[None]:
-    """Let the model's `generate` read each distinct prompt once and drop rows that have ended.
+    """Let the `generate` of a transformers or PEFT model read each distinct prompt once and drop rows that have ended.
 
-    What is decoded has the same distribution, and greedily the same tokens. Where the loop cannot decode as transformers
-    would, transformers does, and says why once.
-
-    Args:
-        model: a transformers model, or a PEFT model around one.
+    The distribution is the same, and greedy decoding gives the same tokens. If the loop cannot decode as transformers would,
+    transformers decodes, and a warning says why once.
     """
     inner: Any = base_model(model)
     plain = inner.generate
@@ -40,7 +35,7 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
             check_model(inner)
             return plain(**kwargs, custom_generate=decode)
         except NotSupported as reason:
-            logger.warning_once(f"Generation is transformers' own, not the faster one of fast_generate, since {reason}.")
+            logger.warning_once(f"transformers generates without the faster loop of fast_generate, since {reason}.")
         return plain(*args, **kwargs)
 
     with replaced(inner, generate=generate):
@@ -49,7 +44,7 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def watching(model: torch.nn.Module, recorder: Recorder | None, player: Player | None = None) -> Iterator[None]:
-    """Put `recorder` behind all processors of the model's `generate`, and let `player` play the episodes of its rows."""
+    """Add `recorder` after all processors of the model's `generate`, and let `player` play the episodes of its rows."""
     inner: Any = base_model(model)
     build_processors, build_criteria = inner._get_logits_processor, inner._get_stopping_criteria
 

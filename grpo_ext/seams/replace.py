@@ -1,6 +1,4 @@
-"""Something else in place of an attribute, for a while."""
-
-from __future__ import annotations
+"""Replace attributes for a while."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Give attributes of a module or an object other values within; afterwards they are as they were."""
+    """Set attributes of a module or an object to other values within the context, and restore them afterwards."""
     own = vars(owner)
     before = {name: own[name] for name in attributes if name in own}
     for name, value in attributes.items():

@@ -1,6 +1,4 @@
-"""How a model is run to score tokens: TRL's fused head with our `Head` in it, and the model of the reference."""
-
-from __future__ import annotations
+"""Run a model to score tokens: TRL's fused head with our `Head` in it, and the model of the reference."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +18,7 @@ from grpo_ext.step.records import Scored, Scores
 
 
 class _StandIn:
-    """In place of TRL's `_ChunkedLogProbFunction`, with its signature."""
+    """Replaces TRL's `_ChunkedLogProbFunction`, with the same signature."""
 
     def __init__(self, head: Head, original: Any):
         self.head, self.original = head, original
@@ -54,7 +52,7 @@ def scoring_with(head: Head) -> Iterator[None]:
 
 
 def run_model(accelerator: Accelerator) -> RunModel:
-    """Calls a model that has TRL's fused head."""
+    """Return a function that calls a model with TRL's fused head."""
 
     def run(model: Any, head: Head, labels: Tensor, **inputs: Any) -> PassOutput:
         with accelerator.autocast(), scoring_with(head):
@@ -64,7 +62,7 @@ def run_model(accelerator: Accelerator) -> RunModel:
 
 
 def score_images(trainer: Any) -> Callable[..., Scores]:
-    """Scores a table with images as TRL does, in rectangles, with our head."""
+    """Return a function that scores a table with images as TRL does, in rectangles, with our head."""
 
     def score(model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool) -> Scores:
         with scoring_with(head):
@@ -74,7 +72,7 @@ def score_images(trainer: Any) -> Callable[..., Scores]:
                 table.attention_mask,
                 table.width,
                 block,
-                compute_entropy=model is not trainer.ref_model,  # which gives none
+                compute_entropy=model is not trainer.ref_model,  # which returns none
                 compute_aux_loss=aux_loss,
                 **table.model_inputs,
             )
@@ -85,7 +83,7 @@ def score_images(trainer: Any) -> Callable[..., Scores]:
 
 @contextmanager
 def reference_of(trainer: Any) -> Iterator[Any]:
-    """The model that the reference's log-probs are of: one of its own, or the policy without its adapter."""
+    """Yield the reference: a separate model, or the policy without its adapter."""
     if trainer.ref_model is not None:
         yield trainer.ref_model
         return
@@ -95,5 +93,5 @@ def reference_of(trainer: Any) -> Iterator[Any]:
 
 
 def without_checkpointing(trainer: Any) -> AbstractContextManager[None]:
-    """No gradient checkpointing within, which a pass without gradient has no use for."""
+    """Turn gradient checkpointing off within, for passes without gradient."""
     return disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs)

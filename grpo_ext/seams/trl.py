@@ -1,15 +1,13 @@
-"""The private side of TRL's `GRPOTrainer`: its state, generation, batches and logs; scoring is in `scoring.py`."""
-
-from __future__ import annotations
+"""The private part of TRL's `GRPOTrainer`: its state, generation, batches and logs; scoring is in `scoring.py`."""
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
@@ -28,26 +26,27 @@ from grpo_ext.seams.version import CURRENT
 Row = dict[str, Any]
 
 
-def mode_of(trainer: Any) -> str:
-    """The key of TRL's metrics: "train" or "eval"."""
-    return "train" if trainer.model.training else "eval"
-
-
 def metrics_of(trainer: Any) -> dict[str, list[float]]:
-    """The figures that TRL averages at its next log, in training or in evaluation."""
-    return trainer._metrics[mode_of(trainer)]
+    """Return the figures that TRL averages at its next log, of training or of evaluation."""
+    return trainer._metrics["train" if trainer.model.training else "eval"]
+
+
+def log_figures(trainer: Any, figures: Mapping[str, float]) -> None:
+    """Add figures to those that TRL averages at its next log."""
+    for name, value in figures.items():
+        metrics_of(trainer)[name].append(value)
 
 
 # ---- generation
 
 
 def prompt_tokens(trainer: Any, prompts: list[Any]) -> list[list[int]]:
-    """The prompts as lists of tokens, by the chat template where they are conversations."""
+    """Return the prompts as lists of tokens, by the chat template if they are conversations."""
     return [list(ids) for ids in trainer._tokenize_prompts(prompts)[0]]
 
 
 def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]) -> list[Any]:
-    """Completions as rewards see them: texts, or messages where the prompts are conversations."""
+    """Return completions as rewards get them: texts, or messages if the prompts are conversations."""
     if not is_conversational({"prompt": prompts[0]}):
         return trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
     if not can_parse(trainer._tokenizer):
@@ -57,23 +56,23 @@ def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]]
 
 
 def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
-    """One completion of each list of tokens, by transformers."""
+    """Complete each list of tokens once, by transformers."""
     training = trainer.model.training
     try:
         return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
     finally:
-        trainer.model.train(training)  # continuous batching leaves it in training, and evaluation loses its figures
+        trainer.model.train(training)  # continuous batching leaves the model in training mode, also in evaluation
 
 
 def sample_at(trainer: Any, temperature: float) -> None:
-    """Let transformers draw at `temperature` from now on."""
+    """Let transformers sample at `temperature` from now on."""
     trainer.generation_config.temperature = temperature
-    trainer.generation_kwargs["temperature"] = temperature  # TRL lays these over the model's own config
+    trainer.generation_kwargs["temperature"] = temperature  # these override the model's config in TRL
 
 
 @contextmanager
 def whole_model(trainer: Any) -> Iterator[Any]:
-    """The policy without wrappers and with all of its weights, to generate with."""
+    """Yield the policy without wrappers and with all of its weights, for generation."""
     options = CURRENT.unwrap_options(trainer.args)
     with (
         unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
@@ -83,12 +82,12 @@ def whole_model(trainer: Any) -> Iterator[Any]:
 
 
 def pad_token(trainer: Any) -> int:
-    """What stands where there is no token."""
+    """Return the id of the padding token."""
     return int(trainer._tokenizer.pad_token_id)
 
 
 def count_tokens(trainer: Any, tokens: int) -> None:
-    """Add the tokens of a generation, of all ranks, to what the run has seen."""
+    """Add the tokens of a generation on all ranks to those that the run has seen."""
     if trainer.model.training:
         trainer.state.num_input_tokens_seen += tokens
     metrics_of(trainer)["num_tokens"] = [trainer.state.num_input_tokens_seen]
@@ -100,8 +99,11 @@ def count_tokens(trainer: Any, tokens: int) -> None:
 def calculate_rewards(
     trainer: Any, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]], environments: list[Any]
 ) -> Tensor:
-    """(B of all ranks, R), NaN where a reward did not score a completion; `environments`: of TRL's kind, one a completion."""
-    trainer.environments = environments or None  # where TRL's own generation leaves them, too
+    """Return the rewards (B of all ranks, R); NaN if a reward did not score a completion.
+
+    `environments`: those of TRL's kind, one per completion.
+    """
+    trainer.environments = environments or None  # where TRL's generation also leaves them
     return trainer._calculate_rewards(rows, prompts, completions, ids)
 
 
@@ -111,13 +113,13 @@ def tools_of(trainer: Any) -> tuple[list[Any], dict[str | None, Any] | None]:
 
 
 def drop_reward_logs(trainer: Any) -> None:
-    """Forget what rewards have logged since the last generation."""
+    """Delete what rewards have logged since the last generation."""
     trainer._pending_extra_logs.clear()
     trainer._pending_metrics.clear()
 
 
 def keep_completions(trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor) -> None:
-    """Put a generation into the table that TRL prints and saves, and the figures that rewards logged into its metrics."""
+    """Add a generation to the table that TRL prints and saves, and the figures that rewards logged to TRL's metrics."""
     logs = trainer._logs
     logs["prompt"].extend(gather_object(prompts))
     logs["completion"].extend(gather_object(completions))
@@ -135,11 +137,11 @@ def keep_completions(trainer: Any, prompts: list[Any], completions: list[Any], r
 
 @contextmanager
 def whole_table(trainer: Any, rows: int) -> Iterator[None]:
-    """Let TRL's table of completions, which keeps no more than a training generation, hold so many rows within."""
+    """Let TRL's table of completions hold `rows` rows within; else it keeps no more than a training generation."""
     logs = trainer._logs
     before = logs["prompt"].maxlen
     for name in trainer.reward_func_names:
-        logs["rewards"][name]  # made where it is not there yet
+        logs["rewards"][name]  # the defaultdict creates it
     _resize(logs, max(before, rows))
     try:
         yield
@@ -156,7 +158,7 @@ def _resize(logs: dict[str, Any], most: int) -> None:
 
 
 def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
-    """Prompts, completions, rewards (rows, R) and advantages (rows,) of TRL's last generation, of all ranks."""
+    """Return prompts, completions, rewards (rows, R) and advantages (rows,) of TRL's last generation on all ranks."""
     logs = trainer._logs
     rewards = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
     return (
@@ -168,14 +170,14 @@ def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Ten
 
 
 def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
-    """The trainer's own generation, which a subclass may have changed."""
+    """Call the trainer's generation, which a subclass may have changed."""
     return trainer._generate_and_score_completions(rows)
 
 
 def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
-    """TRL's own generation and rewards, for images.
+    """Let TRL generate and judge, for images.
 
-    Log-probs of the policy that sampled and of the reference are left to us: TRL takes a generation for one of a single use.
+    TRL does not score old and reference log-probs, as if the generation were used once: our scoring does.
     """
     args = copy.copy(trainer.args)
     args.steps_per_generation = 1
@@ -184,22 +186,22 @@ def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
 
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """A generation in random order, in so many slices, each with its images."""
+    """Shuffle a generation and split it into slices, each with its images."""
     by_image: Any = split_pixel_values_by_grid(table)
     shuffled: Any = shuffle_sequence_dict(by_image)
     parts: list[Any] = split_tensor_dict(shuffled, number)
     return [dict(unsplit_pixel_values_by_grid(part)) for part in parts]
 
 
-# ---- what transformers and TRL know of the run
+# ---- the state of transformers and TRL
 
 
 def state_of(trainer: Any) -> dict[str, Any]:
-    """What a checkpoint of theirs leaves out."""
+    """Return the state that the checkpoints of transformers and TRL leave out."""
     return {
         "step": trainer._step,
-        "buffer": trainer._buffered_inputs and [_on(part, "cpu") for part in trainer._buffered_inputs],
-        "loss": trainer._tr_loss.cpu() if isinstance(trainer._tr_loss, Tensor) else trainer._tr_loss,
+        "buffer": trainer._buffered_inputs,
+        "loss": trainer._tr_loss,
         "total_loss": trainer._total_loss_scalar,
         "last_logged": trainer._globalstep_last_logged,
         "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
@@ -207,41 +209,36 @@ def state_of(trainer: Any) -> dict[str, Any]:
 
 
 def load_state(trainer: Any, state: dict[str, Any]) -> None:
-    """Go on from `state_of`, but for the sum of losses, which `restore_loss` gives back once the loop has begun."""
-    device, buffer = trainer.accelerator.device, state["buffer"]
-    trainer._step, trainer._buffered_inputs = state["step"], buffer and [_on(part, device) for part in buffer]
+    """Restore `state_of` without the sums of losses, which `restore_loss` restores once the loop has begun."""
+    trainer._step = state["step"]
+    trainer._buffered_inputs = send_to_device(state["buffer"], trainer.accelerator.device)
     trainer._metrics["train"].clear()
-    for name, values in state["metrics"].items():
-        trainer._metrics["train"][name] = values
-
-
-def _on(part: dict[str, Any], device: Any) -> dict[str, Any]:
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in part.items()}
+    trainer._metrics["train"].update(state["metrics"])
 
 
 def restore_loss(trainer: Any, state: dict[str, Any]) -> None:
-    """Give back the sums of losses, logged and not, which transformers' loop begins with 0."""
+    """Restore the sums of logged and unlogged losses, which transformers' loop sets to 0 at its start."""
     trainer._tr_loss = state["loss"].to(trainer.args.device)
     trainer._total_loss_scalar = state["total_loss"]
     trainer._globalstep_last_logged = state["last_logged"]
 
 
 def mean_loss(trainer: Any) -> float:
-    """The mean loss of all steps of a run that has ended; transformers divides by those since the run went on."""
+    """Return the mean loss of all steps of a run that has ended; transformers divides by the steps since the last resume."""
     return trainer._total_loss_scalar / max(trainer.state.global_step, 1)
 
 
 def keeping_all(args: Any) -> AbstractContextManager[None]:
-    """No checkpoint is deleted within."""
+    """Delete no checkpoint within."""
     return replaced(args, save_total_limit=None)
 
 
-def output_folder(trainer: Any, trial: Any = None) -> str:
-    """The folder that checkpoints lie in."""
-    return trainer._get_output_dir(trial=trial)
+def output_folder(trainer: Any) -> str:
+    """Return the folder of the checkpoints."""
+    return trainer._get_output_dir(trial=None)
 
 
 def wrapped_model(trainer: Any) -> Any:
-    """The model as it is trained, wrapped outside of `train()`."""
+    """Return the wrapped model as in training, outside of `train()`."""
     model = trainer._wrap_model(trainer.model_wrapped)
     return trainer.accelerator.prepare(model) if model is trainer.model else model

@@ -1,29 +1,23 @@
-"""What is so in TRL 1.16 and differs in other versions."""
-
-from __future__ import annotations
+"""The parts of TRL 1.16 that differ from other versions."""
 
 from collections.abc import Callable
 from typing import Any
 
 VERSION = "1.16"
-# Words that must stand in the source of `trl.trainer.utils.add_fused_lm_head`.
+# Code that `trl.trainer.utils.add_fused_lm_head` must contain.
 FUSED_HEAD = ("_ChunkedLogProbFunction.apply(", "compact = _use_triton(")
 
 
 def head_globals(head: Any, compact: bool, on_gpu: Callable[[Any], bool] | None) -> dict[str, Any]:
-    """What stands in for globals of `trl.trainer.utils` while a model scores.
+    """Return replacements for globals of `trl.trainer.utils` while a model scores.
 
-    On a GPU TRL always leaves out positions without a label. Elsewhere it scores all of them, so as not to change shapes from
-    batch to batch.
+    On a GPU TRL always leaves out positions without a label. Elsewhere it scores all positions, so that shapes stay the same.
     """
-    return {
-        "_ChunkedLogProbFunction": head,
-        "_use_triton": lambda device: compact or (on_gpu is not None and on_gpu(device)),
-    }
+    return {"_ChunkedLogProbFunction": head, "_use_triton": lambda device: compact or bool(on_gpu and on_gpu(device))}
 
 
 def unwrap_options(args: Any) -> dict[str, Any]:
-    """Options of `unwrap_model_for_generation`."""
+    """Return the options of `unwrap_model_for_generation`."""
     return {
         "gather_deepspeed3_params": args.ds3_gather_for_generation,
         "gradient_checkpointing_kwargs": args.gradient_checkpointing_kwargs,
@@ -31,5 +25,5 @@ def unwrap_options(args: Any) -> dict[str, Any]:
 
 
 def parse_options(tools: Any) -> dict[str, Any]:
-    """Options of `parse_response`."""
+    """Return the options of `parse_response`."""
     return {"tools": tools}

@@ -1,6 +1,4 @@
-"""The file of the installed TRL."""
-
-from __future__ import annotations
+"""Selects the file for the installed version of TRL."""
 
 from types import ModuleType
 
@@ -13,8 +11,8 @@ FILES: dict[str, ModuleType] = {module.VERSION: module for module in (trl_1_15, 
 
 
 def installed() -> str:
-    """The installed TRL's version, such as "1.16"."""
+    """Return the installed version of TRL, such as "1.16"."""
     return ".".join(map(str, Version(trl.__version__).release[:2]))
 
 
-CURRENT: ModuleType = FILES.get(installed(), trl_1_16)  # an unknown version is refused by the contract
+CURRENT: ModuleType = FILES.get(installed(), trl_1_16)  # the contract refuses an unknown version

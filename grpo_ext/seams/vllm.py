@@ -1,6 +1,4 @@
-"""Our classes in place of those with which TRL talks to vLLM."""
-
-from __future__ import annotations
+"""Replace the classes with which TRL talks to vLLM."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,15 +10,15 @@ from grpo_ext.seams.replace import replaced
 
 
 def generates_with(generation: Any) -> AbstractContextManager[None]:
-    """A trainer that is made within makes this in place of a `VLLMGeneration`."""
+    """Let a trainer that is made within make `generation` instead of a `VLLMGeneration`."""
     return replaced(trl_trainer, VLLMGeneration=generation)
 
 
 def made_with(**classes: Any) -> AbstractContextManager[None]:
-    """A `VLLMGeneration` that is set up within makes these in place of `LLM` or `VLLMClient`."""
+    """Let a `VLLMGeneration` that is made within make these instead of `LLM` or `VLLMClient`."""
     return replaced(trl_vllm, **classes)
 
 
 def usual_vllm() -> Any:
-    """The class of the engine within this process."""
+    """Return the class of the engine inside this process."""
     return trl_vllm.LLM

@@ -2,5 +2,5 @@
 
     Generation ── judge, advantages ──► Scored ── groups, cut ──► MicroBatch ── loss ──► LossOutput
 
-Nothing here knows TRL, a trainer or a model. Read `records` first.
+No module here imports TRL, a trainer or a model. Read `records` first.
 """

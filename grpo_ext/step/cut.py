@@ -1,9 +1,7 @@
-"""A step's completions, dealt anew to micro-batches over all ranks, with the counts of the whole step.
+"""Deal the completions of a step to micro-batches on all ranks, with the counts of the whole step.
 
-The loss is divided by counts of the whole step, so that it does not matter which completions run together, nor where.
+The loss is divided by counts of the whole step, so it does not depend on which completions run together, or on which rank.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -13,41 +11,38 @@ from torch import Tensor
 from grpo_ext.batching.cuts import deal_rows, equal_prompts
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import MicroBatch, Scored, join
+from grpo_ext.step.records import MicroBatch, Scored
+from grpo_ext.step.tables import join
 
 
 @dataclass(frozen=True)
 class CutRule:
-    """How a step may be cut.
+    """How a step may be cut."""
 
-    Args:
-        deals: whether rows may change places. Not where positions count padding, nor where the loss is taken over the rows of
-            a micro-batch: entropy quantiles and the balance of experts.
-        skips: whether rows whose advantage is 0 are left out, as nothing else gives them a gradient.
-        max_tokens: of a micro-batch of several rows; there are then more of them, equally many on each rank.
-    """
-
+    #: Whether rows may move between micro-batches. They may not if positions count padding, or if the loss depends on which
+    #: rows a micro-batch holds (entropy quantiles and the balance of experts).
     deals: bool = True
-    skips: bool = True
+    skips: bool = True  #: whether rows with advantage 0 are left out, because nothing else gives them a gradient
+    #: The token limit of a micro-batch of several rows. Each rank then runs more micro-batches, the same number on all ranks.
     max_tokens: int | None = None
 
     def matters(self, table: Scored) -> Tensor:
-        """(B,), bool, rows that can change the gradient."""
+        """Return the rows that can change the gradient: (B,), bool."""
         matter = table.loss_mask.sum(1) > 0
         return matter & (table.row_advantages != 0).any(1) if self.skips else matter
 
 
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
-    """The micro-batches of an optimizer step.
+    """Cut an optimizer step into micro-batches.
 
     Args:
         slices: this rank's completions, one table for each micro-batch that the trainer asks for.
-        rule: what may be done with them.
-        ranks: of the run.
+        rule: how the step may be cut.
+        ranks: the processes of the run.
 
     Returns:
-        This rank's micro-batches, at least as many as there are slices. Where rows are dealt, each is cut to its own longest
-        prompt and completion, and at the same time all ranks run pieces of about the same size.
+        This rank's micro-batches, at least as many as there are slices. If rows are dealt, each micro-batch is cut to its own
+        longest prompt and completion, and all ranks run micro-batches of about the same size at the same time.
 
     Raises:
         ValueError: if `max_tokens` is set and a table cannot be cut.
@@ -67,7 +62,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
-    """Counts of all completions of the step, of those of groups with signal, and whether any rank holds more than a table."""
+    """Return the counts of the step, the counts of its groups with signal, and whether any rank has model inputs."""
     sums = torch.zeros(5, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device)
     for part in slices:
         tokens = part.loss_mask.sum(1).float()  # (B,)
@@ -80,8 +75,10 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Scored], list[bool]]:
-    """This rank's share of the rows that matter, and which pieces hold but a row that stands in: none where no row matters, so
-    that entropy is still logged."""
+    """Return this rank's share of the live rows, and for each piece whether its row only stands in.
+
+    If no row is live, no row stands in, so that entropy is still logged.
+    """
     table = join(slices)
     if ranks.count > 1:
         table = join(ranks.gather_objects([table.on("cpu")]))
@@ -90,22 +87,19 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Score
     live, least = rule.matters(table), len(slices) * ranks.count
     pieces = deal_rows(prompts, prompt_lengths, lengths, live, least)
     tokens = (prompt_lengths + lengths).cpu()
-    while rule.max_tokens and len(pieces) + ranks.count <= len(live) and too_large(pieces, tokens, rule.max_tokens):
+    while rule.max_tokens and len(pieces) + ranks.count <= len(live):
+        if all(len(rows) == 1 or int(tokens[rows].sum()) <= rule.max_tokens for rows in pieces):
+            break
         pieces = deal_rows(prompts, prompt_lengths, lengths, live, len(pieces) + ranks.count)
     mine = dealt_to(ranks, pieces, tokens)
     stands_in = [bool(live.any()) and not bool(live[rows].any()) for rows in mine]
-    # a row that only stands in, so that the piece is not empty, is cut to one token
+    # a row that stands in only keeps the piece from being empty: it is cut to one token
     tables = [table.take(rows, 1 if alone else None) for rows, alone in zip(mine, stands_in, strict=True)]
     return [part.on(ranks.device) for part in tables], stands_in
 
 
-def too_large(pieces: list[Tensor], tokens: Tensor, most: int) -> bool:
-    """Whether a piece of several rows has more tokens than that."""
-    return any(len(rows) > 1 and int(tokens[rows].sum()) > most for rows in pieces)
-
-
 def dealt_to(ranks: Ranks, pieces: list[Tensor], tokens: Tensor) -> list[Tensor]:
-    """This rank's pieces, largest first; back and forth over the ranks, so that their sums are about equal."""
+    """Return this rank's pieces, largest first. They are dealt back and forth over the ranks, so that sums are about equal."""
     pieces = sorted(pieces, key=lambda rows: -int(tokens[rows].sum()))
     return [
         pieces[i + (ranks.index if (i // ranks.count) % 2 == 0 else ranks.count - 1 - ranks.index)]

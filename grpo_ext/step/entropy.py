@@ -1,10 +1,8 @@
-"""The entropy bonus's coefficient: constant, or controlled so that the entropy stays near a target.
+"""The coefficient of the entropy bonus: constant, or controlled so that the entropy stays near a target.
 
-Skywork-OR1 (arXiv 2505.22312): the coefficient rises by a step while the entropy is at or below the target, falls while it is
-above, and applies only at or below.
+Skywork-OR1 (arXiv 2505.22312): the coefficient rises while the entropy is at or below the target, falls while it is above, and
+applies only while it is at or below.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -13,33 +11,25 @@ from typing import Any
 
 @dataclass
 class EntropyControl:
-    """The coefficient of the coming optimizer step; the fields are those of the training arguments.
+    """The coefficient of the next optimizer step."""
 
-    Args:
-        coef: that the run begins with.
-        adaptive: whether it moves.
-        target: entropy a token.
-        delta: what it moves by, once an optimizer step.
-        lowest, highest: its bounds.
-    """
-
-    coef: float
+    coef: float  # at first the coefficient that the run begins with
     adaptive: bool = False
-    target: float = 0.0
-    delta: float = 0.0
+    target: float = 0.0  # entropy per token
+    delta: float = 0.0  # the change per optimizer step
     lowest: float = 0.0
     highest: float = 0.0
     last_entropy: float = math.inf  # of the last step, over all ranks
 
     @property
     def now(self) -> float | None:
-        """The weight of the bonus in the coming step; `None`: there is no bonus at all."""
+        """The weight of the bonus in the next step; `None`: there is no bonus."""
         if not self.adaptive:
             return self.coef or None
         return self.coef if self.last_entropy <= self.target else 0.0
 
     def observe(self, entropy: float | None) -> None:
-        """The mean entropy of a step's tokens, over all ranks, after which the next step's coefficient is set."""
+        """Update the coefficient from the mean entropy of a step's tokens over all ranks."""
         if not self.adaptive or entropy is None:
             return
         self.last_entropy = entropy

@@ -1,10 +1,8 @@
 """The micro-batches of each optimizer step, from generations that are made when they are needed.
 
-A generation is cut into `steps_per_generation` slices and used `num_iterations` times. All micro-batches of a step are made at
-its start: the policy does not change within a step, so that what is sampled is the same, and the step's counts are known.
+A generation is split into `steps_per_generation` slices and used `num_iterations` times. All micro-batches of a step are made
+at its start: the policy does not change within a step, so the samples are the same, and the counts of the step are known.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +17,10 @@ class Feed:
     """Hands out micro-batches in order.
 
     Args:
-        generate: makes scored completions of what the data loader gave.
-        split: cuts a generation into so many slices.
-        cut: from the slices of a step to its micro-batches.
-        steps_per_generation: slices of a generation.
+        generate: makes scored completions from a batch of the data loader.
+        split: splits a generation into a number of slices.
+        cut: makes the micro-batches of a step from its slices.
+        steps_per_generation: the number of slices of a generation.
         num_iterations: how often a generation is used.
     """
 
@@ -36,23 +34,23 @@ class Feed:
     ):
         self.generate, self.split, self.cut = generate, split, cut
         self.slices, self.uses = steps_per_generation, steps_per_generation * num_iterations
-        self.position = 0  # slices that were asked for since the start
+        self.position = 0  # slices handed out since the start
         self.generation: list[Scored] | None = None  # in slices
-        self._asked: list[Any] = []  # what the data loader gave for the coming step
+        self._asked: list[Any] = []  # batches of the data loader for the next step
         self._ready: list[MicroBatch] = []
         self._to_come = 0  # micro-batches that the trainer will still ask for in this step
 
     def begin_step(self, batches: list[Any]) -> None:
-        """The data loader gave these for the coming optimizer step."""
+        """Begin an optimizer step with these batches of the data loader."""
         self._asked, self._ready, self._to_come = list(batches), [], len(batches)
 
     def next(self, batch: Any) -> MicroBatch:
-        """The next micro-batch of the running step."""
+        """Return the next micro-batch of the current step."""
         self._make_ready(batch)
         return self._ready.pop(0)
 
     def surplus(self, batch: Any) -> int:
-        """How many micro-batches run now beside the one that the trainer asks for."""
+        """Return how many micro-batches must run now in addition to the one that the trainer asks for."""
         self._make_ready(batch)
         surplus = -(-len(self._ready) // max(1, self._to_come)) - 1
         self._to_come -= 1
@@ -71,12 +69,12 @@ class Feed:
 
 
 def random_order(rows: int) -> Tensor:
-    """(B,), drawn from torch's own random state, as TRL draws it."""
+    """Return a random permutation (B,), drawn from torch's global random state as TRL draws it."""
     return torch.randperm(rows)
 
 
-def shuffled_slices(table: Scored, number: int, trim: bool = True) -> list[Scored]:
-    """A generation in random order, in so many slices of equal size."""
+def shuffled_slices(table: Scored, number: int, trim: bool) -> list[Scored]:
+    """Shuffle a generation and split it into slices of equal size."""
     order = random_order(len(table))
     if number == 1:
         return [table]

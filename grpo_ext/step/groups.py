@@ -1,7 +1,7 @@
 """Groups of completions: which of them have signal, and tables of whole groups.
 
-A group is the G completions of one prompt. It is judged by one outcome reward, not by the weighted sum: a format reward that
-varies would make a group look alive whose completions are all wrong (DAPO, arXiv 2503.14476, section 3.2, filters by accuracy).
+A group is the G completions of one prompt. It is judged by one outcome reward, not by the weighted sum: with the sum, a group
+of wrong completions would have signal if a format reward varied (DAPO, arXiv 2503.14476, section 3.2, filters by accuracy).
 """
 
 from __future__ import annotations
@@ -13,28 +13,24 @@ import torch
 from torch import Tensor
 
 from grpo_ext.objective.advantage import no_signal
-from grpo_ext.step.records import Scored, join
+from grpo_ext.step.records import Scored
+from grpo_ext.step.tables import join
 
 
 @dataclass(frozen=True)
 class GroupRule:
-    """When a group has signal.
+    """When a group has signal."""
 
-    Args:
-        num_generations: G, completions a prompt.
-        pass_threshold: the outcome reward from which a completion counts as right.
-        pass_rate_bounds: lowest and highest share of right completions, both allowed; `None`: the outcome reward varies.
-    """
-
-    num_generations: int
-    pass_threshold: float = 1.0
+    num_generations: int  #: G, completions per prompt
+    pass_threshold: float = 1.0  #: a completion is right if its outcome reward is at least this
+    #: lowest and highest share of right completions, both included; `None` means that the outcome reward must vary
     pass_rate_bounds: tuple[float, float] | None = None
 
     def judge(self, outcomes: Tensor) -> GroupStats:
         """Judge whole groups.
 
         Args:
-            outcomes: (N G,), the outcome reward; NaN where a completion was not scored.
+            outcomes: (N G,), the outcome reward; NaN for a completion that was not scored.
         """
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
@@ -50,42 +46,32 @@ class GroupRule:
 
 @dataclass(frozen=True)
 class GroupStats:
-    """What is known of N groups.
+    """The results of N groups."""
 
-    Args:
-        kept: (N,), bool, has signal by the rule.
-        right: (N,), completions that are right.
-        scored: (N,), completions that the outcome reward scored.
-        all_right: (N,), bool, all rewards equal, and right.
-        all_wrong: (N,), bool, all rewards equal, and not right; not where no completion was scored.
-    """
-
-    kept: Tensor
-    right: Tensor
-    scored: Tensor
-    all_right: Tensor
-    all_wrong: Tensor
+    kept: Tensor  #: (N,), bool, the group has signal by the rule
+    right: Tensor  #: (N,), number of right completions
+    scored: Tensor  #: (N,), number of completions that the outcome reward scored
+    all_right: Tensor  #: (N,), bool, all rewards are equal and right
+    all_wrong: Tensor  #: (N,), bool, all rewards are equal and not right; `False` if no completion was scored
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Whole groups of all ranks.
+    """Whole groups of all ranks."""
 
-    Args:
-        table: one row a completion, the rows of a group beside each other.
-        rewards: (rows, R).
-        steps: for each group the optimizer step whose policy sampled it.
-    """
-
-    table: Scored
-    rewards: Tensor
-    steps: tuple[int, ...]
+    table: Scored  #: one row per completion; the rows of a group are adjacent
+    rewards: Tensor  #: (rows, R)
+    steps: tuple[int, ...]  #: for each group the optimizer step whose policy sampled it
 
     def __len__(self) -> int:
         return len(self.steps)
 
+    def on(self, device: torch.device | str) -> Groups:
+        """Return the groups with their tensors on another device."""
+        return replace(self, table=self.table.on(device), rewards=self.rewards.to(device))
+
     def take(self, indices: Sequence[int]) -> Groups | None:
-        """Some groups, in the order given; `None` for none of them."""
+        """Return some groups in the given order; `None` if `indices` is empty."""
         if not len(indices):
             return None
         size = len(self.rewards) // len(self)
@@ -94,12 +80,12 @@ class Groups:
 
 
 def count(groups: Groups | None) -> int:
-    """How many groups."""
+    """Return the number of groups."""
     return 0 if groups is None else len(groups)
 
 
 def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
-    """All groups one after the other; `None` where there are none."""
+    """Concatenate groups; `None` if there are none."""
     found = [part for part in parts if part is not None]
     if not found:
         return None
@@ -108,25 +94,25 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
 
 
 def silenced(groups: Groups) -> Groups:
-    """Groups that fill up a batch: no token of theirs is trained on, and no count sees them, nor an advantage."""
+    """Return the groups as fillers of a batch: without tokens in the loss, without advantage, and not counted."""
     everything = torch.ones(len(groups.table), dtype=torch.bool, device=groups.rewards.device)
     nothing = torch.full_like(groups.rewards, torch.nan)
     return replace(groups, table=groups.table.without(everything), rewards=nothing)
 
 
 def rows_of(groups: Tensor, num_generations: int) -> Tensor:
-    """(N G,), the rows of groups that lie one after the other."""
+    """Return the rows (N G,) of the groups (N,) in a table of whole groups."""
     return (groups.unsqueeze(1) * num_generations + torch.arange(num_generations, device=groups.device)).flatten()
 
 
 def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) -> int:
-    """How many groups to generate so that about `missing` of them have signal.
+    """Return how many groups to generate so that about `missing` of them have signal.
 
     Args:
-        missing: groups wanted.
-        kept, drawn: groups with signal, and all, of those generated so far; `drawn` 0 draws just what is missing.
-        most: never more than this, a multiple of `unit`.
-        unit: groups come in multiples of this, so that all ranks generate equally many completions.
+        missing: the number of groups to find.
+        kept, drawn: groups with signal, and all groups, among those generated so far; with `drawn` 0 the result is `missing`.
+        most: the maximum, a multiple of `unit`.
+        unit: the result is a multiple of this, so that all ranks generate the same number of completions.
     """
     wanted = missing if drawn == 0 else -(-missing * drawn // max(kept, 1))
     return min(most, -(-wanted // unit) * unit)

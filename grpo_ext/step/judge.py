@@ -1,9 +1,7 @@
-"""What a generation is worth: which completions were cut off, what their rewards come to, how they compare in their group.
+"""Judge a generation: which completions are truncated, the sum of their rewards, and their advantages within the group.
 
-One meaning each of "truncated", "weighted" and "outcome", for the loss, the metrics, the samples and the report.
+"Truncated", "weighted" and "outcome" have one meaning here, for the loss, the metrics, the samples and the report.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,86 +10,71 @@ import torch
 from torch import Tensor
 
 from grpo_ext.objective.advantage import group_advantages, no_signal, normalized_then_summed, turn_advantages
-from grpo_ext.step.records import Scored, padded
+from grpo_ext.step.records import Scored
+from grpo_ext.step.tables import padded
 
 
 @dataclass(frozen=True)
 class EndRule:
-    """How a completion shows that it has ended.
+    """How to tell whether a completion has ended."""
 
-    Args:
-        tokens: one of these ends it.
-        limit: tokens that it may have; only read where a stop string may end it, too.
-        context: prompt and completion together have at most so many tokens; `None`: no such bound.
-        stop_strings: whether text may end it, after which there is no end token.
-    """
-
-    tokens: frozenset[int]
-    limit: int
-    context: int | None = None
-    stop_strings: bool = False
+    tokens: frozenset[int]  #: each of these tokens ends a completion
+    limit: int  #: the maximum number of tokens of a completion; only used if a stop string may end it
+    context: int | None = None  #: the maximum number of tokens of prompt and completion together; `None` for no limit
+    stop_strings: bool = False  #: whether a text may end a completion, which then has no end token
 
     def truncated(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[bool]:
-        """Which completions were cut off; an empty one was not."""
+        """Return which completions are truncated; an empty one is not."""
         return [
-            len(ids) > 0 and ids[-1] not in self.tokens and not self._stopped(len(prompt), len(ids))
+            len(ids) > 0
+            and ids[-1] not in self.tokens
+            and not (self.stop_strings and len(ids) < self.room(len(prompt)))  # ended by a stop string
             for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
         ]
 
-    def _stopped(self, prompt: int, completion: int) -> bool:
-        return self.stop_strings and completion < self.room(prompt)
-
     def room(self, prompt: int) -> int:
-        """Tokens that a completion may have after a prompt of so many."""
+        """Return the maximum length of a completion after a prompt of `prompt` tokens."""
         return self.limit if self.context is None else min(self.limit, self.context - prompt)
 
 
 @dataclass(frozen=True)
 class AdvantageRule:
-    """How rewards become advantages; the fields are those of the training arguments.
+    """How rewards become advantages, by the training arguments of the same names."""
 
-    Args:
-        num_generations: completions a prompt.
-        weights: (R,), of the rewards.
-        scale_rewards: "group", "batch" or "none".
-        std_estimator: "sample" or "population".
-        aggregation: "sum_then_normalize", or "normalize_then_sum", each reward by itself first.
-    """
-
-    num_generations: int
-    weights: Tensor
-    scale_rewards: str = "group"
-    std_estimator: str = "sample"
-    aggregation: str = "sum_then_normalize"
+    num_generations: int  #: completions per prompt
+    weights: Tensor  #: (R,), of the rewards
+    scale_rewards: str = "group"  #: "group", "batch" or "none"
+    std_estimator: str = "sample"  #: "sample" or "population"
+    aggregation: str = "sum_then_normalize"  #: or "normalize_then_sum", which normalises each reward first
 
     def weighted(self, rewards: Tensor) -> Tensor:
-        """(B,), the sum of a completion's rewards (B, R), each times its weight; NaN where no reward scored it."""
+        """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""
         total = (rewards * self.weights.to(rewards.device)).nansum(dim=1)
         return total.masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
     def signal(self, rewards: Tensor) -> Tensor:
-        """(B,), bool, whether the rewards (B, R) of a completion's group differ."""
+        """Return whether the rewards (B, R) of each completion's group differ: (B,), bool."""
         return ~no_signal(self.weighted(rewards), self.num_generations)
 
     def advantages(self, rewards: Tensor) -> Tensor:
-        """(B,), from the rewards (B, R) of whole groups."""
+        """Return the advantages (B,) for the rewards (B, R) of whole groups."""
         if self.aggregation == "normalize_then_sum":
             return normalized_then_summed(rewards, self.weights.to(rewards.device), self.num_generations)
         return group_advantages(self.weighted(rewards), self.num_generations, self.scale_rewards, self.std_estimator)
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
-        """(B, K), from the rewards (B, R) of whole groups and what each turn of each completion earned of them."""
-        table = padded([torch.tensor(row) for row in gains]).to(rewards)
+        """Return the advantages (B, K) of turns, from the rewards (B, R) of whole groups and the gain of each turn."""
+        table = padded(gains).to(rewards)
         turns = torch.tensor([len(row) for row in gains], device=rewards.device)
         how = self.num_generations, self.scale_rewards, self.std_estimator
         return turn_advantages(self.weighted(rewards), table, turns, *how)
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
-    """(B, T), for each token of the model the advantage of its turn.
+    """Return for each token of the model the advantage of its turn: (B, T).
 
     Args:
-        table: of the completions, with a `tool_mask`.
+        table: the completions, with a `tool_mask`.
         of_turns: (B, K), the advantage of each turn.
     """
     assert table.tool_mask is not None
@@ -102,18 +85,18 @@ def by_token(table: Scored, of_turns: Tensor) -> Tensor:
 
 
 def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
-    """Give a row that one reward did not score (NaN) the mean of its group on that reward.
+    """Replace a missing reward (NaN) by the mean of its group on that reward.
 
-    TRL sums what is not NaN, which counts a missing reward as 0 and so punishes the row beside its group. With the group's
-    mean the row is judged on the rewards that answered. Where none of the group was scored the reward says nothing: 0 for
-    all of them. A row that no reward scored stays NaN, and has the advantage 0.
+    TRL sums the rewards that are not NaN, which counts a missing reward as 0 and so lowers the row against its group. With the
+    mean of the group, the row is judged by the rewards that scored it. A reward that scored no row of the group counts as 0
+    for all of them. A row that no reward scored stays NaN, and has the advantage 0.
 
     Args:
         rewards_per_func: (B, R), B whole groups of `num_generations` rows.
-        num_generations: completions a prompt.
+        num_generations: completions per prompt.
 
     Returns:
-        (B, R); the same tensor where nothing is missing.
+        (B, R); the same tensor if nothing is missing.
     """
     missing = rewards_per_func.isnan()  # (B, R)
     if not missing.any():
@@ -125,12 +108,12 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
 
 
 def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | None) -> int:
-    """Which reward is the outcome that groups are judged by.
+    """Return the index of the outcome reward, which judges the groups.
 
     Args:
-        names: of the rewards.
-        weights: of the rewards.
-        metric: the name of one of them; `None`: the one of the largest weight, of several the first.
+        names: the names of the rewards.
+        weights: the weights of the rewards.
+        metric: the name of the outcome reward; `None`: the first of those with the largest weight.
 
     Raises:
         ValueError: if there is no reward of that name.

@@ -1,13 +1,11 @@
-"""The loss of a micro-batch: its share of the optimizer step's, from log-probs to one number.
+"""The loss of a micro-batch: its share of the loss of the optimizer step.
 
     loss = policy term + beta KL - entropy bonus + balance of experts
 
 Each part is summed over the micro-batch and divided by counts of the whole step, over all micro-batches and ranks. The shares
-of all pieces add up to the loss of the step, however it is cut. Ranks average their gradients, so that each multiplies its
-share by the number of ranks.
+add up to the loss of the step, however the step is cut. Ranks average their gradients, so each rank multiplies its share by the
+number of ranks.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 
@@ -22,30 +20,19 @@ from grpo_ext.step.records import LossOutput, MicroBatch, Scored, Scores
 
 @dataclass(frozen=True)
 class LossSettings:
-    """What a loss is made of. The fields are those of the training arguments, unless said otherwise.
+    """The settings of the loss. A field without a comment is the training argument of the same name."""
 
-    Args:
-        loss: policy term and aggregation of `loss_type`.
-        options: constants of the policy term.
-        use_bias_correction_kl: whether the KL is multiplied by each token's importance ratio.
-        advantage_normalizer: "all", or "useful" for counts of groups with signal alone.
-        max_completion_length: in tokens; only the aggregation "constant" reads it.
-        off_policy_mask_threshold: mean KL to the sampler above which a completion with negative advantage is left out.
-        router_aux_loss_coef: weight of the balance of experts.
-        ranks: processes that average their gradients.
-    """
-
-    loss: Loss
-    options: LossOptions = field(default_factory=LossOptions)
+    loss: Loss  #: policy term and aggregation of `loss_type`
+    options: LossOptions = field(default_factory=LossOptions)  #: constants of the policy term
     importance_sampling_level: str = "token"
     beta: float = 0.0
     kl_estimator: str = "k3"
-    use_bias_correction_kl: bool = True
-    advantage_normalizer: str = "all"
-    max_completion_length: int = 1
-    off_policy_mask_threshold: float | None = None
-    router_aux_loss_coef: float = 0.0
-    ranks: int = 1
+    use_bias_correction_kl: bool = True  #: whether the KL is multiplied by the importance ratio of each token
+    advantage_normalizer: str = "all"  #: "all", or "useful" for the counts of the groups with signal only
+    max_completion_length: int = 1  #: in tokens; only the aggregation "constant" uses it
+    off_policy_mask_threshold: float | None = None  #: mean KL to the sampler above which negative advantages are masked
+    router_aux_loss_coef: float = 0.0  #: weight of the balance of experts
+    ranks: int = 1  #: number of processes that average their gradients
 
 
 def step_loss(
@@ -56,15 +43,15 @@ def step_loss(
     entropy_mask: Tensor | None = None,
     accumulation: int = 1,
 ) -> LossOutput:
-    """One micro-batch's share of the step's loss.
+    """Compute one micro-batch's share of the step's loss.
 
     Args:
         scores: log-probs and entropies (B, T) of the policy, with gradient.
-        batch: the completions and the step's counts.
-        settings: what the loss is made of.
-        entropy_coef: weight of the entropy bonus; `None`: there is none.
-        entropy_mask: (B, T), the tokens of high entropy, which alone are trained on; `None`: all are.
-        accumulation: micro-batches of the step, for what is a mean over each of them.
+        batch: the completions and the counts of the step.
+        settings: the settings of the loss.
+        entropy_coef: weight of the entropy bonus; `None`: there is no bonus.
+        entropy_mask: (B, T), the tokens of high entropy, if only these are trained on; `None`: all tokens are.
+        accumulation: number of micro-batches of the step, for terms that are means over a micro-batch.
     """
     rows, mask = batch.rows, batch.rows.loss_mask
     logps, old = scores.logps, old_logps(rows, scores.logps)
@@ -76,7 +63,7 @@ def step_loss(
     policy = loss = _share(per_token, mask, counts, settings)
     if settings.beta:
         assert rows.ref_per_token_logps is not None, "the reference was not scored"
-        # the token's own ratio also where the policy term has one a sequence: no other makes the estimate exact
+        # the ratio of the token, even if the policy term uses that of the sequence: only it makes the estimate exact
         corrected = importance_ratio(logps, old, mask, "token") if settings.use_bias_correction_kl else None
         kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, corrected)
         loss = loss + settings.beta * _share(kl, mask, batch.counts, settings)
@@ -92,7 +79,7 @@ def step_loss(
 
 
 def old_logps(rows: Scored, logps: Tensor) -> Tensor:
-    """(B, T), of the policy that sampled: as scored before, or else those of the policy that takes this step."""
+    """Return the old log-probs (B, T): those scored before, or else those of the policy that takes this step."""
     old = rows.old_per_token_logps
     return logps.detach() if old is None else torch.where(old.isnan(), logps.detach(), old)
 
@@ -103,7 +90,7 @@ def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSe
 
 
 def _policy_term(inputs: LossInputs, rows: Scored, settings: LossSettings, entropy_mask: Tensor | None) -> Tensor:
-    """(B, T) or (B, 1), with what masks and corrects it."""
+    """Return the policy term (B, T) or (B, 1), masked and corrected for the sampler."""
     term = settings.loss.term(inputs)
     if settings.off_policy_mask_threshold is not None:
         term = term * _near_the_sampler(inputs, rows, settings.off_policy_mask_threshold)
@@ -115,8 +102,10 @@ def _policy_term(inputs: LossInputs, rows: Scored, settings: LossSettings, entro
 
 
 def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Tensor:
-    """(B, 1), 0 for completions with negative advantage that the policy has moved away from: DeepSeek-V3.2
-    (arXiv 2512.02556), off-policy sequence masking."""
+    """Return (B, 1), 0 for completions with negative advantage that the policy has moved away from.
+
+    Off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
+    """
     sampled, mask = rows.sampling_per_token_logps, inputs.mask
     sampled = inputs.old_logps if sampled is None else torch.where(sampled.isnan(), inputs.old_logps, sampled)
     kl = ((sampled - inputs.logps.detach()) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
@@ -126,10 +115,10 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
 def _entropy_bonus(
     scores: Scores, mask: Tensor, entropy_mask: Tensor | None, counts: StepCounts, accumulation: int, ranks: int
 ) -> Tensor:
-    """This micro-batch's share of the mean entropy of the step's tokens.
+    """Return this micro-batch's share of the mean entropy of the step's tokens.
 
-    With an entropy mask it is the mean over the micro-batch's, as in TRL: how many tokens of the step will be in the mask is
-    not known before all of them are scored.
+    With an entropy mask it is the mean over the masked tokens of the micro-batch, as in TRL: how many tokens of the step are in
+    the mask is unknown until all of them are scored.
     """
     assert scores.entropies is not None
     if entropy_mask is None:

@@ -1,10 +1,8 @@
-"""Figures of micro-batches and generations, and how those of a step become one value each.
+"""Figures of micro-batches and generations, and how those of a step are merged into one value each.
 
-TRL makes six to eight calls to the other ranks in each micro-batch, only to log. Here each rank notes sums and extremes on its
-device, and the step's end brings them together in one call.
+TRL calls the other ranks six to eight times in each micro-batch, only to log. Here each rank records sums and extremes on its
+device, and one call at the end of the step merges them.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,63 +12,56 @@ from torch import Tensor
 
 from grpo_ext.objective.advantage import nan_std
 from grpo_ext.objective.aggregate import Stat
+from grpo_ext.step.ranks import Ranks
 
 
 class StepStats:
-    """The figures that the micro-batches of one step have noted so far on this rank."""
+    """The figures of the micro-batches of one step on this rank."""
 
     def __init__(self) -> None:
         self._noted: dict[str, list[Stat]] = {}
 
-    def note(self, stats: Mapping[str, Stat]) -> None:
+    def add(self, stats: Mapping[str, Stat]) -> None:
         """Add the figures of one micro-batch."""
         for name, stat in stats.items():
             self._noted.setdefault(name, []).append(stat)
 
-    def settle(self, gather: Callable[[Tensor], Tensor], device: torch.device) -> dict[str, float]:
-        """One value a name, over micro-batches and ranks, and start anew. All ranks have noted the same names.
+    def merge(self, gather: Callable[[Tensor], Tensor], device: torch.device) -> dict[str, float]:
+        """Merge the figures over micro-batches and ranks into one value per name, and clear them.
+
+        All ranks must have recorded the same names.
 
         Args:
             gather: concatenates the tensors of all ranks along their first dimension.
-            device: where `gather` takes tensors.
+            device: the device of the tensors that `gather` takes.
         """
         noted, self._noted = self._noted, {}
         names = sorted(noted)
         if not names:
             return {}
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        mine = torch.stack([_brought_together(noted[name], device, dtype) for name in names])  # (names, 2)
+        mine = torch.stack([_merged(noted[name], device, dtype) for name in names])  # (names, 2)
         found = {}
         for name, ranks in zip(names, gather(mine).view(-1, len(names), 2).unbind(1), strict=True):
             stats = [Stat(value, weight, noted[name][0].kind) for value, weight in ranks]
-            value, weight = _brought_together(stats, ranks.device, dtype).tolist()
+            value, weight = _merged(stats, ranks.device, dtype).tolist()
             value = value / weight if weight and stats[0].kind == "mean" else value
             if weight and math.isfinite(value):
                 found[name] = value
         return found
 
 
-def _brought_together(stats: list[Stat], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """(2,), value and weight of several figures of one name; what is not a number is left out."""
+def _merged(stats: list[Stat], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return value and weight (2,) of several figures of one name; NaN values are left out."""
     values = torch.stack([torch.as_tensor(stat.value).detach().to(device, dtype) for stat in stats])
     weights = torch.stack([torch.as_tensor(stat.weight).detach().to(device, dtype) for stat in stats])
-    heard = (weights > 0) & ~values.isnan()
-    if stats[0].kind in ("mean", "sum"):
-        value = values.masked_fill(~heard, 0.0).sum()
-    elif stats[0].kind == "min":
-        value = values.masked_fill(~heard, torch.inf).amin()
-    else:
-        value = values.masked_fill(~heard, -torch.inf).amax()
-    return torch.stack([value, weights.masked_fill(~heard, 0.0).sum()])
+    unused = (weights <= 0) | values.isnan()
+    neutral, reduce = {"min": (torch.inf, Tensor.amin), "max": (-torch.inf, Tensor.amax)}.get(stats[0].kind, (0.0, Tensor.sum))
+    return torch.stack([reduce(values.masked_fill(unused, neutral)), weights.masked_fill(unused, 0.0).sum()])
 
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
-    """Lengths of the completions of all ranks.
-
-    Args:
-        lengths: (B,), tokens.
-        truncated: (B,), bool, cut off at a limit.
-    """
+    """Return the figures for the lengths (B,) of the completions of all ranks; `truncated` (B,), bool."""
     ended = lengths[~truncated].float()
     ended = ended if len(ended) else torch.zeros(1)
     lengths = lengths.float()
@@ -86,13 +77,13 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
 
 
 def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor) -> dict[str, float]:
-    """Rewards of the completions of all ranks.
+    """Return the figures for the rewards of the completions of all ranks.
 
     Args:
-        names: of the R rewards.
+        names: the names of the R rewards.
         rewards: (B, R).
-        weighted: (B,), their weighted sum.
-        signal: (B,), whether the group's rewards differ.
+        weighted: (B,), the weighted sum.
+        signal: (B,), whether the rewards of the group differ.
     """
     figures = {}
     for i, name in enumerate(names):
@@ -102,24 +93,52 @@ def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, sign
     return {**figures, "frac_reward_zero_std": 1.0 - signal.float().mean().item()}
 
 
+def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:
+    """Return the means per episode over all ranks; with `tools` also those of tool calls, under TRL's names.
+
+    Args:
+        counts: of each episode: turns, failures, tool calls, failed tool calls.
+        tools: whether the episodes have tools.
+        ranks: the processes of the run.
+    """
+    table = torch.tensor([[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device)  # (B, 5)
+    turns, failures, calls, failed_calls, episodes = ranks.total(table.sum(0)).tolist()
+    figures = {"episodes/turns": turns / episodes, "episodes/failures": failures / episodes}
+    if tools:
+        figures |= {"tools/call_frequency": calls / episodes, "tools/failure_frequency": failed_calls / max(calls, 1)}
+    return figures
+
+
 def sampler_stats(scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Stat]:
-    """How far log-probs as scored are from the sampler's own.
+    """Return how far the log-probs that were scored here are from those of the sampler.
 
     Args:
         scored: (B, T), of the policy that sampled, as scored here.
-        sampled: (B, T), the sampler's; NaN where it noted none.
+        sampled: (B, T), of the sampler; NaN where it returned none.
         mask: (B, T).
-        weights: the importance sampling ratio that the loss is multiplied by; `None` for none.
+        weights: the importance sampling ratio that multiplies the loss; `None`: there is none.
     """
     difference = (scored.detach() - sampled)[mask.bool() & ~sampled.isnan()].float()  # (tokens,)
-    number, ratio = difference.numel(), difference.exp()
-    ends = (difference.abs().amax(), ratio.amin(), ratio.amax()) if number else (0.0, 0.0, 0.0)
-    stats = {
-        "logp_difference/mean": Stat(difference.abs().sum(), number),
-        "logp_difference/max": Stat(ends[0], number, "max"),
-        "ratio/mean": Stat(ratio.sum(), number),
-        "ratio/min": Stat(ends[1], number, "min"),
-        "ratio/max": Stat(ends[2], number, "max"),
-        "ratio/share_masked": Stat(0.0) if weights is None else Stat((weights == 0).sum(), weights.numel()),
+    return {
+        **_spread("sampling/logp_difference", difference.abs(), "mean", "max"),
+        **_spread("sampling/ratio", difference.exp()),
+        "sampling/ratio/share_masked": Stat(0.0) if weights is None else Stat((weights == 0).sum(), weights.numel()),
     }
-    return {f"sampling/{name}": stat for name, stat in stats.items()}
+
+
+def correction_stats(scored: Tensor, sampled: Tensor, mask: Tensor, ratio: Tensor) -> dict[str, Stat]:
+    """Return TRL's figures for the correction of the sampler; the arguments are those of `sampler_stats`."""
+    difference = (scored - sampled)[mask.bool() & ~sampled.isnan()]  # (tokens,)
+    used = ratio.flatten() if ratio.size(1) == 1 else ratio[mask.bool()]
+    return {
+        **_spread("sampling/sampling_logp_difference", difference.abs(), "mean", "max"),
+        **_spread("sampling/importance_sampling_ratio", used),
+    }
+
+
+def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
+    """Return mean, minimum and maximum of values (N,), or only these `kinds` of them."""
+    number = values.numel()
+    lowest, highest = values.aminmax() if number else (0.0, 0.0)
+    found = {"mean": Stat(values.sum(), number), "min": Stat(lowest, number, "min"), "max": Stat(highest, number, "max")}
+    return {f"{name}/{kind}": found[kind] for kind in kinds or found}

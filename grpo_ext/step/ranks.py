@@ -1,6 +1,4 @@
-"""The other processes of a run, as far as a stage needs them."""
-
-from __future__ import annotations
+"""The processes of a run, as the stages of a step see them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,27 +12,24 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together. All of them call each function equally often.
+    """This process among those that train together. All of them must call each function the same number of times."""
 
-    Args:
-        index: number of this one.
-        count: of all.
-        device: of its tensors.
-        gather: concatenates tensors of equal shape of all ranks along their first dimension.
-        gather_objects: concatenates the lists of all ranks.
-    """
-
-    index: int = 0
-    count: int = 1
-    device: torch.device = CPU
+    index: int = 0  # of this process
+    count: int = 1  # of all processes
+    device: torch.device = CPU  # of this process's tensors
+    # concatenates tensors of equal shape of all ranks along their first dimension
     gather: Callable[[Tensor], Tensor] = lambda tensor: tensor
-    gather_objects: Callable[[list[Any]], list[Any]] = lambda items: items
+    gather_objects: Callable[[list[Any]], list[Any]] = lambda items: items  # concatenates the lists of all ranks
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over all ranks."""
+        """Return the sum of a tensor over all ranks."""
         return values if self.count == 1 else self.gather(values.unsqueeze(0)).sum(0)
 
+    def any(self, here: bool) -> bool:
+        """Return whether `here` is true on any rank."""
+        return bool(self.total(torch.tensor(float(here), device=self.device)) > 0)
+
     def mine(self, rows: int) -> slice:
-        """This rank's of so many rows of all ranks."""
+        """Return the slice of this rank in `rows` rows of all ranks."""
         share = rows // self.count
         return slice(self.index * share, (self.index + 1) * share)

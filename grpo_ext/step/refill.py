@@ -1,10 +1,10 @@
-"""Steps filled with groups that have signal: others are generated in place of those that have none.
+"""Fill a step with groups that have signal: further groups are generated in place of those without.
 
     prompts ──► generate ──► judge by the outcome reward ──► N groups with signal ──► step
                    ▲                  │ fewer than N: further prompts
                    └──────────────────┘ more than N: carried to the next generation
 
-Rewards are known on all ranks, so that all decide the same without asking each other.
+Rewards are known on all ranks, so all ranks make the same decisions without communication.
 """
 
 from __future__ import annotations
@@ -23,48 +23,31 @@ GenerateGroups = Callable[[list[Any]], tuple[Groups, Tensor]]  # prompts to thei
 
 @dataclass(frozen=True)
 class RefillRule:
-    """How a step is refilled.
+    """How a step is refilled."""
 
-    Args:
-        max_rounds: further generations at most.
-        max_staleness: optimizer steps for which a group generated in excess may be kept.
-        may_carry: whether groups are generated in excess at all.
-        unit: groups are generated in multiples of this, so that all ranks make equally many completions.
-    """
-
-    max_rounds: int
-    max_staleness: int
-    may_carry: bool
-    unit: int = 1
+    max_rounds: int  #: the maximum number of further generations
+    max_staleness: int  #: the number of optimizer steps for which a carried group may be kept
+    may_carry: bool  #: whether groups may be generated in excess
+    unit: int = 1  #: groups are generated in multiples of this, so that all ranks make the same number of completions
 
     @classmethod
     def of(cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int) -> RefillRule:
-        """The rule where a generation gives `passes` micro-batches and a step takes `accumulation` of them."""
+        """Return the rule if a generation gives `passes` micro-batches and a step takes `accumulation` of them."""
         between = -(-passes // accumulation)  # optimizer steps from one generation to the next, rounded up
         return cls(max_rounds, max_staleness, max_staleness >= between, ranks // math.gcd(group, ranks))
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What a generation came to.
+    """The result of a refill."""
 
-    Args:
-        groups: as many as were wanted: those with signal, then silenced ones.
-        carried: with signal, for the next generation.
-        used: groups with signal.
-        further: groups generated beyond the data loader's.
-        expired: groups carried here that had become too old.
-        reused: groups carried here and used.
-        missing: places that no group with signal was found for.
-    """
-
-    groups: Groups
-    carried: Groups | None
-    used: int
-    further: int
-    expired: int
-    reused: int
-    missing: int
+    groups: Groups  #: as many as were wanted, first those with signal, then silenced ones
+    carried: Groups | None  #: groups with signal for the next generation
+    used: int  #: groups with signal in `groups`
+    further: int  #: groups generated beyond those of the data loader
+    expired: int  #: groups carried from before that are too old
+    reused: int  #: groups carried from before that are in `groups`
+    missing: int  #: silenced groups in `groups`
 
 
 def refill(
@@ -78,12 +61,12 @@ def refill(
     """Generate until there are enough groups with signal, or the rounds have run out.
 
     Args:
-        wanted: groups of the step.
-        take: the next prompts.
-        generate: completes prompts; on all ranks alike.
-        carried: groups of the generation before.
-        step: the optimizer step of now.
-        rule: how far to go.
+        wanted: the number of groups of the step.
+        take: returns the next prompts.
+        generate: completes prompts; all ranks call it together.
+        carried: groups carried from the generation before.
+        step: the current optimizer step.
+        rule: the limits.
     """
     live, expired = fresh(carried, step, rule.max_staleness)
     dead, reused, drawn = None, min(count(live), wanted), 0
@@ -105,7 +88,7 @@ def refill(
 
 
 def fresh(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
-    """Of the groups carried here those whose policy is not too old, and how many were."""
+    """Return the carried groups whose policy is not too old, and the number of the others."""
     if carried is None:
         return None, 0
     young = [i for i, made in enumerate(carried.steps) if step - made <= max_staleness]

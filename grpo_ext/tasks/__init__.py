@@ -1,7 +1,5 @@
 """Tasks by name. A task says how rows become prompts and which rewards judge them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grpo_ext.common.modules import load_class

@@ -1,7 +1,5 @@
 """Guess a number in several turns. The rows are seeds for the environment `guess`, which draws the number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Synthetic demonstrations of games for a warm start: legal moves with hardly any strategy."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

@@ -1,6 +1,4 @@
-"""The parts of a trainer, made once from its arguments and put together."""
-
-from __future__ import annotations
+"""Make the parts of a trainer from its arguments and connect them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,23 +26,23 @@ from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
-from grpo_ext.trainer.door import Door, check_prompt, columns_of, rewards_of
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
-from grpo_ext.trainer.judging import Judge
-from grpo_ext.trainer.leaving import Leaving
+from grpo_ext.trainer.judging import Judge, rewards_of
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.policy_update import PolicyUpdate
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.rollout import Rollout, RolloutSettings
+from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
 from grpo_ext.trainer.samples import Samples
 from grpo_ext.trainer.state import FeedState
+from grpo_ext.trainer.stopping import Stopping
 from grpo_ext.trainer.trl_path import split
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a `GRPOExtTrainer` hands over to."""
+    """The parts to which a `GRPOExtTrainer` delegates."""
 
     sampler: Sampler
     scorer: Scorer
@@ -57,13 +55,13 @@ class Parts:
     update: PolicyUpdate
     finite: FiniteSteps
     checkpoints: Checkpoints
-    leaving: Leaving
+    stopping: Stopping
     log: RunLog
-    door: Door
+    output: RunOutput
     monitor: HealthMonitor | None
 
     def figures(self, training: bool) -> dict[str, float]:
-        """What is logged beside TRL's figures."""
+        """Return the figures that are logged in addition to TRL's."""
         found: dict[str, float] = {f"rewards/{name}/failed": count for name, count in self.judge.failed.items()}
         if self.finite.skipped:
             found["skipped_steps"] = self.finite.skipped
@@ -71,13 +69,13 @@ class Parts:
 
 
 def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None) -> Parts:
-    """The parts of a trainer that TRL has made.
+    """Make the parts of a trainer.
 
     Raises:
         ValueError: for arguments that do not go with the model, the data set, the sampler or the ranks.
     """
     args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
-    columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # which TRL drops
+    columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # TRL drops this column
     if columns and trainer.rollout_func is None:
         columns += COLUMNS if args.environment else ()
         check_columns([r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns)
@@ -87,8 +85,8 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     check_decoding(trainer)
     if sampler is not None and (trainer.as_trl or settings.trl_generates(trainer)):
         raise ValueError(
-            "TRL samples itself for images and loss_normalization: micro_batch, and would not ask the "
-            "sampler that is given: take it out."
+            "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: take "
+            "it out."
         )
     sampler = sampler or make_sampler(trainer, settings.watches(trainer), schedule.moves)
     params = scoring_params(trainer, sampler, schedule.moves)
@@ -121,7 +119,7 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
             scorer,
             ranks,
             corrects=sampler.separate and args.vllm_importance_sampling_correction,
-            told=sampler.watched,
+            returns_kept=sampler.watched,
             sync_check=make_sync_check(trainer, sampler, scorer),
         ),
         order,
@@ -143,28 +141,28 @@ def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | 
     log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
     rules = chosen_rules(args.health_rules, args.health_action)
     monitor = HealthMonitor(rules, log) if rules else None
-    leaving = Leaving(trainer, finite, checkpoints, monitor, log)
-    checkpoints.parts["leaving"] = leaving
+    stopping = Stopping(trainer, finite, checkpoints, monitor, log)
+    checkpoints.parts["stopping"] = stopping
     return Parts(
-        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, leaving, log,
-        Door(trainer, recipe), monitor,
+        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, stopping, log,
+        RunOutput(trainer, recipe), monitor,
     )  # fmt: skip
 
 
 def callbacks_of(trainer: Any) -> list[TrainerCallback]:
-    """The callbacks of a trainer's parts; the one that decides whether the run leaves comes last."""
+    """Return the callbacks of a trainer's parts; the one that may stop the run comes last."""
     parts, args = trainer.parts, trainer.args
     found: list[TrainerCallback] = []
     if args.harvest is not None:
         if trainer.tools:
-            raise ValueError("harvest keeps one message a completion, and with tools there are several: take it out.")
+            raise ValueError("harvest keeps one message per completion, and with tools there are several: take it out.")
         given = {"min_reward": args.pass_threshold, **args.harvest}
         found.append(Harvest(trainer.reward_func_names[parts.rollout.settings.outcome], **given))
-    return [*found, parts.log, parts.door, *([parts.monitor] if parts.monitor else []), parts.leaving]
+    return [*found, parts.log, parts.output, *([parts.monitor] if parts.monitor else []), parts.stopping]
 
 
 def about(trainer: Any) -> dict[str, Any]:
-    """What the run log says of rewards and data."""
+    """Describe rewards and data for the run log."""
     rows = trainer.train_dataset
     data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}
     passes = {"outcome": outcome_of(trainer), "pass_threshold": trainer.args.pass_threshold}
@@ -172,10 +170,10 @@ def about(trainer: Any) -> dict[str, Any]:
 
 
 def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
-    """The policy that completions are scored under, by `logprob_policy`.
+    """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
     Raises:
-        ValueError: where what is sampled cannot be scored exactly.
+        ValueError: if the samples cannot be scored exactly.
     """
     policy = trainer.args.logprob_policy
     if policy != "trl":
@@ -187,7 +185,7 @@ def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParam
 
 
 def make_sync_check(trainer: Any, sampler: Sampler, scorer: Scorer) -> SyncCheck | None:
-    """Compares vLLM's log-probs with ours; not where ours are of another policy than the one that sampled."""
+    """Make the check of vLLM's weights; `None` if our log-probs are not those of the policy that samples."""
     args = trainer.args
     if not isinstance(sampler, VLLMSampler) or not args.vllm_sync_check_steps:
         return None

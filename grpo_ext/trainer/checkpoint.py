@@ -1,13 +1,10 @@
-"""Checkpoints from which a run goes on exactly, and the newest that is whole.
+"""Checkpoints from which a run resumes exactly.
 
-transformers saves weights, optimizer, schedule and random states. What a GRPO run knows beside them is saved here, a file a
-rank: the generation that is being trained on and how far, the order of the prompts, groups carried over, pass rates, what is
-not logged yet, the entropy coefficient, skipped steps, rollbacks, and a reference that moves. A manifest with the size and
-hash of every file is written last, so that a checkpoint that was cut off or damaged is told from a whole one. Older ones are
-deleted only then.
+transformers saves weights, optimizer, schedule and random states. The other state of a GRPO run is saved here, in one file per
+rank: the current generation and the position in it, the order of the prompts, carried groups, pass rates, figures that are not
+logged yet, the entropy coefficient, skipped steps, rollbacks, and a reference that changes. A manifest with size and hash of
+every file is written last, to detect a checkpoint that is incomplete or damaged. Older ones are deleted only after that.
 """
-
-from __future__ import annotations
 
 import logging
 import shutil
@@ -32,17 +29,17 @@ from grpo_ext.trainer.manifest import (
 )
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 3  # of what a rank's file holds
-UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # what torch, safetensors and the system raise on a full disk
+VERSION = 4  # of the format of a rank's file
+UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # errors of torch, safetensors and the system on a full disk
 logger = logging.getLogger(__name__)
 
 
-# accelerate puts ranks on `cpu:0`, where transformers 5.17 reads the optimizer's state to; torch by itself knows `cpu` alone
+# accelerate puts ranks on `cpu:0`, and transformers 5.17 loads the optimizer's state there; torch itself knows only `cpu`
 torch.serialization.register_package(1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None)
 
 
 class Part(Protocol):
-    """What keeps state that a run must find again."""
+    """A part of the trainer with a state that a resumed run needs."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -50,37 +47,33 @@ class Part(Protocol):
 
 
 class Checkpoints:
-    """Writes, checks and restores the checkpoints of a trainer.
-
-    Args:
-        parts: what keeps state beside transformers, by name.
-    """
+    """Writes, checks and restores the checkpoints of a trainer; `parts` by name are those with a state."""
 
     def __init__(self, trainer: Any, parts: dict[str, Part]):
         self.trainer, self.parts = trainer, parts
         sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
         if sharded and trainer.ref_model is not None and trainer.args.sync_ref_model:
             raise ValueError(
-                "sync_ref_model moves a reference that is saved in no checkpoint while it is sharded: set it to false."
+                "sync_ref_model changes the reference, and no checkpoint saves it while it is sharded: set it to false."
             )
-        self.error: str | None = None  # of the last checkpoint, where it could not be written
-        self._unlogged: dict[str, Any] | None = None  # of the checkpoint that the run goes on from
+        self.error: str | None = None  # why the last checkpoint could not be written
+        self._unlogged: dict[str, Any] | None = None  # TRL's state in the checkpoint that the run continues from
 
     @property
     def folder(self) -> Path:
-        """Of the checkpoint of this step."""
+        """The folder of the checkpoint of this step."""
         return Path(seam.output_folder(self.trainer)) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
 
     def by_main(self, find: Callable[[], Any]) -> Any:
-        """What the main process finds, on all ranks."""
+        """Return the result of `find()` on the main process to all ranks."""
         return broadcast_object_list([find() if self.trainer.accelerator.is_main_process else None])[0]
 
     def newest(self, before: float = float("inf")) -> str | None:
-        """The newest whole checkpoint of `output_dir`, of step `before` at most."""
+        """Return the newest whole checkpoint of `output_dir`, of step `before` or earlier."""
         return self.by_main(lambda: newest_whole(Path(self.trainer.args.output_dir), before))
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
-        """The checkpoint that a run goes on from, whose state is restored; `None` where it begins.
+        """Restore the checkpoint that a run continues from and return it; `None` if the run begins.
 
         Raises:
             CheckpointMismatch: if the checkpoint is damaged, or was saved by another number of ranks.
@@ -92,13 +85,13 @@ class Checkpoints:
         if resume_from_checkpoint is not True:
             wrong = self.by_main(lambda: None if made_elsewhere(folder) else what_is_wrong(folder))
             if wrong:
-                raise CheckpointMismatch(f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest that is whole.")
+                raise CheckpointMismatch(f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest whole one.")
         self._restore(folder)
         self.trainer.args.eval_on_start = False
         return str(found)
 
     def save(self, write: Callable[[], None]) -> None:
-        """Write a checkpoint, TRL's part by `write`, and a manifest. Where that fails, the run goes on without."""
+        """Write a checkpoint, with TRL's part by `write`, and a manifest. If that fails, the run continues without it."""
         trainer, folder = self.trainer, self.folder
         error = failure_of(trainer, lambda: self.write(folder, write))
         if not error and trainer.args.should_save:
@@ -109,31 +102,31 @@ class Checkpoints:
                 error = str(failure)
         self.error = broadcast_object_list([error])[0] or None
         if self.error and trainer.args.should_save:
-            shutil.rmtree(folder, ignore_errors=True)  # half a checkpoint is of no use, and its room is needed
+            shutil.rmtree(folder, ignore_errors=True)  # an incomplete checkpoint is useless, and its space is needed
             last = newest_whole(folder.parent)
-            kept = f"{last} is kept" if last else "There is none before it"
-            what_to_do = "the next one is tried as usual. Make room on that disk, or lower save_total_limit."
-            logger.warning(f"{folder} could not be written ({self.error}). {kept}, and the run goes on; {what_to_do}")
+            kept = f"{last} is kept" if last else "There is no earlier one"
+            what_to_do = "The next one is tried as usual. Free space on that disk, or lower save_total_limit."
+            logger.warning(f"{folder} could not be written ({self.error}). {kept}, and the run continues. {what_to_do}")
         trainer.accelerator.wait_for_everyone()
 
     def write(self, folder: Path, write: Callable[[], None]) -> None:
-        """Write the files of a checkpoint, not yet its manifest."""
+        """Write the files of a checkpoint without its manifest."""
         args, accelerator = self.trainer.args, self.trainer.accelerator
         if args.should_save:
             (folder / MANIFEST).unlink(missing_ok=True)
-        with seam.keeping_all(args):  # older ones go once this one is whole
+        with seam.keeping_all(args):  # older ones are deleted after this one is whole
             write()
-        if not args.save_only_model:  # without the optimizer's state nothing goes on exactly
+        if not args.save_only_model:  # without the optimizer's state no run can resume exactly
             folder.mkdir(parents=True, exist_ok=True)
             torch.save(self._state(), folder / STATE.format(accelerator.process_index))
 
     def save_failure(self) -> None:
-        """Save a checkpoint in the middle of a step, unless that of the step before it is whole: it is the better one."""
+        """Save a checkpoint in the middle of a step, unless the current step already has a whole one, which is better."""
         if self.by_main(lambda: what_is_wrong(self.folder)) is not None:
             self.trainer.save_checkpoint()
 
     def _state(self) -> dict[str, Any]:
-        """What this rank knows beside what transformers saves."""
+        """Return the state of this rank that transformers does not save."""
         trainer, accelerator = self.trainer, self.trainer.accelerator
         moves = trainer.ref_model is not None and trainer.args.sync_ref_model and accelerator.is_main_process
         return {
@@ -149,12 +142,12 @@ class Checkpoints:
         path, ranks = checkpoint / STATE.format(accelerator.process_index), accelerator.num_processes
         if not path.exists():
             if any(checkpoint.glob(STATE.format("*"))):
-                raise CheckpointMismatch(f"{checkpoint} was saved by fewer ranks than the {ranks} of now: start as many.")
-            logger.warning(f"{checkpoint} was not saved by this trainer: a generation that was half used is made anew.")
+                raise CheckpointMismatch(f"{checkpoint} was saved by fewer than {ranks} ranks: start as many as then.")
+            logger.warning(f"{checkpoint} was not saved by this trainer: a half-used generation is made again.")
             return
         state = load_plain(path)
         if state.get("version") != VERSION:
-            raise CheckpointMismatch(f"{checkpoint} was saved by another version of this package: go on with that one.")
+            raise CheckpointMismatch(f"{checkpoint} was saved by another version of this package: use that version.")
         if state["ranks"] != ranks:
             then = f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {ranks}"
             raise CheckpointMismatch(f"{then}: start as many as then.")
@@ -167,26 +160,26 @@ class Checkpoints:
             accelerator.unwrap_model(trainer.ref_model).load_state_dict(first["reference"])
 
     def restore_loss(self) -> None:
-        """Give back the sum of losses that was not logged yet, once transformers' loop has set it to 0."""
+        """Restore the sum of losses that was not logged yet, after transformers' loop has set it to 0."""
         if self._unlogged is not None:
             seam.restore_loss(self.trainer, self._unlogged)
             self._unlogged = None
 
 
 def failure_of(trainer: Any, write: Callable[[], Any]) -> str:
-    """Why `write` failed on any rank; empty where it did not."""
+    """Return why `write` failed on any rank; empty if it did not."""
     error = ""
     try:
         write()
     except UNWRITABLE as failure:
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait within
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait inside `write`
             raise
         error = str(failure) or type(failure).__name__
     return next(filter(None, gather_object([error])), "")
 
 
 def save_result(trainer: Any) -> str:
-    """Save the trained model and the trainer's state in `output_dir`; why that failed, or nothing. No half file is left."""
+    """Save the model and the trainer's state in `output_dir`; return why that failed, or "". Incomplete files are deleted."""
     files = [path for path in Path(trainer.args.output_dir).glob("*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
     error = failure_of(trainer, lambda: (trainer.save_model(), trainer.save_state()))

@@ -1,6 +1,4 @@
-"""Evaluation inside a training run: decode the policy on held-out prompts and leave training exactly as it was."""
-
-from __future__ import annotations
+"""Evaluation inside a training run: decode the policy on held-out prompts without any effect on training."""
 
 import time
 from dataclasses import replace
@@ -18,7 +16,7 @@ from grpo_ext.trainer.settings import trl_generates
 
 
 def decoding_of(args: Any) -> Decoding | None:
-    """How evaluation decodes; `None` where it is left to TRL.
+    """Return how evaluation decodes; `None` if TRL evaluates.
 
     Raises:
         ValueError: for values that contradict each other.
@@ -31,26 +29,27 @@ def decoding_of(args: Any) -> Decoding | None:
 
 
 def check_decoding(trainer: Any) -> None:
-    """Refuse an `eval_temperature` where completions are not `generate`'s of text alone."""
+    """Raise a `ValueError` for `eval_temperature` if training does not complete plain text by `generate`."""
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or trl_generates(trainer)):
         raise ValueError(
-            "eval_temperature decodes with the model's own generate, which knows nothing of rollout_func and images: leave it "
-            "out, and TRL evaluates as it trains."
+            "eval_temperature decodes with the model's generate, without rollout_func and images: leave it out, and TRL "
+            "evaluates as it trains."
         )
 
 
 def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, float]:
-    """Decode every held-out prompt, score it, log means and pass@k with their standard errors.
+    """Decode and score every held-out prompt, and log means and pass@k with their standard errors.
 
-    The rows are shared out over the ranks. Decoding is the model's own `generate`, also where training samples through
-    vLLM. Its random state is its own, so that training is the same with evaluation on and off.
+    The ranks share the rows. The model's `generate` decodes, also if training samples through vLLM. It has a separate random
+    state, so training is the same with evaluation on and off.
 
     Args:
+        trainer: the trainer.
         eval_dataset: a data set, a mapping of named ones, the name of one of the trainer's, or `None` for all of those.
-        prefix: of the metrics' names.
+        prefix: the prefix of the metrics' names.
 
     Returns:
-        Under `{prefix}_` the mean of each reward, `length`, and of the outcome reward `pass@1` and, with k samples a prompt,
+        Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and, with k samples per prompt,
         `mean@k` and `pass@k` (see `outcome_figures`); standard errors under `..._se`. Named data sets add their names to the
         prefix.
     """
@@ -79,23 +78,23 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
 
 
 def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
-    """The samples of all rows in their order, the same on every rank."""
+    """Return the samples of all rows in their order, the same on every rank."""
     rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    # Every rank makes the same number of calls, since a sharded model is gathered by all of them together.
+    # Every rank makes the same number of calls, because all of them gather a sharded model together.
     share = -(-len(rows) // ranks)
     mine = [min(i, len(rows) - 1) for i in range(rank * share, (rank + 1) * share)]
     made = zip(mine, _decode(trainer, [rows[i] for i in mine]), strict=True)
     flat = [(i, completion) for i, group in made for completion in group]
-    models = any(isinstance(reward, nn.Module) for reward in trainer.reward_funcs)  # which take a batch at a time
+    models = any(isinstance(reward, nn.Module) for reward in trainer.reward_funcs)  # they take one batch at a time
     size = trainer.args.per_device_eval_batch_size if models else max(len(flat), 1)
     samples = [s for n in range(0, len(flat), size) for s in _score(trainer, rows, flat[n : n + size])]
     seam.drop_reward_logs(trainer)
-    own = max(min(share, len(rows) - rank * share), 0)  # what comes after them only fills the last ranks' calls
+    own = max(min(share, len(rows) - rank * share), 0)  # later samples only fill the calls of the last ranks
     return gather_object(samples[: own * trainer.eval_decoding.num_samples])
 
 
 def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Completion]]) -> list[Sample]:
-    """What the rewards say of completions, each with the number of its row; all ranks score equally many."""
+    """Score completions, each with the number of its row; all ranks must score the same number."""
     asked, ids = [c.columns(rows[i]) for i, c in flat], [c.ids for _, c in flat]
     prompts = [c.prompt(rows[i]) for i, c in flat]
     texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
@@ -112,7 +111,7 @@ def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Compl
 
 def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
     args, begin = trainer.args, trainer.parts.rollout.settings.begin
-    # ranks draw different numbers, so that their errors do not add up
+    # each rank draws different numbers, so that their errors do not add up
     decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
     with seam.whole_model(trainer) as model:
         return generate_completions(
@@ -129,15 +128,15 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
 
 
 def outcome_of(trainer: Any) -> str | None:
-    """The reward that pass@k is about: the one that is named, else that of the largest weight; `None` for reward models.
+    """Return the outcome reward of pass@k: the one that is named, else that of the largest weight; `None` for reward models.
 
     Raises:
-        ValueError: where `eval_outcome_reward` names none of the rewards.
+        ValueError: if `eval_outcome_reward` is not the name of a reward.
     """
     kinds = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
     rewards = [key for key, reward in kinds if not isinstance(reward, nn.Module)]
     name = trainer.args.eval_outcome_reward
     if name is not None and name not in rewards:
-        raise ValueError(f"eval_outcome_reward is {name!r}, which is none of the rewards: write one of {', '.join(rewards)}.")
+        raise ValueError(f"eval_outcome_reward is {name!r}, which is not a reward: write one of {', '.join(rewards)}.")
     weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
     return name or max(rewards, key=lambda reward: weights[reward], default=None)

@@ -1,6 +1,4 @@
-"""Rewards as the trainer runs them: found by name, behind a guard, failing on all ranks together."""
-
-from __future__ import annotations
+"""The rewards of a trainer: found by name, run behind guards, with failures raised on all ranks together."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +18,9 @@ Row = dict[str, Any]
 
 
 def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
-    """The reward functions as a trainer is given them, by name or not, behind guards with its options; models as they are.
+    """Find reward functions that are given by name, and put functions behind guards with the trainer's options.
+
+    Reward models stay as they are.
 
     Raises:
         ValueError: for an unknown name, and for a weight that float32 cannot hold.
@@ -39,10 +39,11 @@ def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
     )
 
 
-def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[float]) -> list[dict[str, Any]]:
-    """What a run tells of its rewards: name, weight, and of a registered one what it is and its options."""
+def rewards_of(trainer: Any) -> list[dict[str, Any]]:
+    """Return the name and weight of each reward, and for a registered one its registered name and its options."""
     found = []
-    for reward, name, weight in zip(reward_funcs, names, weights, strict=True):
+    weights = trainer.reward_weights.tolist()
+    for reward, name, weight in zip(trainer.reward_funcs, trainer.reward_func_names, weights, strict=True):
         inner = reward.reward if isinstance(reward, Guard) else None
         known = {"reward": inner.registration.name, "options": inner.options} if isinstance(inner, Reward) else {}
         found.append({"name": name, "weight": weight, **known})
@@ -51,38 +52,30 @@ def describe_rewards(reward_funcs: list[Any], names: list[str], weights: list[fl
 
 @dataclass(frozen=True)
 class Judged:
-    """A generation with its rewards. The lists and the table are this rank's; rewards and advantages are of all ranks.
-
-    `given` are the rewards as they were given, NaN where one did not score a completion; in `rewards` such gaps are filled.
-    `episodes` are what `samples.jsonl` has of each episode; empty where a completion is one turn.
-    """
+    """A generation with its rewards. The lists and the table are of this rank, rewards and advantages of all ranks."""
 
     rows: list[Row]
     prompts: list[Any]
     completions: list[Any]
     truncated: list[bool]
     table: Scored
-    given: Tensor  # (B of all ranks, R)
-    rewards: Tensor  # (B of all ranks, R)
+    given: Tensor  # (B of all ranks, R), NaN if a reward did not score a completion
+    rewards: Tensor  # (B of all ranks, R), the same with missing rewards filled in
     advantages: Tensor  # (B of all ranks,)
     lengths: list[int]
-    episodes: list[Row] = field(default_factory=list)
+    episodes: list[Row] = field(default_factory=list)  # of each episode in `samples.jsonl`; empty if a completion is one turn
 
 
 class Judge:
-    """The rewards of a trainer.
-
-    Args:
-        trainer: whose reward functions these are.
-    """
+    """Runs the rewards of a trainer and counts their failures."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.failed: dict[str, int] = {}  # rows that a reward failed on since the start of the run, on all ranks
-        self._counted: Counter[str] = Counter()  # of them by this process's guards, at the last look
+        self.failed: dict[str, int] = {}  # number of rows on which a reward failed since the start of the run, on all ranks
+        self._counted: Counter[str] = Counter()  # the counts of the guards of all ranks at the last call of `count_failures`
 
     def begin(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> None:
-        """Let rewards in worker processes begin, while the completions are scored under the old policy and the reference."""
+        """Start the rewards in worker processes, so that they run while old and reference log-probs are computed."""
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
         for reward in self.trainer.reward_funcs:
             if isinstance(reward, Guard):
@@ -96,20 +89,22 @@ class Judge:
         ids: list[list[int]],
         environments: Sequence[Any] = (),
     ) -> Tensor:
-        """(B of all ranks, R), NaN where a reward did not score a completion; `environments` are instances as TRL has them.
+        """Return the rewards (B of all ranks, R); NaN if a reward did not score a completion.
+
+        `environments`: instances of TRL's kind.
 
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
         """
         found = seam.calculate_rewards(self.trainer, rows, prompts, completions, ids, list(environments))
-        self.settle()
+        self.count_failures()
         return found
 
-    def settle(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
-        """Count the rows that failed on all ranks, whose lists `gather` collects.
+    def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
+        """Count the rows that failed on all ranks; `gather` concatenates the lists of all ranks.
 
         Raises:
-            RewardFailure: on all ranks, where a reward failed too often on any of them, or on all rows of all.
+            RewardFailure: on all ranks, if a reward failed too often on any rank, or on all rows of all ranks.
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
@@ -124,10 +119,10 @@ class Judge:
             lost.setdefault(name, []).append(prompts)
             errors.setdefault(name, error)
         for name, of_ranks in lost.items():
-            if all(of_ranks) and len(set().union(*of_ranks)) > 1:  # one prompt alone may be a bad row of the data
+            if all(of_ranks) and len(set().union(*of_ranks)) > 1:  # a single prompt may be a bad row of the data
                 raise RewardFailure(
-                    f"Reward {name!r} failed on every completion. Mend it, try it with `grpo-ext rewards score`, and resume; "
-                    f"`reward_max_failure_rate: 1` goes on without it. The last failure: {errors[name]}"
+                    f"Reward {name!r} failed on every completion. Fix it, try it with `grpo-ext rewards score`, and resume; "
+                    f"`reward_max_failure_rate: 1` continues without it. The last failure: {errors[name]}"
                 )
         for name, count in failed.items():
             if count:

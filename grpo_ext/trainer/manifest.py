@@ -1,6 +1,4 @@
-"""Whole checkpoints told from others: a manifest with the size and hash of every file, written last."""
-
-from __future__ import annotations
+"""Find checkpoints that are complete and undamaged: by a manifest with the size and hash of every file, written last."""
 
 import hashlib
 import json
@@ -16,65 +14,65 @@ from typing import Any
 from grpo_ext.common.files import checkpoints, step_of, write_atomically
 
 MANIFEST = "manifest.json"
-STATE = "grpo_state_{}.pt"  # what a rank knows beside what transformers saves
+STATE = "grpo_state_{}.pt"  # the state of a rank that transformers does not save
 logger = logging.getLogger(__name__)
 
 
 def write_manifest(folder: Path) -> None:
-    """Note the size and hash of every file of a checkpoint, after they have reached the disk."""
+    """Write the size and hash of every file of a checkpoint, after the files are on the disk."""
     files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != MANIFEST}
     for path in files.values():
         flush(path)
     hashes = _hashes(files.values())
-    noted = {name: {"size": p.stat().st_size, "sha256": h} for (name, p), h in zip(files.items(), hashes, strict=True)}
-    write_atomically(folder / MANIFEST, json.dumps(noted, indent=1) + "\n")
+    entries = {name: {"size": p.stat().st_size, "sha256": h} for (name, p), h in zip(files.items(), hashes, strict=True)}
+    write_atomically(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
     for path in (folder / MANIFEST, folder, folder.parent):
         flush(path)
 
 
 def what_is_wrong(folder: Path) -> str | None:
-    """What keeps a checkpoint from being used; `None` where it is whole."""
+    """Return why a checkpoint cannot be used; `None` if it is whole."""
     if not folder.is_dir():
         return "there is no such folder"
     try:
-        noted = read_manifest(folder / MANIFEST)
-        for name, (size, _) in noted.items():
+        entries = read_manifest(folder / MANIFEST)
+        for name, (size, _) in entries.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
             if (folder / name).stat().st_size != size:
                 return f"{name} is damaged"
-        hashes = _hashes(folder / name for name in noted)
+        hashes = _hashes(folder / name for name in entries)
     except FileNotFoundError:
         return "it was not written to its end"
     except (ValueError, RecursionError):
         return f"its {MANIFEST} is damaged"
     except OSError as error:
         return f"it cannot be read ({error})"
-    pairs = zip(noted.items(), hashes, strict=True)
+    pairs = zip(entries.items(), hashes, strict=True)
     return next((f"{name} is damaged" for (name, (_, wanted)), found in pairs if found != wanted), None)
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """Size and hash of each file by its name; `ValueError` for anything but what `write_manifest` writes."""
+    """Return size and hash of each file by its name; raise a `ValueError` if `write_manifest` would not write this."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
-            raise ValueError("a name is there twice")
+            raise ValueError("a name occurs twice")
         return dict(pairs)
 
-    noted = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
-    if not isinstance(noted, dict) or not noted:
+    entries = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    if not isinstance(entries, dict) or not entries:
         raise ValueError("it names no file")
-    for name, entry in noted.items():
+    for name, entry in entries.items():
         if not name.isprintable() or not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
-            raise ValueError("an entry is none of a file")
-    return {name: (entry["size"], entry["sha256"]) for name, entry in noted.items()}
+            raise ValueError("an entry does not describe a file")
+    return {name: (entry["size"], entry["sha256"]) for name, entry in entries.items()}
 
 
 def delete_older(newest: Path, most: int | None, best: str | None) -> None:
-    """Delete checkpoints until there are `most` (`None` or 0: all stay); never the one just written, nor the best.
+    """Delete checkpoints until there are `most` (`None` or 0: all stay), but never the newest or the best.
 
-    Those of later steps go first: a run that has just written step S has left them behind. Files' times are not looked at.
+    Those of later steps are deleted first, because the run has been restarted from before them. File times are not used.
     """
     kept = {newest.resolve(), *([Path(best).resolve()] if best else [])}
     found = sorted(checkpoints(newest.parent), key=lambda path: (step_of(path) <= step_of(newest), step_of(path)))
@@ -84,7 +82,7 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
 
 
 def newest_whole(run: Path, before: float = float("inf")) -> str | None:
-    """The newest checkpoint of a run that is whole, of step `before` at most; those passed over as damaged are told."""
+    """Return the newest whole checkpoint of a run, of step `before` or earlier; warn of damaged ones that are passed over."""
     for folder in reversed(checkpoints(run)):
         if step_of(folder) > before:
             continue
@@ -96,13 +94,13 @@ def newest_whole(run: Path, before: float = float("inf")) -> str | None:
 
 
 def made_elsewhere(folder: Path) -> bool:
-    """Whether plain transformers or TRL wrote a checkpoint: it holds files, and none of this package's trainer."""
+    """Whether plain transformers or TRL wrote a checkpoint: it has files, but none of this package's trainer."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return bool(names) and not any(name == MANIFEST or fnmatch(name, STATE.format("*")) for name in names)
 
 
 def flush(path: Path) -> None:
-    """Have a file, or a folder's list of files, reach the disk."""
+    """Force a file, or the list of files of a folder, to the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -111,7 +109,7 @@ def flush(path: Path) -> None:
 
 
 def _hashes(paths: Iterable[Path]) -> list[str]:
-    """SHA-256 of files, several at a time: a large model lies in many, and hashing takes a processor each."""
+    """Return the SHA-256 of files, several at a time: a large model has many files, and hashing uses one processor each."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(_hash, paths))
 

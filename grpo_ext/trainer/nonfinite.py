@@ -1,10 +1,8 @@
-"""Steps whose gradient is not finite: skipped, counted, and kept so that they can be gone through again.
+"""Steps whose gradient is not finite: skipped, counted, and kept for a replay.
 
-A log-prob, a loss or a gradient that is inf or NaN makes the norm of the step's gradient so on every rank, since gradients are
-summed over ranks. Such a step leaves no gradient to the optimizer, which then changes nothing: no weight, no moment.
+An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN on every rank, because
+gradients are summed over ranks. The gradient of such a step is deleted, so the optimizer changes no weight and no moment.
 """
-
-from __future__ import annotations
 
 import logging
 import math
@@ -15,9 +13,9 @@ from typing import Any
 import torch
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.state import dump_inputs, load_inputs, load_plain
+from grpo_ext.trainer.state import inputs_on, load_plain
 
-KEPT = 2  # steps of a run that are kept as dumps; each is as large as the weights that are trained
+KEPT = 2  # the number of steps that a run keeps as dumps, each as large as the trained weights
 logger = logging.getLogger(__name__)
 
 
@@ -27,44 +25,44 @@ class NonFiniteSteps(RuntimeError):
 
 @dataclass(frozen=True)
 class Replay:
-    """What a step gave when it was gone through again."""
+    """The results of a replayed step."""
 
     losses: list[float]  # of its micro-batches on this rank
     grad_norm: float  # of their gradient
-    parameters: list[str]  # names of those whose gradient is not finite
+    parameters: list[str]  # names of parameters whose gradient is not finite
 
 
 class FiniteSteps:
-    """Looks at each step's gradient; the trainer tells it each micro-batch and asks it what to do with the norm."""
+    """Checks the gradient of each step; the trainer reports each micro-batch and the norm."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.skipped = 0
         self.in_a_row = 0
-        self._seen: list[Any] = []  # this step's micro-batches, and their losses
-        self._losses: list[torch.Tensor] = []
-        self._rng: tuple[torch.Tensor, ...] = ()
+        self._seen: list[Any] = []  # micro-batches of this step
+        self._losses: list[torch.Tensor] = []  # of these micro-batches
+        self._rng: list[torch.Tensor] = []  # random states of the CPU and, if there is one, of the current GPU
 
     def begin_step(self) -> None:
-        """Forget the step before."""
+        """Delete the records of the step before."""
         self._seen, self._losses = [], []
 
     def before(self) -> None:
-        """A micro-batch is about to run."""
+        """Note the random state before a micro-batch runs."""
         if not self._seen:
-            self._rng = random_state()
+            self._rng = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
 
     def after(self, inputs: Any, loss: torch.Tensor) -> None:
-        """A micro-batch has run."""
+        """Note a micro-batch that has run."""
         if self.trainer.model.training:
             self._seen.append(inputs)
             self._losses.append(loss.detach())
 
     def check(self, model: Any, norm: Any) -> None:
-        """Leave a step out whose gradient is not finite.
+        """Skip a step whose gradient is not finite.
 
         Raises:
-            NonFiniteSteps: where DeepSpeed has taken the step already.
+            NonFiniteSteps: if DeepSpeed has already taken the step.
         """
         trainer = self.trainer
         if trainer.accelerator.scaler is not None:  # fp16 skips such steps itself, and starts with some
@@ -73,18 +71,18 @@ class FiniteSteps:
             self.in_a_row = 0
             return
         if trainer.is_deepspeed_enabled and not trainer.accelerator.optimizer_step_was_skipped:
-            # its engine has taken the step by now; recent ones leave such a step out themselves
+            # its engine has already taken the step; recent versions skip such steps
             raise NonFiniteSteps(
                 f"Step {trainer.state.global_step + 1} had no finite gradient, and DeepSpeed has taken it: the weights are "
-                "spoilt. Go on from the last checkpoint with a lower learning_rate and DeepSpeed 0.19 or later, which leaves "
-                "such steps out."
+                "invalid. Resume from the last checkpoint with a lower learning_rate and DeepSpeed 0.19 or later, which skips "
+                "such steps."
             )
         self.skipped += 1
         self.in_a_row += 1
-        self._tell(float(norm))
+        self._report(float(norm))
         model.zero_grad()
 
-    def _tell(self, norm: float) -> None:
+    def _report(self, norm: float) -> None:
         step, kept = self.trainer.state.global_step + 1, ""
         if self.skipped <= KEPT:
             folder = Path(self.trainer.args.output_dir) / f"not_finite-{step}"
@@ -94,14 +92,14 @@ class FiniteSteps:
             logger.warning(f"Step {step} is skipped: its gradient is {norm} (losses: {losses}).{kept}")
 
     def _keep(self, folder: Path) -> bool:
-        """Write this rank's part of the step: its micro-batches, and the weights where they lie on one rank whole."""
+        """Write this rank's part of the step: its micro-batches, and the weights if one rank has all of them."""
         trainer = self.trainer
         whole = trainer.accelerator.is_main_process and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
         named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()
         dump = {
             "step": trainer.state.global_step + 1,
             "rng": self._rng,
-            "inputs": [dump_inputs(part) for part in self._seen],
+            "inputs": self._seen,
             "accumulation": trainer.current_gradient_accumulation_steps,
             "losses": [float(loss) for loss in self._losses],
             "weights": {name: p.detach().cpu() for name, p in named if p.requires_grad} if whole else None,
@@ -122,9 +120,9 @@ class FiniteSteps:
 
 
 def replay(trainer: Any, folder: str | Path) -> Replay:
-    """Go through a step kept in `folder` again, on as many ranks as then: forward and backward, no optimizer step.
+    """Run a kept step again, on the same number of ranks: forward and backward, no optimizer step.
 
-    The trainer is made as it was for the run; its trained weights are set to those of the step.
+    The trainer must be made as for the run; its trained weights are set to those of the step.
     """
     folder, rank = Path(folder), trainer.accelerator.process_index
     dump = load_plain(folder / f"rank_{rank}.pt")
@@ -134,10 +132,12 @@ def replay(trainer: Any, folder: str | Path) -> Replay:
     model = seam.wrapped_model(trainer)
     model.train()
     model.zero_grad()
-    set_random_state(dump["rng"])
+    torch.set_rng_state(dump["rng"][0])
+    if len(dump["rng"]) > 1 and torch.cuda.is_available():
+        torch.cuda.set_rng_state(dump["rng"][1])
     losses = []
     for inputs in dump["inputs"]:
-        loss = trainer.loss_of(model, load_inputs(inputs, trainer.accelerator.device), dump["accumulation"])
+        loss = trainer.loss_of(model, inputs_on(inputs, trainer.accelerator.device), dump["accumulation"])
         trainer.accelerator.backward(loss)
         losses.append(float(loss.detach()))
     gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
@@ -145,14 +145,3 @@ def replay(trainer: Any, folder: str | Path) -> Replay:
     odd = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
     model.zero_grad()
     return Replay(losses, norm, odd)
-
-
-def random_state() -> tuple[torch.Tensor, ...]:
-    """Torch's state of random numbers on the CPU and, where there is one, on the GPU in use."""
-    return torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
-
-
-def set_random_state(states: tuple[torch.Tensor, ...]) -> None:
-    torch.set_rng_state(states[0])
-    if len(states) > 1 and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states[1])

@@ -1,10 +1,8 @@
 """Log-probs under the policy that sampled (old) and under the reference, taken before a generation is trained on.
 
-Completions of the policy that takes the step need no pass of their own: their old log-probs are the step's, without gradient.
-Scored beforehand are those that are trained on in a later step, those of another engine, and groups that are carried over.
+Completions of the policy that takes the step need no extra pass: their old log-probs are those of the step, without gradient.
+An extra pass scores completions that a later step trains on, completions of another engine, and carried groups.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_ext.objective.aggregate import Stat
 from grpo_ext.objective.correction import sampler_correction
 from grpo_ext.objective.policy import ratios_move
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import reference_of, without_checkpointing
-from grpo_ext.step.metrics import StepStats
+from grpo_ext.step.metrics import StepStats, correction_stats
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 
@@ -31,18 +28,18 @@ class OldAndReference:
     trainer: Any
     scorer: Scorer
     ranks: Ranks
-    corrects: bool  # the sampler is another engine, whose log-probs correct the gradient
-    told: bool  # the sampler tells which tokens truncation kept
-    sync_check: SyncCheck | None  # compares another engine's log-probs with the trainer's
+    corrects: bool  # whether the sampler is another engine, whose log-probs correct the gradient
+    returns_kept: bool  # whether the sampler returns the tokens that truncation kept
+    sync_check: SyncCheck | None  # compares the log-probs of another engine with the trainer's
 
     def __post_init__(self) -> None:
         args = self.trainer.args
         passes = args.steps_per_generation * self.trainer.num_iterations
         self.outlives = ratios_move(args.gradient_accumulation_steps, passes)
-        self.finds_kept = self.scorer.params.truncated and not self.told
+        self.finds_kept = self.scorer.params.truncated and not self.returns_kept
 
     def __call__(self, table: Scored) -> Scored:
-        """The table with `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where needed."""
+        """Set `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where they are needed."""
         with torch.no_grad(), without_checkpointing(self.trainer):
             outlives = self.outlives and self.trainer.model.training
             if outlives or self.corrects or (self.finds_kept and self.trainer.beta):
@@ -54,37 +51,36 @@ class OldAndReference:
         return table
 
     def with_kept(self, table: Scored) -> Scored:
-        """The table with `old_per_token_logps` and `kept`, which a pass finds before the policy moves on."""
+        """Set `old_per_token_logps` and `kept` by a pass, before the policy changes."""
         with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)
 
     def check_sync(self, table: Scored) -> None:
-        """Compare vLLM's log-probs of what it has just sampled with ours, where that is due; log the difference.
+        """Compare vLLM's log-probs of the completions that it has just sampled with ours, if a check is due.
 
-        Call it before older completions are put beside them: those have log-probs of older weights.
+        Call it before carried groups are added to the table: their log-probs are of older weights.
         """
         if self.sync_check is None:
             return
-        images = torch.tensor(float(bool(table.model_inputs)), device=self.ranks.device)
-        if self.ranks.total(images) > 0:  # of any rank: all of them compare, or none
+        if self.ranks.any(bool(table.model_inputs)):  # all ranks compare, or none
             return
         difference = self.sync_check.difference(table, self.policy_logps, self.ranks)
         if difference is not None:
-            seam.metrics_of(self.trainer)["sampling/sync_difference"].append(difference)
+            seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
 
     def policy_logps(self, table: Scored) -> Tensor:
-        """(B, T), under the policy as it is, without dropout; whatever the table says was kept."""
+        """Return the log-probs (B, T) under the current policy without dropout; `kept` of the table is not used."""
         training = self.trainer.model.training
-        self.trainer.model.eval()  # another engine drops nothing out
+        self.trainer.model.eval()  # another engine has no dropout
         try:
             return self.scorer.score(self.trainer.model, replace(table, kept=None), len(table)).logps
         finally:
             self.trainer.model.train(training)
 
     def scored_everywhere(self, table: Scored) -> Scored:
-        """A table of all ranks that the policy moves on from, with old log-probs; each rank scores its share.
+        """Set `old_per_token_logps` of a table of all ranks; each rank scores its share.
 
-        Call it before the step that follows the generation.
+        Call it before the policy changes, that is before the step that follows the generation.
         """
         old = table.old_per_token_logps
         missing = torch.ones(len(table), dtype=torch.bool) if old is None else old.isnan().any(1).cpu()
@@ -118,7 +114,7 @@ class OldAndReference:
         if table.ref_per_token_logps is not None:
             return table
         if self.scorer.params.truncated and table.kept is None:
-            raise RuntimeError("The reference came to be scored before it is known which tokens the policy kept.")
+            raise RuntimeError("The reference was scored before the tokens that the policy kept were known.")
         with reference_of(self.trainer) as model:
             logps = self.scorer.score(model, table, self._block).logps
         return replace(table, ref_per_token_logps=logps)
@@ -128,25 +124,12 @@ class OldAndReference:
         assert old is not None
         if sampled is None:
             raise ValueError(
-                f"The sampler ({self.trainer.parts.sampler.name}) gave no log-probs, which its correction is made "
-                "of. Let it give them, or set vllm_importance_sampling_correction: false."
+                f"The sampler ({self.trainer.parts.sampler.name}) returned no log-probs, which its correction needs. Let it "
+                "return them, or set vllm_importance_sampling_correction: false."
             )
         bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
-        mask = table.loss_mask
-        ratio = sampler_correction(old, sampled, mask, args.vllm_importance_sampling_mode, *bounds)
-        apart = (old - sampled)[mask.bool() & ~sampled.isnan()].abs()
-        used = ratio.flatten() if ratio.size(1) == 1 else ratio[mask.bool()]
-        stats, number = StepStats(), float(len(used))
-        stats.note(
-            {
-                "sampling_logp_difference/mean": Stat(apart.sum(), float(len(apart))),
-                "sampling_logp_difference/max": Stat(apart.amax() if len(apart) else 0.0, float(len(apart)), "max"),
-                "importance_sampling_ratio/mean": Stat(used.sum(), number),
-                "importance_sampling_ratio/min": Stat(used.amin() if number else 0.0, number, "min"),
-                "importance_sampling_ratio/max": Stat(used.amax() if number else 0.0, number, "max"),
-            }
-        )
-        metrics = seam.metrics_of(self.trainer)
-        for name, value in stats.settle(self.ranks.gather, self.ranks.device).items():
-            metrics[f"sampling/{name}"].append(value)
+        ratio = sampler_correction(old, sampled, table.loss_mask, args.vllm_importance_sampling_mode, *bounds)
+        stats = StepStats()
+        stats.add(correction_stats(old, sampled, table.loss_mask, ratio))
+        seam.log_figures(self.trainer, stats.merge(self.ranks.gather, self.ranks.device))
         return replace(table, importance_sampling_ratio=ratio)

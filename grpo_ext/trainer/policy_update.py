@@ -1,6 +1,4 @@
-"""The loss of a micro-batch, and what a step's micro-batches log."""
-
-from __future__ import annotations
+"""The loss of a micro-batch, and the figures that the micro-batches of a step log."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,16 +25,16 @@ class PolicyUpdate:
     settings: LossSettings
     entropy: EntropyControl
     ranks: Ranks
-    compares: bool  # the sampler's log-probs with ours
+    compares: bool  # whether to log how far the sampler's log-probs are from ours
     _stats: StepStats = field(default_factory=StepStats)
 
     def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
-        """A micro-batch's share of its step's loss, with gradient; the step's last one logs the step's figures.
+        """Return a micro-batch's share of the loss of its step, with gradient; the last one logs the figures of the step.
 
         Args:
-            model: as it is trained.
+            model: the wrapped model in training.
             batch: the micro-batch.
-            accumulation: micro-batches of the step, as the trainer counts them.
+            accumulation: the number of micro-batches of the step, as the trainer counts them.
         """
         trainer, rows = self.trainer, batch.rows
         scores = self.scorer.score(model, rows, aux_loss=trainer.aux_loss_enabled)
@@ -51,7 +49,7 @@ class PolicyUpdate:
         return output.loss
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
-        """A batch of TRL's evaluation, which is a step of its own."""
+        """Return a batch of TRL's evaluation as a step of one micro-batch."""
         counts, useful, _ = step_counts([rows], self.ranks)
         return MicroBatch(rows, counts, useful)
 
@@ -60,15 +58,13 @@ class PolicyUpdate:
         if self.compares and sampled is not None and self.trainer.model.training:
             ratio = rows.importance_sampling_ratio
             stats = stats | sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio)
-        if batch.stands_in:  # what is said of a row that only stands in means nothing
+        if batch.stands_in:  # figures of a row that stands in mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
-        self._stats.note(stats)
+        self._stats.add(stats)
 
     def _settle(self) -> None:
-        figures = self._stats.settle(self.ranks.gather, self.ranks.device)
-        metrics = seam.metrics_of(self.trainer)
-        for name, value in figures.items():
-            metrics[name].append(value)
+        figures = self._stats.merge(self.ranks.gather, self.ranks.device)
         if self.trainer.model.training and self.entropy.now is not None:
             self.entropy.observe(figures.get("entropy/high", figures.get("entropy")))
-            metrics["entropy_coef"].append(self.entropy.coef)
+            figures["entropy_coef"] = self.entropy.coef
+        seam.log_figures(self.trainer, figures)

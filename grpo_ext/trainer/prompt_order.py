@@ -1,6 +1,4 @@
-"""The order of the prompts, and what is seen of each: the trainer's side of `grpo_ext.curriculum`."""
-
-from __future__ import annotations
+"""The order of the prompts, and the results of each: the trainer's side of `grpo_ext.curriculum`."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,7 @@ from grpo_ext.step.groups import GroupStats
 
 
 class PromptOrder:
-    """Prompts in an order that is resumable, and by what is known of them.
-
-    Args:
-        trainer: whose prompts they are.
-    """
+    """The resumable order of a trainer's prompts, which may depend on their pass rates."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
@@ -32,7 +26,7 @@ class PromptOrder:
             self.further = PromptSupply(trainer.train_dataset, trainer.args.seed, trainer.shuffle_dataset, draw)
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
-        """The order of a `train()`."""
+        """Make the order of prompts for a call of `train()`."""
         trainer, args = self.trainer, self.trainer.args
         prompts = args.generation_batch_size // trainer.num_generations
         repeats = trainer.num_iterations * args.steps_per_generation
@@ -50,35 +44,35 @@ class PromptOrder:
         return self.sampler.draw_further(num, self.further.position)
 
     def observe(self, prompts: list[Row], stats: GroupStats) -> None:
-        """Groups of these prompts, of all ranks, were generated and judged."""
+        """Record the judged groups of these prompts, of all ranks."""
         if self.curriculum.rates is not None:
             for row, right, samples in zip(prompts, stats.right.tolist(), stats.scored.tolist(), strict=True):
                 self.curriculum.rates.observe(prompt_id(row["prompt"]), right, samples)
 
     def figures(self) -> dict[str, float]:
-        """The shares of prompts by pass rate, where they are known."""
+        """Return the shares of prompts by pass rate, if pass rates are recorded."""
         rates = self.curriculum.rates
         return {} if rates is None else {f"pass_rates/{name}": share for name, share in rates.histogram().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on must know; the same on all ranks."""
+        """Return the state; the same on all ranks."""
         return {
             "order": self.sampler.state_dict() if self.sampler else None,
             "further": self.further.state_dict() if self.further else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Continue from a `state_dict`."""
         self._state = state["order"]  # for the sampler that the next `train()` makes
         if self.further is not None:
             self.further.load_state_dict(state["further"])
 
 
 def make_curriculum(trainer: Any) -> Curriculum:
-    """The curriculum that the options ask for.
+    """Make the curriculum of the options.
 
     Raises:
-        ValueError: naming what is missing.
+        ValueError: if the data set does not fit.
     """
     args, dataset = trainer.args, trainer.train_dataset
     kind = args.curriculum
@@ -86,7 +80,7 @@ def make_curriculum(trainer: Any) -> Curriculum:
         return Curriculum(kind, trainer.num_generations)
     if not isinstance(dataset, Dataset):
         raise ValueError(
-            f"curriculum: {kind} chooses among all rows, and a stream shows them one by one. Write curriculum: none."
+            f"curriculum: {kind} chooses among all rows, and a stream gives them one by one. Write curriculum: none."
         )
     start = read_pass_rates(Path(args.pass_rates_file)) if args.pass_rates_file else None
     rates = PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
@@ -95,7 +89,7 @@ def make_curriculum(trainer: Any) -> Curriculum:
 
 
 def difficulty_of(dataset: Dataset, column: str | None, rates: PassRates) -> np.ndarray:
-    """(rows,), larger is harder: the column's values, or how seldom a prompt was solved before the run.
+    """Return the difficulty (rows,), larger is harder: the values of the column, or the negative pass rates before the run.
 
     Raises:
         ValueError: if there is neither.
@@ -106,7 +100,7 @@ def difficulty_of(dataset: Dataset, column: str | None, rates: PassRates) -> np.
         return np.array(dataset[column], dtype=float)
     if not rates.samples.any():
         raise ValueError(
-            "curriculum: easy_to_hard needs a difficulty_column, or a pass_rates_file from `grpo-ext probe` that knows some of "
-            "the prompts."
+            "curriculum: easy_to_hard needs a difficulty_column, or a pass_rates_file from `grpo-ext probe` with some of the "
+            "prompts."
         )
     return -rates.means()

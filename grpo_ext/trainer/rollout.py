@@ -1,9 +1,7 @@
-"""From prompts to scored completions: sample, judge, compare within groups, fill the step, score under old and reference.
+"""From prompts to scored completions: sample, judge, compare within groups, fill the step, score old and reference.
 
 prompts ──► Sampler ──► Judge ──► advantages ──► keep, drop or refill groups ──► old and reference log-probs ──► Scored
 """
-
-from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
@@ -20,15 +18,15 @@ from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
 from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, fill_unscored
-from grpo_ext.step.metrics import length_figures, reward_figures
+from grpo_ext.step.metrics import episode_figures, length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Generation, Scored, join, table_of
+from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.refill import Filled, RefillRule, refill
+from grpo_ext.step.tables import join, table_of
 from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
-from grpo_ext.trainer.state import dump_groups, load_groups
 from grpo_ext.trainer.trl_path import scored_by_trl
 
 logger = logging.getLogger(__name__)
@@ -36,40 +34,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """How a trainer generates and filters.
-
-    Args:
-        ends: how completions show that they have ended.
-        training, evaluation: how rewards become advantages.
-        groups: when a group has signal.
-        outcome: which reward judges the groups.
-        group_filter: "off", "drop" or "refill".
-        refill: how a step is refilled.
-        schedule: how the temperature moves.
-        by_trl: TRL generates, for images.
-        mask_truncated: completions that were cut off are left out of the loss.
-        begin: makes the episodes of rows; `None`: a completion is one turn.
-        turn_weights: numbers of an environment's state with the weights of the rewards that read them, where each turn has an
-            advantage of its own; `None`: a completion has one.
-    """
+    """How a trainer generates and filters."""
 
     ends: EndRule
     training: AdvantageRule
     evaluation: AdvantageRule
     groups: GroupRule
-    outcome: int
-    group_filter: str
+    outcome: int  # the index of the reward that judges the groups
+    group_filter: str  # "off", "drop" or "refill"
     refill: RefillRule
     schedule: TemperatureSchedule
-    by_trl: bool
-    mask_truncated: bool
-    begin: Begin | None = None
+    by_trl: bool  # TRL generates, for images
+    mask_truncated: bool  # truncated completions are left out of the loss
+    begin: Begin | None = None  # makes the episodes of rows; `None`: a completion is one turn
+    # Entries of an environment's state with the weights of the rewards that read them, if each turn has an advantage; `None`:
+    # a completion has one advantage.
     turn_weights: dict[str, float] | None = None
 
 
 @dataclass
 class Rollout:
-    """Makes what a trainer trains on."""
+    """Makes the completions that a trainer trains on."""
 
     trainer: Any
     settings: RolloutSettings
@@ -86,7 +71,7 @@ class Rollout:
         self._said_missing = False
 
     def __call__(self, rows: list[Row]) -> Scored:
-        """Scored completions of these rows, this rank's, copies of one prompt beside each other."""
+        """Return scored completions of this rank's rows; the copies of one prompt are adjacent."""
         if not self.trainer.model.training:
             judged = self.generate(rows)
             self._record([judged])
@@ -102,8 +87,8 @@ class Rollout:
         return table
 
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
-        """For `preset: trl`: count, observe and hand out what TRL has generated and judged, and leave it as it is."""
-        self.judge.settle()
+        """For `preset: trl`: count, observe and hand out the completions that TRL has made, and return them unchanged."""
+        self.judge.count_failures()
         judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
         self.old_and_reference.check_sync(judged.table)
         self.samples.hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
@@ -116,18 +101,20 @@ class Rollout:
     # ---- one generation
 
     def generate(self, rows: list[Row], scored: bool = True) -> Judged:
-        """Complete these rows and judge the completions; with `scored`, score them under old and reference, too."""
+        """Complete these rows and judge the completions; with `scored`, also score old and reference."""
         if self.settings.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
                 found = seam.trl_generation(self.trainer, rows)
-                self.judge.settle()
+                self.judge.count_failures()
                 judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
             self.old_and_reference.check_sync(judged.table)
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
         episodes = self.settings.begin(rows) if self.settings.begin else []
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sample(prompts, episodes)
-        self._log_episodes(episodes)
+        if episodes:
+            counts = [(e.turns, e.failures, e.calls, e.failed_calls) for e in episodes]
+            seam.log_figures(self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks))
         ids = generation.completion_ids
         completions: Any = generation.messages
         if completions is None:
@@ -161,7 +148,7 @@ class Rollout:
         state, schedule = self.trainer.state, self.settings.schedule
         temperature = schedule.at(state.global_step, state.max_steps)
         if schedule.moves:
-            seam.metrics_of(self.trainer)["sampling/temperature"].append(temperature)
+            seam.log_figures(self.trainer, {"sampling/temperature": temperature})
         ids = [episode.prompt_ids for episode in episodes]
         if not episodes and not self.sampler.tokenizes:
             ids = seam.prompt_tokens(self.trainer, prompts)
@@ -172,19 +159,6 @@ class Rollout:
         self.sampler.submit(request)
         return self.sampler.collect()
 
-    def _log_episodes(self, episodes: list[Episode]) -> None:
-        if not episodes:
-            return
-        rows = [[e.turns, e.failures, e.calls, e.failed_calls, 1.0] for e in episodes]
-        found = self.ranks.gather(torch.tensor(rows, device=self.ranks.device)).sum(0).tolist()  # (B, 5) to (5,)
-        turns, failures, calls, failed_calls, count = found
-        metrics = seam.metrics_of(self.trainer)
-        metrics["episodes/turns"].append(turns / count)
-        metrics["episodes/failures"].append(failures / count)
-        if episodes[0].tokens.tools:  # under TRL's names
-            metrics["tools/call_frequency"].append(calls / count)
-            metrics["tools/failure_frequency"].append(failed_calls / max(calls, 1))
-
     @property
     def _rule(self) -> AdvantageRule:
         return self.settings.training if self.trainer.model.training else self.settings.evaluation
@@ -192,7 +166,7 @@ class Rollout:
     # ---- groups
 
     def _filtered(self, judged: Judged) -> Scored:
-        """All groups, or those with signal alone."""
+        """Return all groups, or with `group_filter: drop` only those with signal."""
         stats = self._judge_groups(self._seen_prompts(judged.rows), judged)
         if self.settings.group_filter != "drop":
             return judged.table
@@ -201,18 +175,17 @@ class Rollout:
         return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))
 
     def _refilled(self, rows: list[Row]) -> Scored:
-        """As many groups with signal as the step should have groups."""
+        """Return as many groups with signal as the step should have groups."""
         size, step, made = self._rule.num_generations, self.trainer.state.global_step, []
         supply, rule = self.order.further, self.settings.refill
         assert supply is not None
-        # Where the sampler does not tell which tokens it kept, a pass finds them now, before the policy moves.
+        # If the sampler does not return the tokens that it kept, a pass finds them now, before the policy changes.
         finds_kept = rule.max_staleness > 0 and self.old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
             copies = [dict(row) for row in prompts for _ in range(size)]
             judged = self.generate(copies[self.ranks.mine(len(copies))], scored=False)
-            images = torch.tensor(float(bool(judged.table.model_inputs)), device=self.ranks.device)
-            if self.settings.by_trl and self.ranks.total(images) > 0:  # on all ranks, where any has one
+            if self.settings.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
             made.append(judged)
             live = self._judge_groups(prompts, judged).kept
@@ -236,7 +209,7 @@ class Rollout:
         return self.old_and_reference(self._scaled(table, filled.groups.rewards))
 
     def _scaled(self, table: Scored, rewards: Tensor) -> Scored:
-        """With `scale_rewards: batch`, advantages divided by the std over the groups that are used alone.
+        """With `scale_rewards: batch`, divide the advantages by the std over the groups that are used.
 
         Args:
             table: this rank's completions.
@@ -248,18 +221,18 @@ class Rollout:
         return replace(table, advantages=self._rule.advantages(rewards)[mine].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
-        """What the groups of all ranks are worth, seen by the log and, with their prompts, by the curriculum."""
+        """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
         stats = self.settings.groups.judge(judged.given[:, self.settings.outcome])
         self.log.generated(stats)
         self.order.observe(prompts, stats)
         return stats
 
     def _seen_prompts(self, rows: list[Row]) -> list[Row]:
-        """The prompts of all ranks, where the curriculum learns from them."""
+        """Return the prompts of all ranks if the curriculum learns from them."""
         return [] if self.order.curriculum.rates is None else self._whole_prompts(rows)
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
-        """The prompts of all ranks, one row a group."""
+        """Return the prompts of all ranks, one row per group."""
         first, size = self.ranks.mine(len(rows) * self.ranks.count).start, self.trainer.num_generations
         return self.ranks.gather_objects([row for i, row in enumerate(rows) if (first + i) % size == 0])
 
@@ -268,14 +241,15 @@ class Rollout:
             self._said_missing = True
             logger.warning(
                 f"Step {self.trainer.state.global_step + 1}: after {self.settings.refill.max_rounds} further rounds "
-                f"{filled.used} of {wanted} groups have signal. The step goes on with them, divided by what they hold. "
-                "groups/missing counts this from here on; more group_filter_max_rounds or num_generations find more."
+                f"{filled.used} of {wanted} groups have signal. The step trains on these, and its loss is divided by their "
+                "counts. groups/missing counts the missing groups from now on. A larger group_filter_max_rounds or "
+                "num_generations finds more."
             )
 
-    # ---- what is told
+    # ---- logs
 
     def _record(self, made: list[Judged]) -> None:
-        """Log the rounds of one generation together, and hand their completions out."""
+        """Log the rounds of one generation together, and hand out their completions."""
         for judged in made:
             self.samples.hand_out(judged)
         if self.settings.by_trl:
@@ -289,22 +263,18 @@ class Rollout:
         rule, names = self._rule, self.trainer.reward_func_names
         figures = length_figures(self.ranks.gather(lengths), self.ranks.gather(truncated))
         figures |= reward_figures(names, rewards, rule.weighted(rewards), rule.signal(rewards))
-        metrics = seam.metrics_of(self.trainer)
-        for name, value in figures.items():
-            metrics[name].append(value)
+        seam.log_figures(self.trainer, figures)
 
     def _log_groups(self) -> None:
-        metrics = seam.metrics_of(self.trainer)
-        for name, value in self.log.figures().items():
-            metrics[name].append(value)
+        seam.log_figures(self.trainer, self.log.figures())
         if (advice := self.log.advice()) and self.trainer.accelerator.is_main_process:
             logger.warning(advice)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run that goes on must know of its groups; the same on all ranks."""
-        return {"carried": dump_groups(self.carried), "order": self.order.state_dict()}
+        """Return the state of groups and prompts; the same on all ranks."""
+        return {"carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
-        self.carried = load_groups(state["carried"], self.ranks.device)
+        """Continue from a `state_dict`."""
+        self.carried = state["carried"] and state["carried"].on(self.ranks.device)
         self.order.load_state_dict(state["order"])

@@ -1,7 +1,7 @@
-"""Every scored completion, handed to the callbacks that ask for it.
+"""Give every scored completion to the callbacks that ask for it.
 
-A callback asks by having `wants(step, group) -> bool`, called on every rank, and `on_samples(rows)`, called on the main
-process. A row is what docs/report.md describes. TRL keeps completions, too, but mixes those of training and evaluation.
+Such a callback has `wants(step, group) -> bool`, called on every rank, and `on_samples(rows)`, called on the main process.
+docs/report.md describes a row. TRL also keeps completions, but mixes those of training and evaluation.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """Hands out what a trainer's completions came to."""
+    """Gives the samples of a trainer to its callbacks."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.eval_name = "eval"  # the data set that TRL evaluates on
-        self._groups_seen: tuple[tuple[Any, ...], int] = ((), 0)  # of one step, mode and data set
+        self._groups_seen: tuple[tuple[Any, ...], int] = ((), 0)  # a step with its data set, and its number of groups so far
 
     def _callbacks(self) -> list[Any]:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
 
     def hand_out(self, judged: Judged) -> None:
-        """The samples of one generation; those of all ranks in the order of the groups."""
+        """Give out the samples of one generation on all ranks, in the order of the groups."""
         callbacks, trainer = self._callbacks(), self.trainer
         if not callbacks:
             return
         train = trainer.model.training
-        step = trainer.state.global_step + train  # the step that they train, or the weights that are evaluated
+        step = trainer.state.global_step + train  # the step that trains on them, or the step of the evaluated weights
         mode, name = ("train", "train") if train else ("eval", self.eval_name)
         group_size = trainer.num_generations if train else trainer.num_generations_eval
         accelerator, own = trainer.accelerator, len(judged.prompts)
@@ -58,7 +58,7 @@ class Samples:
         self._give(gather_object(mine))
 
     def hand_out_evaluation(self, samples: list[Sample], rows: list[dict[str, Any]], name: str) -> None:
-        """The samples of one evaluation, the same on every rank; `name` is the data set's."""
+        """Give out the samples of one evaluation, the same on every rank; `name` is the name of the data set."""
         callbacks, step = self._callbacks(), self.trainer.state.global_step
         self._give([
             self._whole(rows[s.row], {
@@ -70,7 +70,7 @@ class Samples:
         ])  # fmt: skip
 
     def _whole(self, row: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
-        """A sample with its prompt's id, the weighted sum of what scored it, and the columns of its row that rewards read."""
+        """Add to a sample the id of its prompt, the weighted sum of its rewards, and the columns that rewards read."""
         trainer = self.trainer
         weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
         parts = [weights[key] * reward for key, reward in sample["rewards"].items() if reward is not None]
@@ -85,14 +85,14 @@ class Samples:
                 callback.on_samples(rows)
 
     def _count_groups(self, key: tuple[Any, ...], groups: int) -> int:
-        """The number of the first of these groups, counted from 0 within a step, mode and data set."""
+        """Return the number of the first of these groups, counted from 0 within a step and data set."""
         before = self._groups_seen[1] if self._groups_seen[0] == key else 0
         self._groups_seen = (key, before + groups)
         return before
 
 
 def text_of(completion: Any) -> str:
-    """What the model wrote; an episode with what its environment said."""
+    """Return a completion as text: an episode with the answers of its environment."""
     if isinstance(completion, list) and len(completion) > 1:
         return as_text(completion)
     try:
@@ -102,5 +102,5 @@ def text_of(completion: Any) -> str:
 
 
 def by_name(names: list[str], scores: list[float]) -> dict[str, float | None]:
-    """The rewards of one completion; `None` for one that did not score it (NaN)."""
+    """Return the rewards of one completion by name; `None` for a reward that did not score it (NaN)."""
     return {name: None if score != score else score for name, score in zip(names, scores, strict=True)}

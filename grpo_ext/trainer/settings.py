@@ -1,6 +1,4 @@
-"""The plain settings of each stage, read once from the training arguments, the model and the ranks."""
-
-from __future__ import annotations
+"""The settings of each stage, read once from the training arguments, the model and the ranks."""
 
 from collections import defaultdict
 from dataclasses import fields, replace
@@ -38,10 +36,10 @@ from grpo_ext.step.refill import RefillRule
 
 
 def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
-    """The arguments of a trainer, with our options at their defaults where it is given a plain `GRPOConfig`.
+    """Return the arguments of a trainer; a plain `GRPOConfig` gets our options with their defaults.
 
     Raises:
-        RecipeError: naming all that is wrong with them, before a model is loaded.
+        RecipeError: naming every error in them, before a model is loaded.
     """
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
@@ -52,12 +50,12 @@ def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
 
 
 def ranks_of(accelerator: Accelerator) -> Ranks:
-    """The processes of a run."""
+    """Return the processes of a run."""
     return Ranks(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator.gather, gather_object)
 
 
 def loss_settings(trainer: Any) -> LossSettings:
-    """What the loss is made of.
+    """Return the settings of the loss.
 
     Raises:
         ValueError: for a `loss_type` that is not registered.
@@ -81,7 +79,7 @@ def loss_settings(trainer: Any) -> LossSettings:
 
 
 def entropy_control(args: Any) -> EntropyControl:
-    """The entropy bonus's coefficient."""
+    """Return the control of the entropy bonus."""
     return EntropyControl(
         args.entropy_coef,
         args.use_adaptive_entropy,
@@ -93,7 +91,7 @@ def entropy_control(args: Any) -> EntropyControl:
 
 
 def advantage_rule(trainer: Any, training: bool) -> AdvantageRule:
-    """How rewards become advantages, in training or in TRL's evaluation."""
+    """Return how rewards become advantages, in training or in TRL's evaluation."""
     return AdvantageRule(
         trainer.num_generations if training else trainer.num_generations_eval,
         trainer.reward_weights,
@@ -104,7 +102,7 @@ def advantage_rule(trainer: Any, training: bool) -> AdvantageRule:
 
 
 def end_rule(trainer: Any) -> EndRule:
-    """How completions show that they have ended."""
+    """Return how to tell whether a completion has ended."""
     args, given = trainer.args, trainer.args.generation_kwargs or {}
     colocated = trainer.use_vllm and trainer.vllm_mode == "colocate"
     stops = any(given.get(name) for name in ("stop", "stop_strings", "stop_token_ids"))
@@ -117,13 +115,13 @@ def end_rule(trainer: Any) -> EndRule:
 
 
 def schedule_of(args: Any) -> TemperatureSchedule:
-    """How the temperature moves."""
+    """Return the schedule of the temperature."""
     given = {name: getattr(args, name) for name in SCHEDULE_FIELDS}
     return resolve_schedule(given, args.gradient_accumulation_steps, args.steps_per_generation, args.num_iterations)
 
 
 def refill_rule(args: Any, group: int, ranks: int) -> RefillRule:
-    """How a step is refilled."""
+    """Return how a step is refilled."""
     passes = args.steps_per_generation * args.num_iterations
     return RefillRule.of(
         args.group_filter_max_rounds, args.max_staleness, passes, args.gradient_accumulation_steps, group, ranks
@@ -131,17 +129,17 @@ def refill_rule(args: Any, group: int, ranks: int) -> RefillRule:
 
 
 def trl_generates(trainer: Any) -> bool:
-    """Whether TRL generates itself: for images, and where tools come with what plays no episodes."""
+    """Whether TRL generates: for images, and for tools with a sampler that plays no episodes."""
     vision = isinstance(trainer.processing_class, ProcessorMixin)
     plays_none = trainer.use_transformers_continuous_batching or trainer.rollout_func is not None
     return bool(vision or (trainer.tools and plays_none))
 
 
 def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
-    """What makes the episodes of rows, by `environment` or with tools; `None` without either.
+    """Return the function that makes the episodes of rows, by `environment` or with tools; `None` without either.
 
     Raises:
-        ValueError: where the sampler plays none, or the chat template does not keep turns as they were sampled.
+        ValueError: if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
     by_trl = trainer.as_trl or trl_generates(trainer)
@@ -158,7 +156,7 @@ def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
 
 
 def turn_weights(trainer: Any) -> dict[str, float] | None:
-    """For `credit: turn` the entries of the state that rewards `environment` read, with their weights; else `None`."""
+    """Return for `credit: turn` the entries of the state that rewards `environment` read, with their weights; else `None`."""
     if trainer.args.environment is None or episode_rules(trainer.args.environment).credit == "episode":
         return None
     found: dict[str, float] = defaultdict(float)
@@ -188,20 +186,20 @@ def align_reference(trainer: Any) -> None:
 
 
 def by_batch(trainer: Any) -> bool:
-    """Whether it matters which rows a micro-batch holds: entropy quantiles and the balance of experts are taken over it."""
+    """Whether the loss depends on which rows a micro-batch holds: entropy quantiles and the balance of experts do."""
     return trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
 
 
 def layout_of(trainer: Any) -> Layout:
-    """How completions are laid out for a pass.
+    """Return how completions are laid out for a pass.
 
     Raises:
-        ValueError: if rows are to be packed that cannot be.
+        ValueError: for `packing: packed` if rows cannot be packed.
     """
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
-    # sharded ranks gather each layer together, so that all must call the model equally often
+    # sharded ranks gather each layer together, so all must call the model the same number of times
     alike = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-    # and each chunk of a reentrant checkpoint runs a backward of its own, which data parallel ranks take for the last
+    # each chunk of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for the last one
     reentrant = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
     alike |= bool(args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1)
     trimmed = has_rotary_positions(trainer.model) and args.length_batching
@@ -227,10 +225,10 @@ def layout_of(trainer: Any) -> Layout:
 
 
 def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
-    """How a step may be cut.
+    """Return how a step may be cut.
 
     Raises:
-        ValueError: if `max_tokens_per_micro_batch` is set where micro-batches cannot be cut.
+        ValueError: if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut.
     """
     args = trainer.args
     deals = layout.trimmed and not by_batch(trainer)
@@ -247,15 +245,15 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
 
 
 def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: bool) -> Scorer:
-    """Scores completions with the trainer's models.
+    """Make the scorer of a trainer.
 
     Raises:
-        ValueError: if rows are to be packed and the model lets them see each other.
+        ValueError: for `packing: packed` if packed sequences see each other in the model.
     """
     probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
     check = None
     if layout.packed:
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # those have no whole model yet
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # their model is not ready yet
             check = probe.refuse_unless_separate
         else:
             probe.refuse_unless_separate(model)
@@ -264,29 +262,29 @@ def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: boo
 
 
 def probe_of(trainer: Any) -> Probe:
-    """Tries how rows may be laid out for a trainer's model."""
+    """Return the probe of layouts for a trainer's model."""
     exact = trainer.model.dtype == torch.float32 and trainer.accelerator.mixed_precision == "no"
     vocabulary = trainer.model.config.get_text_config().vocab_size
     return Probe(run_model(trainer.accelerator), vocabulary, trainer.accelerator.device, 1e-4 if exact else 0.1)
 
 
 def has_rotary_positions(model: Any) -> bool:
-    """Whether a token sees how far others are rather than where it stands."""
+    """Whether attention depends on distances between tokens, not on absolute positions."""
     config = model.config.get_text_config()
     return getattr(config, "rope_parameters", None) is not None or hasattr(config, "rope_theta")
 
 
 def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool, shares: bool) -> str:
-    """One line on what is done for speed; none of it changes the gradient. `shares`: prompts are to be shared."""
+    """Describe in one line how training is sped up without a change of the gradient; `shares`: `shared_prefix` is on."""
     if not (layout.chunks or layout.packed):
-        return "one rectangle a micro-batch"
-    done = [f"micro-batches by tokens, {'without padding' if layout.packed else 'completions of like length together'}"]
+        return "one rectangle per micro-batch"
+    done = [f"micro-batches by tokens, {'without padding' if layout.packed else 'completions of similar length together'}"]
     if layout.shared_prefix:
         done.append("a group's prompt once" + (" (not in the backward pass)" if layout.recomputes else ""))
     elif layout.chunks and shares:
-        done.append("each prompt with its completions (the model cannot go on from a shared one)")
+        done.append("each prompt with its completions (the model cannot continue from a shared one)")
     if layout.compact_head and on_cpu:
-        done.append("logits of completions alone")
+        done.append("logits of completions only")
     if rule.skips:
         done.append("no completion without gradient")
     return ", ".join(done)

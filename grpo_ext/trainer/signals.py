@@ -1,4 +1,4 @@
-"""Signals that ask a run to leave: noted as they come, acted on by all ranks together at the end of a step."""
+"""Signals that ask a run to stop: recorded on arrival, handled by all ranks together at the end of a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(SystemExit):
-    """A signal asked the run to leave, and it has: at the end of a step, with a checkpoint.
+    """A signal has stopped the run at the end of a step, with a checkpoint.
 
     As a `SystemExit` it ends a script with exit code 75 unless it is caught.
     """
@@ -33,9 +33,9 @@ class Interrupted(SystemExit):
 
 
 class StopSignals:
-    """Takes SIGTERM, SIGUSR1 and Ctrl-C while it is entered; a second Ctrl-C ends the process at once.
+    """Handles SIGTERM, SIGUSR1 and Ctrl-C within the context; a second Ctrl-C ends the process at once.
 
-    A program's own handlers are left alone, and so are all of them outside of the main thread.
+    It does not replace handlers of the program, and it does nothing outside the main thread.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class StopSignals:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         self.seen = number
-        again = " Once more ends it at once." if number == signal.SIGINT else ""
-        logger.warning("%s: the run leaves with a checkpoint at the end of this step.%s", signal.Signals(number).name, again)
+        again = " A second Ctrl-C ends it at once." if number == signal.SIGINT else ""
+        logger.warning("%s: the run stops with a checkpoint at the end of this step.%s", signal.Signals(number).name, again)
 
     def agreed(self, accelerator: Accelerator) -> int:
-        """The signal that any rank has seen, 0 for none; the same on every rank."""
+        """Return the signal that any rank has received, 0 for none; the same on every rank."""
         if accelerator.num_processes == 1:
             return self.seen
         return int(accelerator.gather(torch.tensor([self.seen], device=accelerator.device)).max())

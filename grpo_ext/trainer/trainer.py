@@ -1,9 +1,7 @@
-"""`GRPOExtTrainer`: the one class of this package that TRL sees. Its overrides hand over to the stages of a step.
+"""`GRPOExtTrainer`: the only class of this package that TRL calls. Its overrides delegate to the parts of the trainer.
 
-With `loss_normalization: micro_batch` (`preset: trl`) generation and loss are TRL's own: the branch `self.as_trl` below.
+With `loss_normalization: micro_batch` (`preset: trl`) TRL generates and computes the loss: the branch `self.as_trl` below.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -23,10 +21,10 @@ from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
-from grpo_ext.trainer.door import check_prompt
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
 from grpo_ext.trainer.nonfinite import Replay, replay
+from grpo_ext.trainer.run_output import check_prompt
 from grpo_ext.trainer.settings import checked_arguments
 from grpo_ext.vllm import EngineFailure
 
@@ -38,18 +36,18 @@ class GRPOExtTrainer(GRPOTrainer):
         model: as in TRL: a model, or the id or path of one.
         reward_funcs: as in TRL: functions, reward models or their ids; also names of registered rewards, such as
             `"countdown"`, and what `grpo_ext.build` returns.
-        args (`GRPOExtConfig`, *optional*): a plain `GRPOConfig` is taken, too, with our options at their defaults.
-        sampler (`Sampler`, *optional*): completes the prompts, in place of transformers or vLLM.
-        recipe (`Mapping`, *optional*): the values that `recipe.yaml` gets, in place of what the trainer was given.
+        args (`GRPOExtConfig`, *optional*): or a plain `GRPOConfig`, with our options at their defaults.
+        sampler (`Sampler`, *optional*): completes the prompts instead of transformers or vLLM.
+        recipe (`Mapping`, *optional*): the values of `recipe.yaml`, instead of the arguments of the trainer.
         **kwargs: all other arguments of `GRPOTrainer`.
 
     Raises:
-        ValueError: for a reward that nothing is called, a column that is missing, or arguments that do not go together.
-        RuntimeError: if the installed TRL is not one that this package fits.
+        ValueError: for an unknown reward, a missing column, or arguments that contradict each other.
+        RuntimeError: if this package does not fit the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EngineFailure: likewise, if a vLLM server does not come back, or the engine has other weights than the trainer.
         NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite gradient.
-        Interrupted: likewise, if SIGTERM, SIGUSR1 or Ctrl-C asked for it; a script that does not catch it ends with code 75.
+        Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends with code 75.
     """
 
     _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
@@ -83,17 +81,17 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- a run
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As in TRL; `True` goes on from the newest whole checkpoint of `output_dir`, or starts where there is none."""
+        """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts if there is none."""
         plain = super().train
-        self.parts.door.open()
+        self.parts.output.open()
         try:
-            return self.parts.leaving.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
+            return self.parts.stopping.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
         except (RewardFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
             raise
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, which would take one step more from the checkpoint of the last step."""
+        """As in transformers, which would take one more step after the checkpoint of the last step."""
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
@@ -115,7 +113,7 @@ class GRPOExtTrainer(GRPOTrainer):
         if self.args.max_tokens_per_micro_batch:
             self.model.train()
             for _ in range(self.parts.feed.surplus(inputs)):
-                with self.accelerator.no_sync(model):  # past TRL's own method, which counts micro-batches
+                with self.accelerator.no_sync(model):  # not by TRL's method, which counts micro-batches
                     loss = loss + super(GRPOTrainer, self).training_step(model, inputs, num_items_in_batch)
         return loss + super().training_step(model, inputs, num_items_in_batch)
 
@@ -142,7 +140,7 @@ class GRPOExtTrainer(GRPOTrainer):
         return loss
 
     def loss_of(self, model: Any, inputs: MicroBatch | dict[str, Any], accumulation: int) -> torch.Tensor:
-        """The loss of a micro-batch of ours, or of TRL's."""
+        """Return the loss of a micro-batch of ours or of TRL."""
         if isinstance(inputs, MicroBatch):
             return self.parts.update.loss(model, inputs, accumulation)
         return super()._compute_loss(model, inputs)
@@ -155,17 +153,16 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As in TRL, and also: rows on which rewards failed, skipped steps, pass rates; `train_loss` is of the whole run."""
+        """As in TRL, with failures of rewards, skipped steps and pass rates; `train_loss` is the mean of the whole run."""
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
         logs.update(self.parts.figures(self.model.training))
         super().log(logs, start_time)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:
-        """Log the metrics of one evaluation, and nothing else, and tell the callbacks.
+        """Log only the metrics of one evaluation, and call the callbacks.
 
-        TRL's own `log` would flush the training metrics collected so far into them, and write the training completions of
-        this step a second time.
+        TRL's `log` would add the training metrics collected so far, and write the training completions of this step again.
         """
         super(GRPOTrainer, self).log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -176,11 +173,11 @@ class GRPOExtTrainer(GRPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate, by TRL or, where `eval_temperature` is set, by decoding at that temperature without touching training.
+        """Evaluate by TRL, or with `eval_temperature` by decoding at that temperature, without any effect on training.
 
         Returns:
             Means over all completions, such as `eval_countdown` and `eval_length`, and `eval_pass@1`, `eval_pass@8`, ... of
-            the reward that decides; under `eval_NAME_...` where `eval_dataset` is a mapping of named data sets.
+            the outcome reward; under `eval_NAME_...` if `eval_dataset` is a mapping of named data sets.
         """
         if self.eval_decoding is not None:
             return evaluate_policy(self, eval_dataset, metric_key_prefix)
@@ -196,25 +193,25 @@ class GRPOExtTrainer(GRPOTrainer):
         self._save_checkpoint(self.model, trial=None)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """As in TRL, and also: rewards, what was gained, curves, the recipe."""
+        """As in TRL, with rewards, gains, curves and the recipe."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
-            self.parts.door.add_to_card()
+            self.parts.output.add_to_card()
 
     def newest_checkpoint(self) -> str | None:
-        """The newest whole checkpoint of `output_dir`; on all ranks."""
+        """Return the newest whole checkpoint of `output_dir`; all ranks must call it."""
         return self.parts.checkpoints.newest()
 
     def replay(self, folder: str) -> Replay:
-        """Go through a kept step again; see `grpo_ext.trainer.nonfinite.replay`."""
+        """Run a kept step again; see `grpo_ext.trainer.nonfinite.replay`."""
         return replay(self, folder)
 
     @property
     def stopped_by(self) -> str | None:
-        """The alarm that ended the run; `None` where none did."""
-        return self.parts.leaving.stopped_by
+        """The alarm that ended the run; `None` if none did."""
+        return self.parts.stopping.stopped_by
 
     @property
     def save_error(self) -> str | None:
-        """Why the last checkpoint could not be written; `None` where it was."""
+        """Why the last checkpoint could not be written; `None` if it was written."""
         return self.parts.checkpoints.error

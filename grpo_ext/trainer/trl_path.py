@@ -1,6 +1,4 @@
-"""Completions that TRL generates itself, for images and `preset: trl`, as records of ours."""
-
-from __future__ import annotations
+"""Convert completions that TRL generates, for images and `preset: trl`, to our records."""
 
 from dataclasses import fields
 from typing import Any
@@ -14,7 +12,7 @@ from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.judging import Judged
 
-# What a table of TRL's may hold beside fields of `Scored`, to call the model with.
+# Inputs of the model that a table of TRL may have in addition to the fields of `Scored`.
 MODEL_INPUTS = (
     *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
     *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
@@ -23,13 +21,13 @@ OURS = {f.name for f in fields(Scored)} - {"extra", "model_inputs"}
 
 
 def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: EndRule, rule: AdvantageRule) -> Judged:
-    """What TRL has just generated and judged.
+    """Return the generation that TRL has just made and judged.
 
     Args:
-        trainer: of the run.
-        rows: this rank's, that it generated for.
-        table: what TRL's generation returned.
-        ends: how completions show that they have ended.
+        trainer: the trainer of the run.
+        rows: the rows of this rank.
+        table: the result of TRL's generation.
+        ends: how to tell whether a completion has ended.
         rule: how rewards become advantages.
     """
     ranks, own = trainer.accelerator.num_processes, len(rows)
@@ -39,7 +37,7 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
     ids, mask = table["completion_ids"], table["completion_mask"].bool()
     tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
     asked = [row[kept].tolist() for row, kept in zip(table["prompt_ids"], table["prompt_mask"].bool(), strict=True)]
-    counted = mask.any(1)  # TRL has masked those that were cut off, where it was asked to
+    counted = mask.any(1)  # TRL has masked truncated completions if it was asked to
     truncated = [cut or not there for cut, there in zip(ends.truncated(asked, tokens), counted.tolist(), strict=True)]
     advantages = rule.advantages(rewards)
     more = {
@@ -49,18 +47,19 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
         "temperature": torch.full((own,), trainer.temperature, device=ids.device),
         "policy_step": torch.full((own,), trainer.state.global_step, device=ids.device),
     }
-    said = [row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)]  # an environment's own
+    # the prompt of the row, to which an environment may have added
+    given_prompts = [row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)]
     written = mask & table["tool_mask"].bool() if "tool_mask" in table else mask
     lengths = torch.where(counted, written.sum(1), (ids != seam.pad_token(trainer)).sum(1)).tolist()
     scored = as_scored({**table, **more}, own)
-    return Judged(rows, said, completions[mine], truncated, scored, given, rewards, advantages, lengths)
+    return Judged(rows, given_prompts, completions[mine], truncated, scored, given, rewards, advantages, lengths)
 
 
 def as_scored(table: dict[str, Any], rows: int) -> Scored:
-    """A mapping of TRL's as a record; old and reference log-probs are left to our own scoring.
+    """Convert a mapping of TRL to a record, without old and reference log-probs, which our scoring computes.
 
     Raises:
-        ValueError: naming a field without an entry for each row, which cannot travel along.
+        ValueError: for a field without an entry for each row.
     """
     dropped = ("num_items_in_batch", "old_per_token_logps", "ref_per_token_logps", "importance_sampling_ratio")
     known = {name: table[name] for name in OURS if name in table and name not in dropped}
@@ -73,7 +72,7 @@ def as_scored(table: dict[str, Any], rows: int) -> Scored:
 
 
 def split(table: Scored, number: int, trim: bool) -> list[Scored]:
-    """A generation in random order, in so many slices; with images each slice gets its own."""
+    """Shuffle a generation and split it into slices; each slice gets its own images."""
     if not table.model_inputs:
         return shuffled_slices(table, number, trim)
     mapping = {name: getattr(table, name) for name in OURS if getattr(table, name) is not None}

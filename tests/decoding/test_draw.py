@@ -1,4 +1,4 @@
-"""Tokens are drawn with their probabilities, and never one that was taken away."""
+"""Tokens are drawn with their probabilities, and never one that was removed."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def test_tokens_of_a_large_vocabulary_keep_their_small_probabilities():
 def test_scores_without_a_distribution_are_refused(bad):
     scores = torch.zeros(3, 4)
     scores[1] = bad
-    with pytest.raises(ValueError, match="no distribution"):
+    with pytest.raises(ValueError, match="not a distribution"):
         draw_tokens(scores, do_sample=True)

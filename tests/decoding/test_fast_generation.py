@@ -48,9 +48,9 @@ def told(monkeypatch):
         ({"cache_implementation": "static"}, {}, "cache_implementation is set"),
         ({"use_cache": False}, {}, "use_cache is off"),
         ({"return_dict_in_generate": True}, {}, "return_dict_in_generate is set"),
-        ({"repetition_penalty": 1.3}, {}, "RepetitionPenaltyLogitsProcessor may remember rows"),
-        ({}, {"logits_processor": LogitsProcessorList([Own()])}, "Own may remember rows"),
-        ({}, {"stopping_criteria": StoppingCriteriaList([Long()])}, "Long may remember rows"),
+        ({"repetition_penalty": 1.3}, {}, "RepetitionPenaltyLogitsProcessor may have a state per row"),
+        ({}, {"logits_processor": LogitsProcessorList([Own()])}, "Own may have a state per row"),
+        ({}, {"stopping_criteria": StoppingCriteriaList([Long()])}, "Long may have a state per row"),
         ({}, {"prefix_allowed_tokens_fn": lambda row, ids: [20, 21]}, "generate gets prefix_allowed_tokens_fn"),
     ],
     ids=["beams", "static", "no_cache", "outputs", "penalty", "processor", "criterion", "prefix"],
@@ -72,7 +72,7 @@ def test_transformers_decodes_what_the_loop_does_not(told, config, arguments, re
 def test_models_that_need_their_own_way_are_named():
     small = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
     phi = AutoConfig.for_model("phi3", **small, num_attention_heads=2, num_key_value_heads=2, pad_token_id=0)
-    with pytest.raises(NotSupported, match="Phi3ForCausalLM prepares its inputs in a way of its own"):
+    with pytest.raises(NotSupported, match="Phi3ForCausalLM prepares its inputs with its own"):
         check_model(AutoModelForCausalLM.from_config(phi))
     t5 = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     with pytest.raises(NotSupported, match="encoder"):
@@ -104,7 +104,7 @@ def test_a_recurrent_cache_is_transformers_own(told):
     theirs = model.generate(**batch, generation_config=decoding(6))
     with fast_generation(model):
         assert torch.equal(theirs, model.generate(**batch, generation_config=decoding(6)))
-    assert len(told) == 1 and "does not let rows go" in told[0]
+    assert len(told) == 1 and "cannot remove rows" in told[0]
 
 
 def test_nothing_stays_behind_also_after_an_error():
@@ -118,7 +118,7 @@ def test_nothing_stays_behind_also_after_an_error():
 def test_an_error_in_the_model_is_not_a_reason_to_try_again(told):
     model = make_model()
     model.lm_head.weight.data.fill_(torch.nan)
-    with pytest.raises(ValueError, match="no distribution"), fast_generation(model):
+    with pytest.raises(ValueError, match="not a distribution"), fast_generation(model):
         model.generate(**make_batch([5, 3]), generation_config=decoding(do_sample=True))
     assert told == []
 

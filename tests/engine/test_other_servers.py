@@ -43,9 +43,9 @@ def test_completions_that_were_asked_for():
 
 WRONG = {
     "fewer": ({"choices": GOOD[:1]}, "1 for 1 prompts x 2"),
-    "none": ({"choices": []}, "not of vLLM's form"),
+    "none": ({"choices": []}, "do not have vLLM's format"),
     "more": ({"choices": GOOD * 2}, "4 for 1 prompts x 2"),
-    "no_choices": ({"status": "ok"}, "not of vLLM's form (KeyError)"),
+    "no_choices": ({"status": "ok"}, "do not have vLLM's format (KeyError)"),
     "no_logps": ({"choices": [{**c, "logprobs": None} for c in GOOD]}, "log-probs are missing"),
     "other_logps": ({"choices": [GOOD[0], {**GOOD[1], "logprobs": GOOD[0]["logprobs"]}]}, "log-probs of other tokens"),
     "nan": ({"choices": [GOOD[0], choice([7], [1, 2], [float("nan")])]}, "logprobs.1.0.0"),

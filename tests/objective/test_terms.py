@@ -178,7 +178,7 @@ def test_effective_sampling(changed, given, model, expected):
         ({}, {"penalty_alpha": 0.6}, True, "contrastive search"),
         ({"repetition_penalty": 1.1}, {}, True, "logprob_policy: model"),
         ({}, {"do_sample": False}, True, "greedily"),
-        ({}, {"bad_words_ids": [[3]]}, False, "does not tell the tokens"),
+        ({}, {"bad_words_ids": [[3]]}, False, "does not return the tokens"),
         ({"temperature": 0.0}, {}, True, "must be above 0"),
         ({"top_p": 0.0}, {}, True, "must lie in"),
     ],

@@ -74,7 +74,7 @@ def test_text_becomes_the_number_that_it_stands_for():
         ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
         ({"sync_ref_model": True}, "set beta above 0"),
         ({"pad_to_multiple_of": 8}, "pad_to_multiple_of pads nothing"),
-        ({"beta": 0.1, "kl_estimator": "k1", "use_bias_correction_kl": False}, "has a gradient of 0 in the mean"),
+        ({"beta": 0.1, "kl_estimator": "k1", "use_bias_correction_kl": False}, "has an expected gradient of 0"),
         ({"beta": 0.1, "kl_estimator": "k2"}, "write use_bias_correction_kl: false, or kl_estimator: k3"),
         (
             {"use_vllm": True, "vllm_sync_adapter": "adapter", "vllm_enable_sleep_mode": True},

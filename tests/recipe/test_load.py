@@ -152,9 +152,9 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n", "drop it from generation_kwargs"),
         (
             "temperature_schedule: linear\n",
-            "recipe.yaml:2: temperature_schedule: linear needs a temperature to end at",
+            "recipe.yaml:2: temperature_schedule: linear needs a final temperature",
         ),
-        ("temperature_end: 0.6\n", "recipe.yaml:2: temperature_end does nothing with a constant temperature"),
+        ("temperature_end: 0.6\n", "recipe.yaml:2: temperature_end has no effect on a constant temperature"),
         (
             "temperature_schedule: cosine\ntemperature_end: 0.6\ngradient_accumulation_steps: 4\nsteps_per_generation: 6\n",
             "write steps_per_generation: 4",

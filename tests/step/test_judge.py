@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, outcome_index
-from grpo_ext.step.records import Generation, table_of
+from grpo_ext.step.records import Generation
+from grpo_ext.step.tables import table_of
 
 NAN = math.nan
 END, PAD = 2, 0

@@ -47,9 +47,9 @@ def total(cuts, ranks, entropy_mask=None):
         scores, batch = piece(rows, rows is cuts[-1])
         mask = None if entropy_mask is None else entropy_mask[rows]
         output = step_loss(scores, batch, settings, 0.3, mask, accumulation=len(cuts) // ranks)
-        stats.note(output.stats)
+        stats.add(output.stats)
         loss += float(output.loss) / ranks
-    return loss, stats.settle(lambda mine: mine, CPU)["policy_loss"]
+    return loss, stats.merge(lambda mine: mine, CPU)["policy_loss"]
 
 
 def test_loss_and_policy_loss_are_the_same_for_every_cut_and_number_of_ranks():

@@ -19,14 +19,14 @@ def settled(*ranks):
     for batches in ranks:  # first what each would send
         stats = StepStats()
         for figures in batches:
-            stats.note(figures)
-        stats.settle(lambda mine: (sent.append(mine), mine)[1], CPU)
+            stats.add(figures)
+        stats.merge(lambda mine: (sent.append(mine), mine)[1], CPU)
     found, calls = [], []
     for batches in ranks:
         stats = StepStats()
         for figures in batches:
-            stats.note(figures)
-        found.append(stats.settle(lambda mine: (calls.append(mine), torch.cat(sent))[1], CPU))
+            stats.add(figures)
+        found.append(stats.merge(lambda mine: (calls.append(mine), torch.cat(sent))[1], CPU))
     assert all(figures == found[0] for figures in found) and len(calls) == len(ranks)
     return found[0]
 
@@ -63,9 +63,9 @@ def test_what_is_not_a_number_is_left_out_with_its_weight():
 
 def test_a_step_begins_anew():
     stats = StepStats()
-    stats.note({"x": Stat(1.0)})
-    assert stats.settle(lambda mine: mine, CPU) == {"x": 1.0}
-    assert stats.settle(lambda mine: pytest.fail("there is nothing to send"), CPU) == {}
+    stats.add({"x": Stat(1.0)})
+    assert stats.merge(lambda mine: mine, CPU) == {"x": 1.0}
+    assert stats.merge(lambda mine: pytest.fail("there is nothing to send"), CPU) == {}
 
 
 def test_lengths_of_completions():

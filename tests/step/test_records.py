@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_ext.objective.kept import KeptSet
-from grpo_ext.step.records import Generation, Scored, join, table_of
+from grpo_ext.step.records import Generation, Scored
+from grpo_ext.step.tables import join, table_of
 
 # each row: its prompt's and its completion's tokens
 ROW = st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.lists(st.integers(1, 5), max_size=5))
@@ -169,7 +170,7 @@ def test_a_table_on_another_device_takes_all_its_tensors_along():
 
 def test_model_inputs_are_refused_by_name():
     table = table_with([([1], [2])], model_inputs={"pixel_values": torch.zeros(4)})
-    with pytest.raises(ValueError, match="Rows with pixel_values cannot be taken out"):
+    with pytest.raises(ValueError, match="Rows with pixel_values cannot be taken from"):
         table.take(torch.tensor([0]))
     with pytest.raises(ValueError, match="cannot be joined: pixel_values"):
         join([table, table])
@@ -177,7 +178,7 @@ def test_model_inputs_are_refused_by_name():
 
 
 def test_extra_fields_that_not_all_parts_have_are_refused_by_name():
-    with pytest.raises(ValueError, match="cannot be joined: name, pair, per_token, score is not in all"):
+    with pytest.raises(ValueError, match="cannot be joined: name, pair, per_token, score is not the same"):
         join([full_table([([1], [2])]), table_with([([1], [2])])])
 
 

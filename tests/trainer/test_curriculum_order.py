@@ -52,7 +52,7 @@ def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
 
 
 def test_refusals_of_curricula(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="a stream shows them one by one"):
+    with pytest.raises(ValueError, match="a stream gives them one by one"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="adaptive", make=lambda rows: rows.to_iterable_dataset())
     with pytest.raises(ValueError, match="needs difficulty_column"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard")

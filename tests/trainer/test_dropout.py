@@ -48,4 +48,4 @@ def test_an_adapter_with_dropout(tiny_folder, tmp_path, caplog, off, least, most
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert len(steps) == 3 and all(entry["grad_norm"] > 0 for entry in steps)
     assert all(least <= entry["sampling/logp_difference/max"] <= most for entry in steps)
-    assert ("drops out (0.1)" in caplog.text) is not off
+    assert ("uses dropout (0.1)" in caplog.text) is not off

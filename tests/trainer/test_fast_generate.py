@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.trainer.door import describe
+from grpo_ext.trainer.run_output import describe
 
 sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tiny_models import batch_sizes

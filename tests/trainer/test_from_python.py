@@ -157,7 +157,7 @@ def test_the_recipe_holds_what_the_trainer_was_given(done, tiny_folder):
 @pytest.mark.parametrize("kind", [GRPOConfig, GRPOExtConfig])
 def test_a_recipe_from_python_can_be_read_again(tiny_folder, tmp_path, kind):
     trainer = make(tiny_folder, tmp_path, ["format"], kind=kind, steps_per_generation=4, gradient_accumulation_steps=2)
-    values = trainer.parts.door.recipe
+    values = trainer.parts.output.recipe
     assert values["steps_per_generation"] == 4
     read = load_recipe(None, values)
     assert read.training.generation_batch_size == trainer.args.generation_batch_size == 32

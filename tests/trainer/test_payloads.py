@@ -13,8 +13,8 @@ from test_nonfinite import fragile  # noqa: F401  a fixture
 from test_resume import STEPS, make
 
 from grpo_ext.recipe.difference import differences
-from grpo_ext.trainer.leaving import read_rollbacks
 from grpo_ext.trainer.manifest import write_manifest
+from grpo_ext.trainer.stopping import read_rollbacks
 
 FILES = (
     "config.json", "generation_config.json", "grpo_state_0.pt", "model.safetensors", "optimizer.pt", "rng_state.pth",

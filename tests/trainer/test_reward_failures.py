@@ -100,7 +100,7 @@ def test_registered_rewards_are_taken_by_name(tiny_folder, tmp_path):
 def test_a_reward_that_fails_on_all_rows_of_a_step_stops_the_run_at_once(tiny_folder, tmp_path):
     """Two prompts of four completions: far fewer rows than the share of failures is judged by."""
     trainer = make(tiny_folder, tmp_path, [Faulty(raises=range(8))], max_steps=2, per_device_train_batch_size=8)
-    with pytest.raises(RewardFailure, match=r"(?s)'faulty' failed on every completion\. Mend it, .* no idea \(.*\.py:\d+"):
+    with pytest.raises(RewardFailure, match=r"(?s)'faulty' failed on every completion\. Fix it, .* no idea \(.*\.py:\d+"):
         trainer.train()
     assert trainer.state.global_step == 0
 
@@ -125,7 +125,7 @@ def test_a_step_is_that_of_all_ranks(ranks, stops):
 
     def settled(guard: Guard, gather) -> Judge:
         judge = Judge(SimpleNamespace(reward_funcs=[guard]))
-        judge.settle(gather)
+        judge.count_failures(gather)
         return judge
 
     found = []

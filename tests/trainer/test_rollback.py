@@ -82,7 +82,7 @@ def test_it_goes_back_and_learns_on_at_half_the_rate(tiny_folder, tmp_path):
 
 def test_where_it_cannot_go_back_it_ends_with_a_checkpoint(tiny_folder, tmp_path):
     often = trained(tiny_folder, tmp_path / "often", Mood(times=3), max_rollbacks=1)
-    assert "that was rollback 1 of 1" in often.stopped_by and often.state.global_step < STEPS
+    assert "rollback 1 of 1 is done" in often.stopped_by and often.state.global_step < STEPS
     assert step_of(checkpoints(tmp_path / "often")[-1]) == often.state.global_step
     rare = {**SETTINGS, "save_steps": 20}
     mood = Mood()

@@ -144,10 +144,10 @@ class SilentSampler(NoisySampler):
 
 def test_another_engine_without_log_probs_is_told(tiny_folder, tmp_path):
     trainer = make(tiny_folder, tmp_path, 0.05, 8, sampler_class=SilentSampler)
-    with pytest.raises(ValueError, match=r"\(noisy\) gave no log-probs.*vllm_importance_sampling_correction: false"):
+    with pytest.raises(ValueError, match=r"\(noisy\) returned no log-probs.*vllm_importance_sampling_correction: false"):
         trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
 
 
 def test_a_sampler_that_would_not_be_asked_is_refused(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="would not ask the sampler that is given"):
+    with pytest.raises(ValueError, match="would not use the sampler that is given"):
         make(tiny_folder, tmp_path, 0.05, 8, **{key: value for key, (value, _) in PRESETS["trl"].items()})

@@ -15,7 +15,7 @@ from tiny_vision import QWEN, qwen_vision
 from benchmarks import step_work
 from benchmarks.step_bench import Bench
 from benchmarks.step_work import Case
-from grpo_ext.trainer.door import describe
+from grpo_ext.trainer.run_output import describe
 from grpo_ext.trainer.settings import make_scorer, probe_of
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth a shared prompt
@@ -69,5 +69,5 @@ def test_a_model_that_cannot_go_on_from_a_prompt_reads_it_with_each_completion(b
     assert not probe_of(trainer).shares_prompts(trainer.model)
     scorer = trainer.parts.scorer
     scorer.layout = make_scorer(trainer, scorer.params, scorer.layout, False).layout
-    assert "the model cannot go on from a shared one" in describe(trainer)[1]
+    assert "the model cannot continue from a shared one" in describe(trainer)[1]
     assert bench.step("ours")[2].isfinite().all()

@@ -1,7 +1,5 @@
 """Completions as the page holds them: an index of short columns, read at once, and texts in chunks, read when shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any

@@ -4,8 +4,6 @@ What a model wrote is untrusted. The page holds it as base64 of gzip, which cann
 text nodes. Its Content-Security-Policy allows only these scripts, by their hashes, and no request.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

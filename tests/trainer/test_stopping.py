@@ -1,4 +1,4 @@
-"""Signals sent to real processes: the run leaves with a checkpoint and code 75, and the same command goes on."""
+"""Signals sent to real processes: the run stops with a checkpoint and code 75, and the same command resumes it."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ try:
 except Interrupted as stopped:
     assert trainer.parts.finite.skipped == 2 and all(p.isfinite().all() for p in trainer.model.parameters())
     back = test_rollback.trained({folder!r}, {out!r} + "/back", test_rollback.Mood())
-    assert back.state.global_step == test_rollback.STEPS and back.parts.leaving.state_dict()["rollbacks"] == 1
+    assert back.state.global_step == test_rollback.STEPS and back.parts.stopping.state_dict()["rollbacks"] == 1
     sys.exit(stopped.code)
 """
 

@@ -1,11 +1,9 @@
-"""How a run ends before its last step, or goes back: at the end of a step, on all ranks together, with a checkpoint.
+"""Stop a run before its last step, or roll it back: at the end of a step, on all ranks together, with a checkpoint.
 
-A signal asks for it, steps without a finite gradient do, or an alarm of the health monitor. A run that goes back takes a
-checkpoint from well before the alarm and a lower learning rate. `rollbacks.json` says so, and a checkpoint knows how many of
-them it has behind it, so that a run stopped in between takes the lower rate, too.
+The cause is a signal, steps without a finite gradient, or an alarm of the health monitor. A rollback continues from a
+checkpoint well before the alarm with a lower learning rate. `rollbacks.json` lists the rollbacks, and a checkpoint stores how
+many of them were before it, so a run that is interrupted in between also takes the lower rate.
 """
-
-from __future__ import annotations
 
 import json
 import logging
@@ -28,47 +26,42 @@ from grpo_ext.trainer.state import CheckpointMismatch
 logger = logging.getLogger(__name__)
 
 
-class Leaving(TrainerCallback):
-    """Decides at the end of each step whether the run leaves; the last of its trainer's callbacks.
-
-    Args:
-        monitor: raises alarms; `None` where there is none.
-        log: of the run, for a note on a rollback.
-    """
+class Stopping(TrainerCallback):
+    """Decides at the end of each step whether the run stops; the last callback of the trainer."""
 
     def __init__(self, trainer: Any, finite: FiniteSteps, checkpoints: Checkpoints, monitor: Any, log: Any):
         self.trainer, self.finite, self.checkpoints = trainer, finite, checkpoints
         self.monitor, self.log = monitor, log
-        self.stopped_by: str | None = None  # an alarm that ended the run
+        self.stopped_by: str | None = None  # the alarm that ended the run
         self._signals = StopSignals()
-        self._leave: Interrupted | NonFiniteSteps | None = None
-        self._rollbacks_done = 0  # that the weights have behind them
+        self._stop: Interrupted | NonFiniteSteps | None = None
+        self._rollbacks_done = 0  # number of rollbacks before the current weights
         self._rollback_note: tuple[int, dict[str, Any]] | None = None
 
     def train(self, train: Callable[[str | None], Any], resume_from_checkpoint: str | bool | None) -> Any:
-        """Train, going back where an alarm asks for it.
+        """Train, with a rollback if an alarm asks for it.
 
         Args:
-            train: goes on from a checkpoint, or begins.
-            resume_from_checkpoint: as `Trainer.train` takes it.
+            train: continues from a checkpoint, or begins.
+            resume_from_checkpoint: as in `Trainer.train`.
 
         Raises:
-            Interrupted: if a signal asked the run to leave.
+            Interrupted: if a signal asked the run to stop.
             NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient.
         """
-        self._leave = self.stopped_by = None
+        self._stop = self.stopped_by = None
         self._rollbacks_done = 0
         with self._signals:
             output = train(self.checkpoints.begin(resume_from_checkpoint))
-            while self._leave is None and (healthy := self._rollback()):
+            while self._stop is None and (healthy := self._rollback()):
                 output = train(self.checkpoints.begin(healthy))
         self.stopped_by = (self.monitor and self.monitor.stopped_by) or self.stopped_by
-        if self._leave is not None:
-            raise self._leave
+        if self._stop is not None:
+            raise self._stop
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the lower learning rate of rollbacks, and give back the sum of losses that was not logged yet."""
+        """Apply the lower learning rate of rollbacks, and restore the sum of losses that was not logged yet."""
         self.checkpoints.restore_loss()
         if state.global_step:
             self.take_rollbacks()
@@ -78,20 +71,20 @@ class Leaving(TrainerCallback):
             self._rollback_note = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Decide whether the run leaves after this step."""
+        """Decide whether the run stops after this step."""
         number, most = self._signals.agreed(self.trainer.accelerator), args.max_skipped_steps
         if number:
-            self._leave = Interrupted(signal.Signals(number).name)
+            self._stop = Interrupted(signal.Signals(number).name)
         elif self.finite.in_a_row > most:
-            self._leave = NonFiniteSteps(
-                f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: {most}). The weights are "
-                "as they were before them. Look at the steps kept in not_finite-*, lower learning_rate, train in bf16 or fp32."
+            self._stop = NonFiniteSteps(
+                f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: {most}). They did not "
+                "change the weights. Look at the steps kept in not_finite-*, lower learning_rate, train in bf16 or fp32."
             )
-        if self._leave is not None:
+        if self._stop is not None:
             control.should_save = control.should_training_stop = True
 
     def _rollback(self) -> str | None:
-        """The checkpoint to go back to, where an alarm has asked for it; the newer ones are deleted."""
+        """Return the checkpoint to roll back to if an alarm has asked for it; delete the newer ones."""
         alarm = self.monitor.rollback if self.monitor else None
         if alarm is None:
             return None
@@ -103,21 +96,21 @@ class Leaving(TrainerCallback):
         if self._rollbacks_done >= most or healthy is None:
             self.checkpoints.save_failure()
             missing = f"there is no checkpoint of step {before} or before"
-            why = f"that was rollback {most} of {most}" if healthy else missing
+            why = f"rollback {most} of {most} is done" if healthy else missing
             self.stopped_by = f"{alarm['message']} The run cannot go back: {why}. It ends with a checkpoint."
             return None
         factor, to = self.trainer.args.rollback_factor, step_of(Path(healthy))
-        told = f"At step {step}: {alarm['message']} Went back to step {to} with {factor:g} times the learning rate."
-        self._rollback_note = (to, {**alarm, "message": told})
+        message = f"At step {step}: {alarm['message']} Went back to step {to} with {factor:g} times the learning rate."
+        self._rollback_note = (to, {**alarm, "message": message})
         if main:
-            logger.warning(told)
+            logger.warning(message)
             entry = {"rule": alarm["alarm"], "value": alarm["value"], "step": step, "to": to, "factor": factor}
             self._note_rollback(run, entry)
         self.trainer.accelerator.wait_for_everyone()
         return healthy
 
     def _note_rollback(self, run: Path, entry: dict[str, Any]) -> None:
-        """Write it down, keep what the part left behind had logged, and delete checkpoints that would be gone on from."""
+        """Add a rollback to `rollbacks.json`, keep the metrics of the discarded part, and delete its checkpoints."""
         entries = [*read_rollbacks(run), entry]
         kept = run / f"rolled_back-{len(entries)}"
         kept.mkdir(exist_ok=True)
@@ -129,7 +122,7 @@ class Leaving(TrainerCallback):
                 shutil.rmtree(folder)
 
     def take_rollbacks(self) -> None:
-        """Lower the learning rate for rollbacks that the loaded checkpoint does not have behind it."""
+        """Lower the learning rate for rollbacks after the loaded checkpoint was saved."""
         entries = self.checkpoints.by_main(lambda: read_rollbacks(Path(self.trainer.args.output_dir)))
         for entry in entries[self._rollbacks_done :]:
             scale_learning_rate(self.trainer.optimizer, self.trainer.lr_scheduler, entry["factor"])
@@ -143,15 +136,19 @@ class Leaving(TrainerCallback):
 
 
 def read_rollbacks(run: Path) -> list[dict[str, Any]]:
-    """The rollbacks of a run, oldest first; `CheckpointMismatch` if they cannot be read, as the learning rate hangs on them."""
+    """Return the rollbacks of a run, oldest first.
+
+    Raises:
+        CheckpointMismatch: if they cannot be read, because the learning rate depends on them.
+    """
     path = run / ROLLBACKS
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         if not isinstance(found, list) or not all(isinstance(entry["factor"], int | float) for entry in found):
-            raise ValueError("it is no list of factors")
+            raise ValueError("it is not a list of factors")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        what = f"{path} is damaged ({error}): it lists by what the learning rate was lowered"
-        raise CheckpointMismatch(f"{what}. Mend it, or delete it to go on at the recipe's rate.") from error
+        what = f"{path} is damaged ({error}): it lists the factors by which the learning rate was lowered"
+        raise CheckpointMismatch(f"{what}. Repair it, or delete it to continue at the recipe's rate.") from error
     return found
 
 

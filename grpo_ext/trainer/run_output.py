@@ -1,6 +1,4 @@
-"""What a run says and leaves, whether a command or Python started it: first and last lines, `recipe.yaml`, the model's card."""
-
-from __future__ import annotations
+"""The output at the start and the end of a run: first and last lines, `recipe.yaml`, the model card."""
 
 import logging
 import shlex
@@ -19,28 +17,24 @@ from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
 from grpo_ext.recipe.difference import SAVED, as_yaml
 from grpo_ext.recipe.rules import argument_values
 from grpo_ext.samplers.hf import HFSampler, how_it_generates
-from grpo_ext.trainer.judging import describe_rewards
+from grpo_ext.trainer.judging import rewards_of
 
 logger = logging.getLogger(__name__)
-# What TRL and transformers set by themselves.
+# Arguments that TRL and transformers set themselves.
 DERIVED = (
     "accelerator_config", "activation_checkpointing", "dataloader_pin_memory", "debug", "disable_tqdm", "generation_batch_size",
     "pad_to_multiple_of",
 )  # fmt: skip
-TOLD = (
-    "learning_rate",
-    "per_device_train_batch_size",
-    "steps_per_generation",
-    "num_generations",
-)  # also where they are the defaults
+# Arguments that are always shown, even with their defaults.
+SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation", "num_generations")
 
 
-class Door(TrainerCallback):
-    """Opens and closes a run.
+class RunOutput(TrainerCallback):
+    """Writes the output at the start and the end of a run.
 
     Args:
-        trainer: of the run.
-        recipe: the values that `recipe.yaml` gets. `None`: model, arguments and rewards as the trainer was given them.
+        trainer: the trainer of the run.
+        recipe: the values of `recipe.yaml`. `None`: model, arguments and rewards of the trainer.
     """
 
     def __init__(self, trainer: Any, recipe: Mapping[str, Any] | None):
@@ -48,7 +42,7 @@ class Door(TrainerCallback):
         self.recipe = as_given(trainer) if recipe is None else recipe
 
     def open(self) -> None:
-        """Say what runs."""
+        """Print the first lines."""
         self.trainer.accelerator.print(first_lines(self.trainer))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -57,7 +51,7 @@ class Door(TrainerCallback):
             write_atomically(Path(args.output_dir) / SAVED, as_yaml(self.recipe))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After the last step: curves, card, what was gained and the next command."""
+        """After the last step: draw curves, write the card, print the gains and the next command."""
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
@@ -65,29 +59,24 @@ class Door(TrainerCallback):
             draw_curves(folder)
             self.trainer.create_model_card(model_name=(args.hub_model_id or folder.name).split("/")[-1])
         except OSError as error:
-            logger.warning(f"The model's card could not be written: {error}")
+            logger.warning(f"The model card could not be written: {error}")
         for name, first, last in gained(state.log_history, self.trainer.reward_func_names):
             print(f"{name}: {first} -> {last}")
         print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
     def add_to_card(self) -> None:
-        """Put what the run knows into the card that TRL has written."""
+        """Add rewards, gains, curves and recipe to the card that TRL has written."""
         gains = gained(self.trainer.state.log_history, self.trainer.reward_func_names)
         add_to_card(Path(self.trainer.args.output_dir), rewards_of(self.trainer), gains, self.recipe)
 
 
-def rewards_of(trainer: Any) -> list[dict[str, Any]]:
-    """What a run tells of its rewards."""
-    return describe_rewards(trainer.reward_funcs, trainer.reward_func_names, trainer.reward_weights.tolist())
-
-
 def columns_of(rows: Any) -> list[str]:
-    """The columns of a data set; none where a stream does not know them."""
+    """Return the columns of a data set; none for a stream without column names."""
     return list(getattr(rows, "column_names", None) or ())
 
 
 def check_prompt(rows: Any) -> None:
-    """`ValueError` if a data set has no prompts."""
+    """Raise a `ValueError` if a data set has no prompts."""
     columns = columns_of(rows)
     if columns and "prompt" not in columns:
         near, there = did_you_mean("prompt", columns), ", ".join(columns)
@@ -98,22 +87,22 @@ def check_prompt(rows: Any) -> None:
 
 
 def as_given(trainer: Any) -> dict[str, Any]:
-    """Model, arguments and rewards of a trainer as the values of a recipe, without most that have their defaults."""
+    """Return model, arguments and rewards of a trainer as the values of a recipe, without most defaults."""
     args, known = trainer.args, rewards_of(trainer)
     name, usual = trainer.model.config.name_or_path, settings_here(None, None).items()
     found: dict[str, Any] = {"model_name_or_path": name} if name else {}
     found |= {"use_peft": True} if hasattr(trainer.model, "peft_config") else {}
     found |= {"task": "prompts", "reward_funcs": [], "reward_weights": [reward["weight"] for reward in known]}
-    for reward in known:  # a function that is not registered is known by its name alone
+    for reward in known:  # a function that is not registered has only a name
         spec = {"name": reward.get("reward", reward["name"]), "label": reward["name"], **reward.get("options", {})}
         found["reward_funcs"].append(spec if "reward" in reward else reward["name"])
-    found |= {key: getattr(args, key) for key in TOLD}
+    found |= {key: getattr(args, key) for key in SHOWN}
     values = argument_values(args, set()).items()
     return {**found, **{k: v for k, v in values if k not in DERIVED and v != [] and (k, v) not in usual}}
 
 
 def first_lines(trainer: Any) -> str:
-    """What runs: ranks, how the model lies on them, rewards, batch, generation."""
+    """Describe the run: ranks, sharding, rewards, batch, generation."""
     args, accelerator = trainer.args, trainer.accelerator
     ranks = accelerator.num_processes
     backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
@@ -133,7 +122,7 @@ def first_lines(trainer: Any) -> str:
 
 
 def sharding(trainer: Any) -> str:
-    """How the model lies on the ranks, by what accelerate really set up rather than by what was asked for."""
+    """Describe how the ranks share the model, as accelerate has really set it up."""
     if trainer.is_deepspeed_enabled:
         return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
     if trainer.is_fsdp_enabled:
@@ -142,7 +131,7 @@ def sharding(trainer: Any) -> str:
 
 
 def describe(trainer: Any) -> tuple[str, str]:
-    """One line on how a trainer generates, one on what it does for speed when it trains."""
+    """Describe in one line each how a trainer generates, and how it speeds up training."""
     parts, args = trainer.parts, trainer.args
     how = parts.sampler.name
     if trainer.use_transformers_continuous_batching:
@@ -151,6 +140,6 @@ def describe(trainer: Any) -> tuple[str, str]:
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
         how = how_it_generates(model, trainer.generation_config, args.fast_generate)
     if trainer.as_trl:
-        return how, "as TRL, one rectangle a micro-batch"
+        return how, "as TRL, one rectangle per micro-batch"
     on_cpu = trainer.accelerator.device.type == "cpu"
     return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu, args.shared_prefix)
