@@ -15,7 +15,7 @@ Begin = Callable[[Sequence[Row]], list[Episode]]  # makes an episode of each row
 
 
 def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:
-    """What makes the episodes of rows, in an environment of a recipe.
+    """Return a function that makes the episodes of rows in the environment of a recipe.
 
     Args:
         given: `environment` of a recipe.
@@ -38,7 +38,7 @@ def beginning_with_tools(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """What makes the episodes of rows, with tools and environments as TRL's trainer takes them.
+    """Return a function that makes the episodes of rows with tools and environments as TRL's trainer takes them.
 
     An instance of a factory is reset for each episode, and kept for further ones. Instances of a batch are separate.
 

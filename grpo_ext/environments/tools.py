@@ -41,17 +41,17 @@ class ToolEnvironment(Environment):
 
 
 def public_methods(instance: Any) -> list[Tool]:
-    """The methods of an environment that the model may call; found on the class, since properties must not run."""
+    """Return the methods that the model may call. They are found on the class, so that no property is evaluated."""
     names = [name for name, _ in inspect.getmembers(type(instance), inspect.isfunction)] if instance is not None else []
     return [getattr(instance, name) for name in names if not name.startswith("_") and name not in NO_TOOLS]
 
 
 class Misuse(ValueError):
-    """A call that is the model's own fault."""
+    """The model called a tool that does not exist, or with arguments that it does not take."""
 
 
 def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
-    """What a call of the model returns; of an async tool a coroutine.
+    """Call a tool as the model asks and return its result; for an async tool, its coroutine.
 
     Args:
         tools: that it may call.

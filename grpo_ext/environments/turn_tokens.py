@@ -27,7 +27,7 @@ USER = (("user", ""),)
 
 
 class TurnTokens:
-    """How turns and answers are written in tokens.
+    """Tokens of prompts and answers, read off the chat template, and messages from a turn's tokens.
 
     Where the tokenizer's chat template does not keep earlier turns as they were sampled, TRL's training variant of it is used,
     if there is one.
@@ -70,14 +70,14 @@ class TurnTokens:
             learn_to_parse(tokenizer)
 
     def prompt(self, messages: list[Message]) -> list[int]:
-        """Tokens of a conversation that the model answers."""
+        """Return the tokens of a conversation that the model answers next."""
         encoded: Any = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=True, **self._options
         )
         return list(encoded["input_ids"])
 
     def answer(self, messages: list[Message], ended: bool) -> list[int]:
-        """Tokens of an answer with what stands around its messages; `ended`: the model's turn has its end token."""
+        """Return the tokens of an answer and of the template around it; `ended`: the model's turn has its end token."""
         first, *others = self._of_shape(tuple((m["role"], m.get("name", "")) for m in messages))
         found = [*([] if ended else [self.end]), *first]
         for message, after in zip(messages, others, strict=True):
@@ -86,7 +86,7 @@ class TurnTokens:
         return found
 
     def message(self, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
-        """A turn of the model as a chat message, and whether it has a call that cannot be read.
+        """Return a turn of the model as a chat message, and whether it has a call that cannot be read.
 
         Args:
             ids: of the turn.
@@ -104,7 +104,7 @@ class TurnTokens:
         return found, broken
 
     def text(self, ids: list[int]) -> str:
-        """What the model wrote in a turn."""
+        """Return the text of a turn without special tokens."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     # ---- read off the template
@@ -117,7 +117,7 @@ class TurnTokens:
             raise ValueError(f"environment: the chat template refuses such a conversation: {error}") from error
 
     def _end_of_turn(self) -> int:
-        """The token that the template ends a turn of the model with."""
+        """Return the token with which the template ends a turn of the model."""
         asked, turn = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": TURN}
         after = self._written([asked, turn, asked]).partition(TURN)[2]
         first = (self.tokenizer(after, add_special_tokens=False)["input_ids"] or [-1])[0]
@@ -135,7 +135,7 @@ class TurnTokens:
             self._of_shape(shape)
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
-        """Tokens between the model's end token and the first message of an answer, between its messages, and after it."""
+        """Return the tokens between the model's end token and the first message of an answer, between messages, and after them."""
         if shape not in self._around:
             whole = self._after_a_turn(shape)
             parts = []
@@ -148,7 +148,7 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """What the template writes from the end token of a turn on, if an answer of this shape follows."""
+        """Return what the template writes after the end token of a turn if an answer of this shape follows."""
         said: list[Message] = [{"role": role, "content": f"{ANSWER} {n}"} for n, (role, _) in enumerate(shape)]
         for message, (_, name) in zip(said, shape, strict=True):
             message.update({"name": name} if name else {})
@@ -167,7 +167,7 @@ class TurnTokens:
         return whole[len(turn_alone + end) :]
 
     def _find_opening_of_call(self) -> str | None:
-        """What a call of a tool begins with, such as `<tool_call>`."""
+        """Return the text that a call of a tool begins with, such as `<tool_call>`."""
         asked, turn = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ""}
         plain, calling = (self._written([asked, {**turn, **more}]) for more in ({}, {"tool_calls": [_call("called")]}))
         same = next((i for i, (a, b) in enumerate(zip(plain, calling, strict=False)) if a != b), len(plain))

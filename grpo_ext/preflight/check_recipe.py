@@ -124,7 +124,7 @@ def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, f
         ends |= {*more} if isinstance(more, list) else {more}
     try:
         begin = beginning(v["environment"], tokenizer, ends - {None}, recipe.training)
-        if rows and (episode := begin(rows[:1])[0]).failures:
+        if rows and (episode := begin(rows[:1])[0]).world.failures:
             findings.problem(f"environment: its reset fails: {episode.prompt[-1]['content'].splitlines()[-1]}", "environment")
         return begin
     except Exception as error:  # whatever a user's class raises

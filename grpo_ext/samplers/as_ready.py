@@ -1,4 +1,4 @@
-"""Episodes beside a server: each goes on as soon as its environment has answered, whatever the others do."""
+"""Episodes with a server: each requests its next turn as soon as its environment has answered."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -14,18 +14,18 @@ LogProbs = list[list[float | None]]
 def play_as_ready(
     episodes: list[Episode], prompt_ids: list[list[int]], logps: LogProbs, ask: Callable[[list[int], int], Told]
 ) -> str | None:
-    """Play episodes to their end, or until a request fails; a further call goes on.
+    """Play episodes to their end, or until a request fails; another call continues them.
 
-    Threads ask; environments answer in this one, where their deadlines hold.
+    Threads send requests. Environments answer in the calling thread, since deadlines work in the main thread only.
 
     Args:
         episodes: of this rank.
         prompt_ids: tokens of their prompts.
         logps: of the tokens of each episode so far, `None` for those of environments; extended here.
-        ask: completes a list of tokens by so many tokens at most.
+        ask: completes a list of tokens with at most so many tokens.
 
     Returns:
-        Why a request failed; `None` if none did.
+        The error of the first request that failed; `None` if none did.
     """
     running: dict[Future[Told], tuple[int, int]] = {}
     failure = None

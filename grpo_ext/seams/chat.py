@@ -8,18 +8,18 @@ from grpo_ext.seams.version import CURRENT
 
 
 def can_parse(tokenizer: Any) -> bool:
-    """Whether the tokenizer says how its model's answers are read."""
+    """Whether the tokenizer can parse answers of its model."""
     return any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
 
 
 def learn_to_parse(tokenizer: Any) -> None:
-    """Let the tokenizer read calls, where TRL knows its chat template; else `ValueError`."""
+    """Enable the tokenizer to parse calls; `ValueError` if TRL does not know its chat template."""
     if not can_parse(tokenizer):
         add_response_schema(tokenizer)
 
 
 def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: Any) -> dict[str, Any]:
-    """A turn of the model as a chat message, with `tool_calls` where it calls tools.
+    """Return a turn of the model as a chat message, with `tool_calls` if it calls tools.
 
     Args:
         tokenizer: of the model.
@@ -33,7 +33,7 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: Any) -> dict
 
 
 def training_template(tokenizer: Any) -> str | None:
-    """TRL's variant of a known chat template, which writes earlier turns as they were sampled; `None`: there is none."""
+    """Return TRL's variant of a known chat template that keeps earlier turns as they were sampled, or `None`."""
     try:
         return get_training_chat_template(tokenizer)
     except Exception:  # it refuses templates that it does not know, and may fail on them

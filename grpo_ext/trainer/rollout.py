@@ -113,7 +113,7 @@ class Rollout:
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sample(prompts, episodes)
         if episodes:
-            counts = [(e.turns, e.failures, e.calls, e.failed_calls) for e in episodes]
+            counts = [(e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes]
             seam.log_figures(self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks))
         ids = generation.completion_ids
         completions: Any = generation.messages

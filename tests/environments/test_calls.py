@@ -119,7 +119,7 @@ def test_a_call_is_answered_and_a_turn_without_one_is_the_last(tokenizer):
         {"role": "tool", "name": "wait", "content": "waited"},
     ]
     say(one, "It is 12.")
-    assert one.ended and not one.truncated and one.calls == 2 and one.failed_calls == one.failures == 0
+    assert one.ended and not one.truncated and one.world.calls == 2 and one.world.failed_calls == one.world.failures == 0
     assert one.messages[-1] == {"role": "assistant", "content": "It is 12."}
     assert as_text(one.messages).splitlines() == [
         "I multiply.", 'multiply({"a": 3, "b": 4})', 'wait({"seconds": 0.0})', "> 12", "> waited", "It is 12.",
@@ -170,10 +170,10 @@ def test_a_hundred_faulty_calls_are_answered_and_counted(tokenizer):
     for text in pairs:
         say(one, text)
     faults = [m["content"] for m in one.messages if m["role"] == "tool"]
-    assert not one.ended and one.calls == one.failed_calls == len(faults) >= 100 and one.failures == 0
+    assert not one.ended and one.world.calls == one.world.failed_calls == len(faults) >= 100 and one.world.failures == 0
     assert all(fault.startswith("error: ") and len(fault) < 1000 for fault in faults)
     say(one, called("multiply", a=3, b=4))
-    assert one.messages[-1]["content"] == "12" and one.failed_calls == one.calls - 1
+    assert one.messages[-1]["content"] == "12" and one.world.failed_calls == one.world.calls - 1
 
 
 def test_ten_faulty_tools_are_answered_within_their_time(tokenizer):
@@ -185,14 +185,14 @@ def test_ten_faulty_tools_are_answered_within_their_time(tokenizer):
         assert time.process_time() - before < 20
         answer = one.messages[-1]
         assert answer["role"] == "tool" and len(answer["content"]) < 300, kind
-        assert one.failed_calls == (kind in ("hang", "leave", "deep", "memory", "surrogate", "unknown")), kind
+        assert one.world.failed_calls == (kind in ("hang", "leave", "deep", "memory", "surrogate", "unknown")), kind
         assert not one.ended
     one = episode(tokenizer, step_timeout=0.3)
     for text in (called("wait", seconds=30), called("block", seconds=2), called("fail", kind="hang")):
         say(one, text)
     late = ["error: TimeoutError: it took more than 0.3 s"] * 2
     assert [m["content"] for m in one.messages if m["role"] == "tool"] == late
-    assert one.failed_calls == one.failures == 3 and one.ended  # the third time ends the episode
+    assert one.world.failed_calls == one.world.failures == 3 and one.ended  # the third time ends the episode
 
 
 @given(st.text(alphabet=st.sampled_from('{}[]":, \n<>/_toolcalnameargumentsmultiply0123'), max_size=200))
@@ -204,7 +204,7 @@ def test_any_text_is_a_turn(text):
     one.take_turn(message, text, broken=broken)
     one.hear()
     one.pending.clear()
-    assert one.turns == before + 1 and one.failures == 0
+    assert one.turns == before + 1 and one.world.failures == 0
 
 
 @pytest.fixture(autouse=True)
@@ -301,7 +301,7 @@ def test_each_row_names_its_environment(tokenizer):
     begin = beginning_with_tools([], factories, tokenizer, [tokenizer.eos_token_id], options(max_tool_calling_iterations=1))
     one, other = begin([{**ASKED, "start": 1, "environment": name} for name in ("counting", "strict")])
     assert type(one.environment.instance) is Counter and type(other.environment.instance) is Strict
-    assert one.failures == other.failures == 0
+    assert one.world.failures == other.world.failures == 0
     say(other, called("increment", step=2))
     assert not other.ended
     say(other, called("increment", step=2))

@@ -107,7 +107,7 @@ def test_faults_of_an_environment_are_answers(parts):
     for episode in episodes:
         said = [m["content"] for m in episode.messages if m["role"] == "user"]
         assert said == ["error: RuntimeError: no idea", "error: it took more than 0.2 s", "x" * 30 + " (cut off)"]
-        assert episode.failures == 3 and episode.turns == 4  # the last says nothing that can be unpacked
+        assert episode.world.failures == 3 and episode.turns == 4  # the last says nothing that can be unpacked
 
 
 def test_all_completions_of_a_row_face_the_same_world(parts):
@@ -163,7 +163,7 @@ def test_an_environment_ends_no_run(parts):
             one.read()
     said = [m["content"] for m in one.messages if m["role"] == "user"]
     assert said == ["error: SystemExit: 3", "error: TypeError: step returns an answer and whether the episode is over"]
-    assert one.columns()["environment"] == {} and one.failures == 3
+    assert one.columns()["environment"] == {} and one.world.failures == 3
 
 
 class Odd(Counting):
@@ -183,7 +183,7 @@ class Odd(Counting):
 
 def test_what_an_environment_may_say_and_hold(parts):
     one = episode(parts, Odd, room=400, credit="turn")
-    assert one.prompt[-1]["content"].endswith("error: KeyError: 'level'") and one.failures == 1
+    assert one.prompt[-1]["content"].endswith("error: KeyError: 'level'") and one.world.failures == 1
     for _ in range(3):
         take_turn(one, [300, parts[1].eos_token_id], asked=40)
         while one.pending:

@@ -1,0 +1,134 @@
+"""An environment behind a guard: whatever its code does, the model gets an answer and the run goes on."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from numbers import Real
+from typing import Any, cast
+
+from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.tools import Misuse, call
+from grpo_ext.environments.turn_tokens import Message
+from grpo_ext.rewards.deadline import TooLate, deadline, waiting
+
+UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
+Begun = Callable[[], Any]  # waits for a user's code and returns what it returned, or raises what it raised
+
+
+class GuardedEnvironment:
+    """Asks an environment, and turns errors, results of another kind, hangs and long texts into answers.
+
+    Attributes:
+        failures: times that the environment or a tool took too long, and that the environment raised an error.
+        calls, failed_calls: calls of tools; those that failed for any reason.
+    """
+
+    def __init__(self, environment: Environment, rules: EpisodeRules):
+        self.environment, self.rules = environment, rules
+        self.failures = self.calls = self.failed_calls = 0
+        self._requests: list[Message] = []
+        self._begun: list[Begun] = []
+        self._broken = False
+
+    def reset(self, row: Row) -> str:
+        """Begin an episode; what the environment says first."""
+        return self._text_of(lambda: self.environment.reset(row))
+
+    def ask(self, turn: Message, broken: bool) -> None:
+        """Hand over a turn of the model. Async tools and steps run until `answer`, beside those of other environments.
+
+        Args:
+            turn: chat message, with `tool_calls` if it calls tools.
+            broken: it has a call that cannot be read.
+        """
+        self._requests, self._broken = turn.get("tool_calls") or [], broken
+        tools = self.environment.tools()
+        work = [partial(call, tools, requested.get("function") or {}) for requested in self._requests]
+        if not (work or broken):
+            work = [partial(self.environment.step, turn["content"])]
+        self._begun = [self._begin(each) for each in work]
+
+    def answer(self) -> tuple[list[Message], bool]:
+        """Return the answer to the last turn as chat messages, and whether the episode is over."""
+        if self._broken and not self._requests:
+            self.calls += 1
+            self.failed_calls += 1
+            return [self._tool_message("", UNREADABLE)], False
+        if not self._requests:
+            said, over = self._step()
+            return [{"role": "user", "content": said}], over
+        return [self._result(*pair) for pair in zip(self._requests, self._begun, strict=True)], False
+
+    def state(self) -> dict[str, Any]:
+        """Return the environment's state; nothing if it fails."""
+        found: dict[str, Any] = {}
+        before = self.failures
+        self._text_of(lambda: found.update(self.environment.state()))
+        return found if self.failures == before else {}
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers of the state."""
+        return {k: float(v) for k, v in self.state().items() if isinstance(v, Real) and abs(cast(Any, v)) < 1e30}
+
+    def _begin(self, work: Callable[[], Any]) -> Begun:
+        try:
+            with deadline(self.rules.step_timeout):
+                found = work()
+        except (Exception, SystemExit, TooLate) as error:
+            return partial(_raise, error)
+        return waiting(found, self.rules.step_timeout) if inspect.iscoroutine(found) else lambda: found
+
+    def _step(self) -> tuple[str, bool]:
+        over = False
+
+        def step() -> str:
+            nonlocal over
+            found = self._begun[0]()
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise TypeError("step returns an answer and whether the episode is over")
+            answer, over = found
+            return answer
+
+        return self._text_of(step), over
+
+    def _result(self, requested: Message, begun: Begun) -> Message:
+        before, failed = self.failures, False
+
+        def called() -> str:
+            nonlocal failed
+            try:
+                return str(begun())
+            except TimeoutError:
+                raise
+            except Exception as error:  # often the model's fault, and it may try again: no failure of the environment
+                failed = True
+                return f"error: {error}" if isinstance(error, Misuse) else f"error: {type(error).__name__}: {error}"
+
+        self.calls += 1
+        answer = self._text_of(called)
+        self.failed_calls += failed or self.failures > before
+        return self._tool_message(str((requested.get("function") or {}).get("name", "")), answer)
+
+    def _tool_message(self, name: str, content: str) -> Message:
+        names = [tool.__name__ for tool in self.environment.tools()]
+        return {"role": "tool", "name": name if name in names else names[0], "content": content}
+
+    def _text_of(self, work: Callable[[], Any]) -> str:
+        """Return the text that `work` returns, within its time and length; if it fails, a text that says so."""
+        try:
+            with deadline(self.rules.step_timeout):
+                try:
+                    said = work()
+                    if not isinstance(said, str | None):
+                        raise TypeError(f"it said {type(said).__name__}, not a text")
+                except (Exception, SystemExit) as error:  # to format a user's error may take too long as well
+                    said, self.failures = f"error: {type(error).__name__}: {error}", self.failures + 1
+        except TooLate as error:
+            said, self.failures = f"error: {error}", self.failures + 1
+        said, most = said or "", self.rules.answer_characters
+        return (said if len(said) <= most else f"{said[:most]} (cut off)").encode("utf-8", "replace").decode()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
