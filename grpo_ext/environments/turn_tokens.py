@@ -135,7 +135,7 @@ class TurnTokens:
             self._of_shape(shape)
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
-        """Return the tokens between the model's end token and the first message of an answer, between messages, and after them."""
+        """Return the tokens before the first message of an answer, between its messages, and after them."""
         if shape not in self._around:
             whole = self._after_a_turn(shape)
             parts = []
