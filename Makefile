@@ -1,11 +1,11 @@
 # make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
 # make test   set up .venv if needed, run all tests
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
-# make wheel  build a wheel, install it into an environment of its own, import every module and run a short demo there
+# make wheel  build a wheel, install it into its own environment, import every module and run a short demo there
 # make docs   build the pages and the reference into docs/_build, strictly and offline
 # make lint   ruff, check and format
 # make types  mypy, over the package
-# make hunt   random input against all of it for HUNT_SECONDS (600); what it finds is written to hunted/ as tests
+# make hunt   look for faults with random input for HUNT_SECONDS (600), and write them to hunted/ as tests
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +19,7 @@ VLLM := .venv-vllm
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-# The CPU build of torch where there is no GPU and pip can find one (it carries the version's +cpu), else what pip takes.
+# The CPU build of torch (version +cpu) if there is no GPU and pip finds that build, else pip's default.
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -c GPU || true)
 
@@ -43,18 +43,18 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 demo: $(READY)
 	@start=$$(date +%s); $(BIN)/grpo-ext demo && echo "== demo: $$(( $$(date +%s) - start )) s"
 
-# A worker a core, at most four, of one thread each: two threads of a tiny model wait for each other longer than they work.
+# One worker per core, at most four, with one thread each: two threads of a tiny model wait longer than they work.
 WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 test: $(READY)
 	@start=$$(date +%s); $(WORKERS) && echo "== tests: $$(( $$(date +%s) - start )) s"
 
-# make test-fast   the core suite, without the tests that train or start processes
+# make test-fast   the tests that neither train nor start processes
 test-fast: $(READY)
 	@$(WORKERS) -m "not slow"
 
-# The CPU build of torch on every machine: these tests are of vLLM's CPU backend. vLLM has engines of its own beside pytest's
-# process, so that a core is left to each.
+# The CPU build of torch on every machine: the tests are for vLLM's CPU backend. vLLM's engines are separate processes, so pytest
+# uses one.
 $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
 	@start=$$(date +%s); set -e; \
 	echo "== set-up of $(VLLM)"; \
@@ -78,7 +78,7 @@ docs: $(READY)
 	  || $(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"; \
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build && echo "== docs: docs/_build/index.html, $$(( $$(date +%s) - start )) s"
 
-# Outside of the checkout, so that nothing of it is found; torch in the build that the tests use.
+# Runs outside the checkout, so that nothing is imported from it, with the tests' build of torch.
 wheel: $(READY)
 	@start=$$(date +%s); set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
 	$(BIN)/python -m build -o $$work/dist . >$$work/log || { cat $$work/log; exit 1; }; \
@@ -111,7 +111,7 @@ lint: $(READY)
 types: $(READY)
 	@$(BIN)/mypy
 
-# `make hunt HUNT_SEED=7` hunts once more what seed 7 did, as far as there is time.
+# `make hunt HUNT_SEED=7` repeats the hunt of seed 7, as far as there is time.
 HUNT_SECONDS ?= 600
 HUNT_SEED ?= $(NOW)
 NOW := $(shell date +%s)
@@ -120,7 +120,7 @@ hunt: $(READY)
 	HUNT_SECONDS=$(HUNT_SECONDS) HUNT_SEED=$(HUNT_SEED) OMP_NUM_THREADS=1 nice $(BIN)/python -m pytest -q -s -rN -p no:cacheprovider \
 	  tests/hunt/hunt_*.py
 
-# make format   let ruff put the code in order
+# make format   format the code with ruff
 format: $(READY)
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# N machines that train and one that samples, under Slurm:
+# N - 1 machines that train and one that samples, under Slurm:
 #
 #   sbatch --nodes 3 recipes/slurm/multi_node.sh RECIPE        # two train, one serves
 #
 # The first N - 1 machines run accelerate with multi_node.yaml, the last one the recipe's vLLM server. The recipe says
-# `use_vllm: true` and `vllm_mode: server`; its address is set here. Set GPUS to the GPUs of a machine, ACCELERATE_CONFIG to
-# another of accelerate's, and the ports below where something else has them.
+# `use_vllm: true` and `vllm_mode: server`; this script sets the server's address. Set GPUS to the number of GPUs of a machine,
+# ACCELERATE_CONFIG to use another config, and the ports below if they are in use.
 #SBATCH --job-name grpo
 #SBATCH --ntasks-per-node 1
 #SBATCH --exclusive
@@ -19,8 +19,8 @@ mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 SAMPLER=${HOSTS[-1]}
 TRAINERS=$((${#HOSTS[@]} - 1))
 ((TRAINERS > 0)) || { echo "two machines at least: one trains, one samples" >&2; exit 2; }
-# The server listens at the sampler's address. The group port is opened by process 0, on the first machine.
-# Server and trainers share a key, without which the server would take weights from whoever reaches it.
+# The server listens at the sampler's address. Process 0, on the first machine, opens the group port.
+# Server and trainers share a key; without it the server would take weights from anyone who reaches it.
 export VLLM_API_KEY=${VLLM_API_KEY:-$(head -c 24 /dev/urandom | base64)}
 SERVER=(--vllm_server_host "$SAMPLER" --vllm_server_port "$SAMPLE_PORT" --vllm_group_port "$GROUP_PORT")
 
