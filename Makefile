@@ -54,7 +54,7 @@ test-fast: $(READY)
 	@$(WORKERS) -m "not slow"
 
 # The CPU build of torch on every machine: the tests are for vLLM's CPU backend. vLLM's engines are separate processes, so pytest
-# uses one.
+# itself uses one.
 $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
 	@start=$$(date +%s); set -e; \
 	echo "== set-up of $(VLLM)"; \

@@ -1,1 +1,1 @@
-"""Programs that measure, one file a question: `python -m benchmarks.NAME` in the folder of the checkout."""
+"""Programs that measure, one file per question: `python -m benchmarks.NAME` in the folder of the checkout."""

@@ -1,4 +1,4 @@
-"""Headless Chromium over a pipe: opens a page, runs script in it, takes its picture, counts what it asks the network for."""
+"""Headless Chromium over a pipe: opens a page, runs scripts in it, takes screenshots, counts its network requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find_browser() -> str | None:
 
 
 class Browser:
-    """One page in a browser of its own. Used as a context: it ends with it."""
+    """One page in a separate browser, which a context manager closes."""
 
     def __init__(self, width: int = 1400, height: int = 1000, dark: bool = False, phone: bool = False):
         self.width, self.height, self.dark, self.phone = width, height, dark, phone
@@ -66,7 +66,7 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its result; what happens meanwhile is noted."""
+        """Send a command and return its result; events that arrive meanwhile are recorded."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -83,7 +83,7 @@ class Browser:
         self.ask("Page.navigate", url=path.resolve().as_uri())
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page; promises are awaited."""
+        """Return the value of an expression in the page; promises are awaited."""
         result = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in result:
             raise RuntimeError(json.dumps(result["exceptionDetails"])[:500])

@@ -1,12 +1,12 @@
-"""What does a checkpoint that is whole, and known to be, cost beside TRL's, in time and in size? And the logs?
+"""What do verified checkpoints cost in time and size, compared with TRL's? And the logs?
 
     python -m benchmarks.checkpoints [--quick] [--check] [--out FILE]
 
-A model of 57 million parameters (4 with `--quick`) takes two steps and is saved a few times; the parts of saving are timed.
-What TRL writes is weights, optimizer, schedule and random states. Ours are the state of the run, having all files reach the
-disk, and their hashes. Of the logs: the share of the steps' time in which lines are written, in a run of the tiny model with 16
-completions a step, all logged. `--check` exits with 1 where ours adds more than 5 % to the size, hashes slower than 100 MB/s,
-or logs for more than 2 % of the time.
+A model of 57 million parameters (4 with `--quick`) takes two steps and is saved a few times; each part of saving is timed. TRL
+writes weights, optimizer, schedule and random states. We add the state of the run, a flush of all files to the disk, and their
+hashes. For the logs: the share of the steps' time spent on writing lines, in a run of the tiny model with 16 completions per
+step, all logged. `--check` exits with 1 if ours adds more than 5 % to the size, hashes slower than 100 MB/s, or logs for more
+than 2 % of the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LESS = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "
 
 @contextmanager
 def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of all calls of `owner.name`, and those that it makes, under its name."""
+    """Add up the seconds of all calls of `owner.name`, with the calls that it makes, under its name."""
     function: Callable[..., Any] = getattr(owner, name)
 
     def measured(*args: Any, **kwargs: Any) -> Any:
@@ -53,7 +53,7 @@ def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
 
 
 def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
-    """Medians over `times` checkpoints: seconds of their parts, and bytes."""
+    """Return medians over `times` checkpoints: seconds of their parts, and bytes."""
     quiet = {"eval_strategy": "no", "group_filter": "off", "curriculum": "none", "beta": 0.0, "sync_ref_model": False}
     trainer = make(model, out, max_steps=2, save_strategy="no", num_iterations=1, steps_per_generation=2, **quiet)
     trainer.train()
@@ -88,7 +88,7 @@ def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
 
 
 def logging_share(model: Path, out: Path, steps: int) -> float:
-    """The share of the time of the steps in which lines are appended to the logs."""
+    """Return the share of the steps' time that is spent on appending lines to the logs."""
     quiet = {
         "eval_strategy": "no",
         "group_filter": "off",
@@ -108,7 +108,7 @@ def logging_share(model: Path, out: Path, steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller model, fewer times")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     with work_folder() as folder:

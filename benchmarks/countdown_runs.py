@@ -22,7 +22,7 @@ RECIPE = recipe_folder() / DEMO.recipe
 
 
 def warm_start(folder: Path, seed: int = 0) -> Path:
-    """The model where GRPO begins: made in about a minute, once a folder."""
+    """Return the model that GRPO starts from: made in about a minute, once per folder."""
     done = folder / "warm_start"
     if not (done / "config.json").exists():
         DEMO.prepare(load_recipe(RECIPE, words(model_name_or_path=folder / "model")).task, folder, seed)
@@ -34,13 +34,13 @@ def warm_start(folder: Path, seed: int = 0) -> Path:
 
 
 def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
-    """The demo's recipe, without evaluations and checkpoints on the way."""
+    """Return the demo's recipe, without evaluations and checkpoints during training."""
     quiet = {"eval_strategy": "no", "eval_on_start": False, "save_strategy": "no", "disable_tqdm": True}
     return load_recipe(RECIPE, words(model_name_or_path=model, output_dir=out, **{**quiet, **settings}))
 
 
 def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None) -> list[dict[str, float]]:
-    """Train as the recipe says, by "TRL" or by "ours", and save the model; returns what was logged, a row a step."""
+    """Train by the recipe, with "TRL" or "ours", and save the model; return the logs, one row per step."""
     rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
     trainer = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
         recipe.model.model_name_or_path, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
@@ -51,7 +51,7 @@ def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = N
 
 
 def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[str, float]:
-    """On the held-out problems: share solved greedily, mean share of sampled attempts, mean length of those in tokens."""
+    """Return held-out results: share solved greedily, mean share of sampled attempts, and their mean length in tokens."""
     [summary] = evaluate_models(recipe, [str(model)], num_samples=num_samples, batch_size=256)["summaries"].values()
     greedy, sampled = summary["greedy"], summary["sampled"]
     return {"greedy": greedy["countdown"], "sampled": sampled["countdown"], "length": sampled["length"]}

@@ -1,10 +1,10 @@
-"""How long whole steps of Countdown take, sampling and all, ours beside plain TRL's.
+"""How long do whole steps of Countdown take, with sampling, for ours and for plain TRL?
 
     python -m benchmarks.end_to_end [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The demo's model after its warm start (made first, about a minute, unless `--model` names one) is trained for some steps by TRL
-and by ours, in turn, in one process. Prints seconds a step, and the seconds of the parts that both have. `--check` exits with 1
-where ours is not at least twice as fast.
+TRL and ours alternate to train the demo's model after its warm start (made first, in about a minute, unless `--model` names
+one) for some steps, in one process. Prints seconds per step, and the seconds of the parts that both have. `--check` exits with
+1 if ours is not at least twice as fast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Clock(TrainerCallback):
 
 
 def timed(side: str, model: Path, steps: int, seed: int) -> tuple[list[float], float]:
-    """Seconds of each step but the first, and the mean reward of the last four, as a sign that it learns."""
+    """Return the seconds of each step but the first, and the mean reward of the last four, to show that it learns."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
         logged = train(side, recipe_for(model, out, seed=seed, max_steps=steps), [clock])
@@ -49,7 +49,7 @@ def timed(side: str, model: Path, steps: int, seed: int) -> tuple[list[float], f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one turn of four steps instead of three of eight")
-    parser.add_argument("--check", action="store_true", help=f"exit with 1 where ours is not {ASKED} times as fast")
+    parser.add_argument("--check", action="store_true", help=f"exit with 1 if ours is not {ASKED} times as fast")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()

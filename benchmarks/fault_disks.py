@@ -1,4 +1,4 @@
-"""Faults of file systems: full, and read-only. Small ones of memory are mounted, each seen by one trial's process alone."""
+"""Faults of file systems: full, and read-only. Small file systems in memory are mounted, visible only to a trial's process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FillsTheDisk(TrainerCallback):
 
 
 def full_disk(bench: Bench) -> Outcome:
-    """A file system of 16 MiB, seen by this trial's process alone."""
+    """A file system of 16 MiB, visible only to this trial's process."""
     out, disk = bench.folder / "full", bench.folder / "disk"
     disk.mkdir()
 
@@ -62,7 +62,7 @@ def full_disk(bench: Bench) -> Outcome:
 
 
 def read_only(bench: Bench) -> Outcome:
-    """A checkpoint on a file system that nothing can be written to, and an `output_dir` there."""
+    """A checkpoint on a read-only file system, and an `output_dir` there."""
     old, _ = bench.run("old", callbacks=(KillAt(6),))
     out, disk = bench.folder / "read", bench.folder / "locked"
     disk.mkdir()
@@ -85,7 +85,7 @@ def read_only(bench: Bench) -> Outcome:
 
 
 def small_file_system(folder: Path) -> None:
-    """Mount 16 MiB of memory on a folder, for this process alone; exits with 3 where that is not allowed."""
+    """Mount 16 MiB of memory on a folder, for this process only; exit with 3 if that is not allowed."""
     libc = ctypes.CDLL(None, use_errno=True)
     new_mounts, new_user = 0x00020000, 0x10000000
     if libc.unshare(new_mounts) and libc.unshare(new_user | new_mounts):

@@ -1,7 +1,7 @@
-"""A small run with everything on that keeps state, in processes that can be killed, and what is left of it.
+"""A small run with every stateful feature on, in processes that can be killed, and the files that it leaves.
 
-The processes are forks of one that has torch loaded, so that a trial takes seconds. What is done to them is real: SIGKILL, a
-full file system, a damaged file.
+The processes are forks of one that has imported torch, so that a trial takes seconds. The faults are real: SIGKILL, a full file
+system, a damaged file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from grpo_ext.trainer.manifest import checkpoints
 
 STEPS = 16  # two epochs of 8: two passes over each of two generations, two steps a pass
 CLOCKS = ("time", "per_second", "runtime", "speed", "train_loss")
-Outcome = tuple[str, str, bool]  # what happened, what was lost, whether that is as it should be
+Outcome = tuple[str, str, bool]  # what happened, what was lost, whether that is expected
 LIMIT = 300.0  # seconds that a trial may take
 
 
@@ -55,8 +55,8 @@ def letters(completions: list[str], **columns: Any) -> list[float]:
 
 
 def make(model: Path, out: Path, reward: Callable[..., Any] = letters, **settings: Any) -> GRPOExtTrainer:
-    """Two epochs with accumulation, half-used generations, two passes over each, refill, an adaptive curriculum, a reference
-    that moves and evaluation."""
+    """Two epochs with accumulation, half-used generations, two passes over each, refill, an adaptive curriculum, a changing
+    reference and evaluation."""
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 8 * ranks + 1)]
     everything = {
@@ -78,7 +78,7 @@ def make(model: Path, out: Path, reward: Callable[..., Any] = letters, **setting
 
 
 def start(ranks: int, out: Path, body: Callable[[], None]) -> list[int]:
-    """Fork `ranks` processes that run `body` and leave; what they print goes to `out/rank-N.log`. Returns their ids."""
+    """Fork `ranks` processes that run `body` and exit, with output in `out/rank-N.log`; return their process ids."""
     out.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ def _fork(rank: int, ranks: int, port: int, out: Path, body: Callable[[], None])
         file = os.open(out / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        sys.stdout = sys.stderr = os.fdopen(file, "w", buffering=1, errors="backslashreplace")  # whoever captured them
+        sys.stdout = sys.stderr = os.fdopen(file, "w", buffering=1, errors="backslashreplace")  # also if they were captured
         if ranks > 1:
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
@@ -112,7 +112,7 @@ def _fork(rank: int, ranks: int, port: int, out: Path, body: Callable[[], None])
 
 
 def wait(pids: list[int], kill_after: float | None = None) -> list[int]:
-    """The exit codes of processes, minus the signal of one that was killed; where one dies the others are, as torch does it.
+    """Return the exit codes of processes, minus the signal for a killed one. If one dies, the others are killed, as torch does.
 
     Args:
         pids: from `start`.
@@ -128,7 +128,7 @@ def wait(pids: list[int], kill_after: float | None = None) -> list[int]:
         age = time.monotonic() - began
         failed = any(codes.values()) or age > LIMIT or (kill_after is not None and age > kill_after)
         if failed and not killed:
-            time.sleep(0.0 if kill_after else 1.0)  # the others may be leaving by themselves
+            time.sleep(0.0 if kill_after else 1.0)  # the others may be about to exit
             killed = True
             for pid in [pid for pid in pids if pid not in codes]:
                 os.kill(pid, signal.SIGKILL)
@@ -148,7 +148,7 @@ class KillAt(TrainerCallback):
 
 
 def left_by(out: Path) -> dict[str, Any]:
-    """What a run has come to: weights and optimizer of its last checkpoint, and its logs without clocks."""
+    """Return the result of a run: weights and optimizer of its last checkpoint, and its logs without clocks."""
     last = checkpoints(out)[-1]
     return {
         "weights": load_file(last / "model.safetensors"),
@@ -163,7 +163,7 @@ def timeless(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def lost(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Which of what a run should have come to differs, bit for bit."""
+    """Return which parts of the expected result differ, bit for bit."""
     different = [part for part in ("metrics", "samples") if found[part] != wanted[part]]
     for part in ("weights", "optimizer"):
         try:
@@ -183,14 +183,14 @@ def last_metrics(out: Path) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """Where trials are made, from which model, and what an undisturbed run comes to, by ranks."""
+    """The folder of the trials, their model, and the results of undisturbed runs by number of ranks."""
 
     folder: Path
     model: Path
     wanted: dict[int, dict[str, Any]]
 
     def run(self, name: str, ranks: int = 1, callbacks: tuple[Any, ...] = (), **settings: Any) -> tuple[Path, list[int]]:
-        """Go on with the trial `name`, or begin it."""
+        """Continue the trial `name`, or begin it."""
         out = self.folder / name
 
         def body() -> None:
@@ -209,7 +209,7 @@ class Bench:
 
 
 def quiet() -> None:
-    """Say little: a trial is judged by what it leaves."""
+    """Reduce the output: a trial is judged by its files."""
     logging.disable(logging.NOTSET)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     torch.set_num_threads(1)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.faults [--quick] [--check] [--out FILE]
 
-Each fault is done to the run of `fault_runs.py`: two epochs with everything on that keeps state. Where it can, the run is
-compared bit for bit with one that nothing happened to: weights, optimizer, metrics, samples. `--quick` leaves out the two
-ranks; `--check` exits with 1 where anything is lost that should not be.
+Each fault hits the run of `fault_runs.py`: two epochs with every stateful feature on. If possible, the run is compared bit for
+bit with an undisturbed one: weights, optimizer, metrics, samples. `--quick` leaves out the two ranks; `--check` exits with 1 if
+anything is lost that should not be.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ FAULTS: dict[str, Callable[[Bench], Outcome]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one rank only")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where something is lost that should not be")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if something is lost that should not be")
     parser.add_argument("--only", help="only the faults with this in their name")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     args = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Seconds of transformers' `generate`, as TRL calls it, beside the same with `fast_generate`, on the same prompts.
+"""Seconds of transformers' `generate`, as TRL calls it, and of the same with `fast_generate`, on the same prompts.
 
     python -m benchmarks.generate [--quick] [--check] [--model FOLDER] [--out FILE]
 
 Shapes: Countdown as the demo trains it (its warm-started model, made here in a minute unless `--model` names one); long
 completions of uneven length (lognormal, mean 350 of at most 1,024, prompts of 150 tokens, a vocabulary of 32k); completions of
-equal length after prompts that are all different, where there is nothing to gain; and one row alone. Lengths that a model does
-not give by itself are scripted. Both sides alternate; figures are medians over the rounds. `--check` exits with 1 where ours is
-not as much faster as it should be. Predicted before the first run: Countdown 2.3, long 2.5, equal lengths 1.0.
+equal length after distinct prompts, where nothing can be gained; and a single row. Where the model does not determine lengths,
+they are scripted. Both sides alternate; figures are medians over the rounds. `--check` exits with 1 if ours is not as much
+faster as it should be. Predicted before the first run: Countdown 2.3, long 2.5, equal lengths 1.0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EOS, PAD = 1, 0
 
 
 class Lengths:
-    """A logits processor: row i ends with its `lengths[i]`-th token, and not before."""
+    """A logits processor: row i ends with its `lengths[i]`-th token, not before."""
 
     def __init__(self, lengths: torch.Tensor, prompt: int):
         self.lengths, self.prompt = lengths, prompt
@@ -52,7 +52,7 @@ class Lengths:
 
 
 class Shape:
-    """A model, a batch of prompts, and what `generate` gets beside them."""
+    """A model, a batch of prompts, and the further arguments of `generate`."""
 
     def __init__(self, model: Any, batch: dict[str, torch.Tensor], max_new_tokens: int, eos: list[int], pad: int):
         self.model, self.batch, self.eos = model.train(), batch, eos  # TRL samples in training mode
@@ -69,7 +69,7 @@ class Shape:
         )
 
     def run(self, fast: bool, seed: int) -> dict[str, float]:
-        """Seconds, tokens and decoded slots of one call."""
+        """Return seconds, tokens and decoded slots of one call."""
         prompt = self.batch["input_ids"].size(1)
         scripted = None if self.lengths is None else LogitsProcessorList([Lengths(self.lengths, prompt)])
         passes: list[int] = []
@@ -140,7 +140,7 @@ def long_uneven(quick: bool) -> Shape:
 
 
 def equal_lengths(rows: int) -> Shape:
-    """Prompts of 28 tokens that are all different, 72 tokens after each."""
+    """Distinct prompts of 28 tokens, with 72 tokens after each."""
     shape = Shape(small_model(341, 96), random_prompts(rows, 28, 341, 1), 72, [EOS], PAD)
     shape.lengths = torch.full((rows,), 72)
     return shape
@@ -167,7 +167,7 @@ def warm_started(folder: Path, quick: bool) -> str:
 
 
 def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
-    """Both sides, alternating; medians."""
+    """Return medians of both sides, which alternate."""
     found: dict[str, list[dict[str, float]]] = {"transformers": [], "ours": []}
     for side in found:
         shape.run(side == "ours", seed=99)  # warms up
@@ -180,7 +180,7 @@ def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
         tokens, slots = (sum(run[key] for run in runs) for key in ("tokens", "slots"))
         rate = statistics.median(run["tokens"] / run["seconds"] for run in runs)
         row[side] = {"seconds": seconds, "tokens_per_second": rate, "wasted_slots": 1 - tokens / slots}
-    # at the same number of tokens: the two sides draw other completions
+    # at the same number of tokens: the two sides draw different completions
     row["faster"] = row["ours"]["tokens_per_second"] / row["transformers"]["tokens_per_second"]
     print(
         f"{name:14} {row['rows']:4} rows  transformers {row['transformers']['seconds']:.3f} s, "
@@ -192,7 +192,7 @@ def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
 
 
 def peak_memory(quick: bool) -> dict[str, float]:
-    """MiB that the long shape takes above a loaded model, each side in a process of its own."""
+    """Return the MiB that the long shape takes above a loaded model, each side in a separate process."""
     peaks = {}
     for side in ("neither", "transformers", "ours"):
         command = [sys.executable, "-m", "benchmarks.generate", "--peak", side, *(["--quick"] if quick else [])]
@@ -205,7 +205,7 @@ def peak_memory(quick: bool) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds, shorter long completions, a shorter warm start")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--model", help="a warm-started Countdown model, such as runs/countdown-tiny/warm_start")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--peak", choices=("neither", "transformers", "ours"), help=argparse.SUPPRESS)

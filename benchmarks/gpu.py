@@ -1,11 +1,11 @@
-"""The training phase on a GPU, ours beside plain TRL's: Qwen2.5 shapes with random weights in bfloat16.
+"""The training phase on a GPU, ours and plain TRL's: Qwen2.5 shapes with random weights in bfloat16.
 
     python -m benchmarks.gpu [--quick] [--shape 0.5B 1.5B] [--out FILE]
 
-Needs torch for CUDA, transformers, trl 1.16 and this package on the path, and no network. The same completions go through TRL
-and through ours in turn, with activation checkpointing and without. For each: median seconds, completion tokens a second, the
-share of the card's matrix rate (measured here, not the data sheet's) that the needed operations come to, and peak memory. In
-bfloat16 gradients differ by its rounding; the difference is printed.
+Needs torch for CUDA, transformers, trl 1.16 and this package on the path, and no network. TRL and ours alternate on the same
+completions, with activation checkpointing and without. For each: median seconds, completion tokens per second, the needed
+operations as a share of the card's matrix rate (measured here, not from the data sheet), and peak memory. In bfloat16 gradients
+differ by its rounding; the difference is printed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORK = {
 
 
 def make_model(shape: str, device: str) -> Qwen2ForCausalLM:
-    """Random weights."""
+    """Return a model with random weights."""
     hidden, layers, heads, kv_heads, feed = SHAPES[shape]
     config = Qwen2Config(
         vocab_size=VOCAB,
@@ -58,7 +58,7 @@ def make_model(shape: str, device: str) -> Qwen2ForCausalLM:
 
 
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
-    """Operations a second of a large matrix product."""
+    """Return the operations per second of a large matrix product."""
     size = 8192 if device == "cuda" else 512
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best = float("inf")
@@ -72,7 +72,7 @@ def matrix_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def measure(shape: str, case: Case, device: str, rounds: int) -> dict[str, Any]:
-    """One row a side."""
+    """Return one row per side."""
     model = make_model(shape, device)
     weights = sum(p.numel() for p in model.parameters()) - VOCAB * SHAPES[shape][0]
     work = make_work(case)

@@ -1,11 +1,11 @@
-"""Does one round of GRPO, harvest, SFT, GRPO beat GRPO alone on Countdown, at equal generated tokens?
+"""Does one round of GRPO, harvest, SFT, GRPO beat GRPO alone on Countdown, with equally many generated tokens?
 
     python -m benchmarks.harvest [--quick] [--check] [--model FOLDER] [--out FILE]
 
-GRPO alone is the demo's run. The loop spends half of its tokens on a first run with `harvest: {}`, trains once on what that
-solved (`recipes/countdown/tiny-harvest-sft.yaml`), and generates the other half in a second run. Both have the learning rate of
-the recipe, falling to zero at the end of each run. Tokens are those of the completions, shortened runs included. Three seeds.
-`--check` exits with 1 where the loop's mean held-out accuracy is not above that of GRPO alone.
+GRPO alone is the demo's run. The loop spends half of its tokens on a first run with `harvest: {}`, trains once on the solved
+problems (`recipes/countdown/tiny-harvest-sft.yaml`), and generates the other half in a second run. Both use the recipe's
+learning rate, which falls to zero at the end of each run, also of a shortened one. Tokens are those of the completions. Three
+seeds. `--check` exits with 1 if the loop's mean held-out accuracy is not above that of GRPO alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SFT = recipe_folder() / "countdown" / "tiny-harvest-sft.yaml"
 
 
 def grpo(model: Path, out: Path, steps: int, seed: int, **settings: Any) -> list[float]:
-    """Train into `out`; returns how many tokens each step generated."""
+    """Train into `out`; return the number of generated tokens of each step."""
     recipe = recipe_for(model, out, seed=seed, max_steps=steps, **settings)
     rows = recipe.training.per_device_train_batch_size
     return [row["completions/mean_length"] * rows for row in train("ours", recipe)]
 
 
 def one_seed(model: Path, folder: Path, steps: int, seed: int) -> dict[str, Any]:
-    """Accuracies and tokens of GRPO alone, and of the loop after each of its three stages."""
+    """Return accuracies and tokens of GRPO alone, and of the loop after each of its three stages."""
     alone, first, harvested, second = (folder / f"{name}-{seed}" for name in ("alone", "first", "harvested", "second"))
     tokens = {"alone": grpo(model, alone, steps, seed)}
     tokens["first"] = grpo(model, first, steps // 2, seed, harvest="{}")
@@ -52,7 +52,7 @@ def one_seed(model: Path, folder: Path, steps: int, seed: int) -> dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed and 16 steps")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where the loop is not better")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if the loop is not better")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Is a run whose learning rate is too high seen in time, taken back and brought to a good end? Are healthy runs left in peace?
+"""Does the monitor notice a learning rate that is too high in time, and does a rollback save the run? Are there false alarms?
 
     python -m benchmarks.instability [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The Countdown demo's model from its warm start, 16 groups a step. The learning rate rises within 20 steps to six times the
-recipe's; on the way the reward collapses. The collapse begins after the last step whose reward is no lower than the first ten
-steps' lowest. With `health_rules: {reward_collapse: {action: rollback}}` and `rollback_factor: 0.15` the run goes back. Healthy
-runs have the recipe's own learning rate, three seeds, with every rule on. `--check` exits with 1 where an alarm came later than
-10 steps after the beginning, the run did not end above where it began, or a healthy run had an alarm.
+The Countdown demo's model trains from its warm start, 16 groups per step. The learning rate rises within 20 steps to six times
+the recipe's, and the reward collapses. The collapse begins after the last step whose reward is no lower than the lowest of the
+first ten steps. With `health_rules: {reward_collapse: {action: rollback}}` and `rollback_factor: 0.15` the run goes back.
+Healthy runs have the recipe's learning rate, three seeds, with every rule on. `--check` exits with 1 if an alarm comes later
+than 10 steps after the beginning, the run does not end above its start, or a healthy run has an alarm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def unstable(model: Path, out: Path, steps: int, rollback: bool) -> Recipe:
 
 
 def collapse(rewards: list[float]) -> int:
-    """The step at which the reward begins to fall for good: the first after the last one that is as in the first ten."""
+    """Return the step at which the reward begins to fall for good: the one after the last that is like the first ten."""
     least = min(rewards[:10])
     return 1 + max(step for step, reward in enumerate(rewards, 1) if reward >= least)
 
@@ -46,7 +46,7 @@ def alarms(folder: Path) -> list[dict[str, Any]]:
 
 
 def one_unstable(model: Path, folder: Path, steps: int) -> dict[str, Any]:
-    """The run left to itself, and the same run with rollback."""
+    """Return the run without intervention, and the same run with rollback."""
     left = [row["reward"] for row in train("ours", unstable(model, folder / "left", steps // 2, rollback=False))]
     saved = [row["reward"] for row in train("ours", unstable(model, folder / "saved", steps, rollback=True))]
     rollbacks = json.loads((folder / "saved" / "rollbacks.json").read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def one_healthy(model: Path, folder: Path, steps: int, seed: int) -> dict[str, A
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="44 steps, and one healthy seed of 30")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How far the gradient of one optimizer step moves when the same completions are cut into other micro-batches.
+"""How much does the gradient of an optimizer step change if the same completions are cut into other micro-batches?
 
     python -m benchmarks.invariance [--quick] [--check] [--out FILE]
 
@@ -33,13 +33,13 @@ from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.step.records import Scored
 
 TRL_LOSSES = loss_names()
-ROWS, GROUP, LENGTH = 16, 4, 9  # completions an optimizer step, a prompt; tokens a completion
+ROWS, GROUP, LENGTH = 16, 4, 9  # completions per optimizer step and per prompt; tokens per completion
 CUTS = [(ga, spg) for ga in (1, 2, 4, 8) for spg in (ga // 2, ga, 2 * ga) if spg]
 
 
 @dataclass
 class Config(GRPOConfig):
-    """TRL's arguments with ours of the objective."""
+    """TRL's arguments, with our fields of the objective."""
 
     loss_normalization: str = "step"
     logprob_policy: str = "sampling"
@@ -50,7 +50,7 @@ class Config(GRPOConfig):
 
 
 def fixed_completion(prompt: list[int], nth: int, vocab: int, eos: int) -> list[int]:
-    """A completion that depends on the prompt and its place in the group alone: empty, truncated, or ended."""
+    """A completion that depends only on the prompt and its place in the group: empty, truncated, or ended."""
     g = torch.Generator().manual_seed(1000 * sum(prompt) + nth)
     kind = (sum(prompt) + nth) % 7
     length = 0 if kind == 0 else LENGTH if kind < 3 else int(torch.randint(1, LENGTH, (1,), generator=g))
@@ -59,7 +59,7 @@ def fixed_completion(prompt: list[int], nth: int, vocab: int, eos: int) -> list[
 
 
 class FixedCompletions(GRPOTrainer):
-    """In place of sampling, completions that are the same however the step is cut."""
+    """Replaces sampling by completions that are the same for every cut of the step."""
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
         seen, out = {}, []
@@ -70,7 +70,7 @@ class FixedCompletions(GRPOTrainer):
 
 
 class Plain(FixedCompletions):
-    """TRL's trainer, which takes no empty completion."""
+    """TRL's trainer, which takes no empty completions."""
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
         ids, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
@@ -78,7 +78,7 @@ class Plain(FixedCompletions):
 
 
 class Exact(FixedCompletions, GRPOExtTrainer):
-    """Ours; keeps the completions of each step as they were before they were dealt."""
+    """Our trainer; keeps the completions of each step as they were before they went to micro-batches."""
 
     used: list[Scored]
 
@@ -90,7 +90,7 @@ class Exact(FixedCompletions, GRPOExtTrainer):
 
 
 class Catch(TrainerCallback):
-    """The gradients of each optimizer step, and the weights they were taken at."""
+    """Records the gradients of each optimizer step, and the weights before it."""
 
     def __init__(self):
         self.steps = []
@@ -103,7 +103,7 @@ class Catch(TrainerCallback):
 
 
 def lucky(completions, completion_ids, **kwargs):
-    """Some number of each completion."""
+    """A number that the completion determines."""
     return [float((7 * sum(ids) + len(ids)) % 5) for ids in completion_ids]
 
 
@@ -127,8 +127,8 @@ def train(
         folder: of the model and its tokenizer.
         out: folder for TRL.
         ga, spg: accumulation and steps_per_generation.
-        ref_noise: standard deviation of what is added to the reference's weights.
-        numbers: what the prompts are made from, in their order.
+        ref_noise: standard deviation of the noise on the reference's weights.
+        numbers: the prompts are made from these, in this order.
 
     Returns:
         the trainer, and the gradients and weights of each optimizer step.
@@ -173,7 +173,7 @@ def train(
 
 
 def keep_order() -> None:
-    """Without a shuffle the first step holds the same completions however generations are cut."""
+    """Without a shuffle the first step has the same completions for every cut of the generations."""
     import trl.trainer.grpo_trainer as module
 
     from grpo_ext.step import feed
@@ -183,28 +183,28 @@ def keep_order() -> None:
 
 
 def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-    """Relative difference of two gradients."""
+    """Return the relative difference of two gradients."""
     x, y = (torch.cat([g[name].flatten().double() for name in sorted(a)]) for g in (a, b))
     assert y.norm() > 0
     return float((x - y).norm() / y.norm())
 
 
 def first_of_two_ranks(ga: int, spg: int) -> list[int]:
-    """The prompts whose completions two ranks put into their first step, and then the rest."""
+    """Return the prompts whose completions two ranks put into their first step, followed by the rest."""
     if spg <= ga:
         return list(range(1, 17))
     return [1, 2, 5, 6, 3, 4, *range(7, 17)]  # each rank holds two steps' worth of a generation
 
 
 def settings_for(loss_type: str, ours: bool) -> dict[str, Any]:
-    """With KL, and truncated completions masked."""
+    """Return settings with KL and masked truncated completions."""
     settings = {"loss_type": loss_type, "beta": 0.1, "mask_truncated_completions": True}
     settings |= {"epsilon_high": 5.0} if loss_type == "cispo" else {}
     return settings | ({} if ours else {"loss_normalization": "micro_batch", "logprob_policy": "trl"})
 
 
 def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool = True, **kwargs: Any) -> dict:
-    """The first step's."""
+    """Return the gradient of the first step."""
     with tempfile.TemporaryDirectory() as out:
         trainer_class = Exact if ours else Plain
         kwargs = settings_for(loss_type, ours) | kwargs
@@ -212,7 +212,7 @@ def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool =
 
 
 def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]) -> list[dict[str, torch.Tensor]]:
-    """The first step's gradients on two gloo processes, for (loss_type, ga, spg, ours, beta)."""
+    """Return the first step's gradients on two gloo processes, for (loss_type, ga, spg, ours, beta)."""
     with tempfile.TemporaryDirectory() as out:
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
         launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0", "-m", "benchmarks.invariance"]
@@ -232,7 +232,7 @@ def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float
 
 
 def measure(folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool) -> list[dict[str, Any]]:
-    """One row a loss: the largest difference over the cuts, ours and TRL's, on one and on two ranks."""
+    """Return one row per loss: the largest difference over the cuts, ours and TRL's, on one and on two ranks."""
     table = []
     for loss_type in losses:
         row: dict[str, Any] = {"loss_type": loss_type}
@@ -253,7 +253,7 @@ def measure(folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], 
 
 
 def tiny_model(folder: Path) -> Path:
-    """An untrained model of 0.1 million parameters, and its tokenizer."""
+    """Make an untrained model of 0.1 million parameters, and its tokenizer."""
     from grpo_ext.tasks.countdown import Countdown
     from grpo_ext.tiny.demonstrations import countdown_demonstrations
     from grpo_ext.tiny.model import build_model
@@ -270,7 +270,7 @@ def tiny_model(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two losses, three cuts, one rank")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a difference of ours is above 1e-5")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a difference of ours is above 1e-5")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     parser.add_argument("--rank_jobs", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)

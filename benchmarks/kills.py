@@ -1,11 +1,11 @@
-"""Does a run that is killed at any moment, and started again, end as if it had not been?
+"""Does a run that is killed at any moment, and restarted, end like an uninterrupted run?
 
     python -m benchmarks.kills [--quick] [--check] [--out FILE]
 
-A run of two epochs with everything on that keeps state (`fault_runs.py`) is killed with SIGKILL at each of its 16 steps in
-turn, within the writing of a checkpoint, and at random moments; each time it is started again and goes on. On one and on two
-ranks. Weights, optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run. `--check` exits
-with 1 where anything differs.
+SIGKILL ends a run of two epochs with every stateful feature on (`fault_runs.py`) at each of its 16 steps in turn, while it
+writes a checkpoint, and at random moments; each time it is restarted and continues. On one and on two ranks. Weights,
+optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run. `--check` exits with 1 if anything
+differs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.fault_runs import STEPS, KillAt, build_start, left_by, lost, mak
 
 
 def train(model: Path, out: Path, kill: KillAt | None = None, in_save: tuple[int, float] | None = None) -> None:
-    """What a process does: go on from the newest whole checkpoint, and be killed on the way where asked to."""
+    """The work of a process: continue from the newest complete checkpoint, and be killed on the way if asked."""
     trainer = make(model, out)
     if kill is not None:
         trainer.add_callback(kill)
@@ -48,7 +48,7 @@ def killed(codes: list[int]) -> bool:
 
 
 def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, seed: int) -> dict[str, Any]:
-    """All kills on so many ranks; what differed after each series."""
+    """Return what differed after each series of kills, for one number of ranks."""
     chance = random.Random(seed)
     whole = folder / f"whole-{ranks}"
     began = time.monotonic()
@@ -59,7 +59,7 @@ def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, s
     wanted, figures = left_by(whole), {"ranks": ranks, "seconds_of_the_whole_run": round(seconds, 1)}
 
     def judged(name: str, kills: int, outs: list[Path]) -> None:
-        """Let the runs that were killed come to their end, and compare them."""
+        """Let the killed runs reach their end, and compare them."""
         different: list[str] = []
         for out in outs:
             codes = wait(start(ranks, out, lambda out=out: train(model, out)))
@@ -80,7 +80,7 @@ def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, s
     while hits < moments:
         if attempt(outs[-1], limit=chance.uniform(0.1, 0.6) * seconds):
             hits += 1
-        else:  # it came to its end: the next kills are another run's
+        else:  # it reached its end: the next kills hit another run
             outs.append(folder / f"moments-{ranks}-{len(outs) + 1}")
     judged("at random moments", hits, outs)
     return figures
@@ -89,7 +89,7 @@ def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three steps and two moments")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where anything differs")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if anything differs")
     parser.add_argument("--ranks", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()

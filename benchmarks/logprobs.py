@@ -1,4 +1,4 @@
-"""How far the trainer's log-probs are from those that the sampler drew with, ours beside TRL's.
+"""How far are the trainer's log-probs from those that the sampler drew with, for ours and for TRL?
 
     python -m benchmarks.logprobs [--quick] [--check] [--tokens 20000] [--out FILE]
     python -m benchmarks.logprobs --memory
@@ -7,9 +7,9 @@
 A tiny model samples through transformers' `generate` at every temperature, top_k, top_p and min_p of the grid. For each: the
 largest difference of a sampled token's log-prob, and the mean importance ratio (trainer over sampler, 1 if exact) with its
 standard error. `--check` exits with 1 if one of our differences is above 1e-4, or a mean ratio is off 1 by more than its error
-and 1e-6. `--memory` prints the peak memory of scoring 1,024 positions, forward and backward, each in a process of its own.
-`--recorder` is the share of a step of the Countdown demo that noting the sampler's log-probs costs, and with truncation the
-tokens that it kept, which scoring reads; `--check` exits with 1 where log-probs alone cost above 2 %.
+and 1e-6. `--memory` prints the peak memory of scoring 1,024 positions, forward and backward, each in a separate process.
+`--recorder` prints the share of a step of the Countdown demo that recording the sampler's log-probs takes, and with truncation
+also the kept tokens, which scoring reads; `--check` exits with 1 if log-probs without truncation take more than 2 %.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_trainer(
     sharpness: float = 6.0,
     **settings: Any,
 ) -> GRPOExtTrainer:
-    """A trainer that samples `rows` completions a generation; `sharpness` scales the untrained model's logits."""
+    """Make a trainer that samples `rows` completions per generation; `sharpness` scales the untrained model's logits."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.model.norm.weight.data.mul_(sharpness)
     return GRPOExtTrainer(
@@ -75,7 +75,7 @@ def make_trainer(
 
 
 def score(trainer: GRPOExtTrainer, batch: Scored) -> torch.Tensor:
-    """Log-probs of the sampled tokens (B, T)."""
+    """Return log-probs of the sampled tokens (B, T)."""
     with torch.no_grad():
         return trainer.parts.scorer.score(trainer.model, batch).logps
 
@@ -90,27 +90,27 @@ def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Ten
         batch = trainer.parts.rollout([dict(row) for row in inputs])
         mask = batch.completion_mask.bool()
         found["ours"].append((score(trainer, batch) - batch.sampling_per_token_logps)[mask])
-        scorer.params = SamplingParams(trainer.temperature)  # what TRL takes into account
+        scorer.params = SamplingParams(trainer.temperature)  # TRL only uses the temperature
         found["TRL"].append((score(trainer, batch) - batch.sampling_per_token_logps)[mask])
         scorer.params = sampling
     return {name: torch.cat(parts).double() for name, parts in found.items()}
 
 
 def figures(difference: torch.Tensor) -> dict[str, float]:
-    """Largest difference, mean importance ratio and its standard error."""
+    """Return the largest difference, the mean importance ratio and its standard error."""
     ratio = difference.exp()
     error = float(ratio.std() / len(ratio) ** 0.5)
     return {"largest": float(difference.abs().max()), "ratio": float(ratio.mean()), "error": error}
 
 
 def exact(row: dict[str, Any]) -> bool:
-    """Whether a row of ours passes."""
+    """Whether one of our rows passes."""
     ours = row["ours"]
     return ours["largest"] <= 1e-4 and abs(ours["ratio"] - 1) <= max(ours["error"], 1e-6)
 
 
 def measure(folder: Path, grid: list[dict[str, Any]], num_tokens: int) -> list[dict[str, Any]]:
-    """One row a setting."""
+    """Return one row per setting."""
     table = []
     for settings in grid:
         with tempfile.TemporaryDirectory() as out:
@@ -125,7 +125,7 @@ def measure(folder: Path, grid: list[dict[str, Any]], num_tokens: int) -> list[d
 
 
 def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -> None:
-    """Score with one of the two heads, forward and backward; prints the process's peak memory, in bytes."""
+    """Score with one of the two heads, forward and backward; print the process's peak memory, in bytes."""
     from trl.kernels import ChunkedLogProbFunction
 
     from grpo_ext.objective.logprob import sampling_log_probs
@@ -143,7 +143,7 @@ def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -
 
 
 def memory() -> None:
-    """Peak memory of the two heads, above that of tensors and gradients alone."""
+    """Return the peak memory of the two heads, above that of only tensors and gradients."""
     for vocab in (32_000, 151_936):
         peaks = {}
         for side in ("neither", "TRL", "ours"):
@@ -155,7 +155,7 @@ def memory() -> None:
 
 
 def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
-    """Share of a step of the Countdown demo that the recorder takes, for plain and for truncated sampling."""
+    """Return the recorder's share of a step of the Countdown demo, for plain and for truncated sampling."""
     from benchmarks.countdown_runs import recipe_for, train
 
     found = {}
@@ -169,7 +169,7 @@ def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
 
 @contextmanager
 def timed_recorder() -> Iterator[list[float]]:
-    """The processor's seconds of each call to the recorder."""
+    """Record the processor time of each call of the recorder."""
     seconds, originals = [], {name: getattr(Recorder, name) for name in ("__call__", "rows")}
 
     def timed(method):
@@ -191,7 +191,7 @@ def timed_recorder() -> Iterator[list[float]]:
 
 
 def recorder(model: Path | None, check: bool) -> None:
-    """The recorder's cost."""
+    """Print the recorder's cost."""
     from benchmarks.countdown_runs import warm_start
 
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +204,7 @@ def recorder(model: Path | None, check: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="eight settings of the grid, 1,000 tokens each")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where ours is not exact")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if ours is not exact")
     parser.add_argument("--tokens", type=int, default=20_000, help="at least so many a setting")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     parser.add_argument("--memory", action="store_true", help="the table of peak memory instead")

@@ -2,10 +2,10 @@
 
     python -m benchmarks.loss_types [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out FILE]
 
-The losses differ in what a completion's tokens are divided by: its own length (grpo), the tokens of the step (bnpo, as dapo) or
-a constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The demo's
-model is trained with each, three seeds; the plot shows what is seen. The table gives the weight of one token in completions of
-several lengths, as the gradient of the aggregation itself. `--check` exits with 1 where that is not what the formula says.
+The losses differ in the divisor of a completion's tokens: its length (grpo), the tokens of the step (bnpo, like dapo) or a
+constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The demo's model trains
+with each, three seeds; the plot shows the result. The table gives the weight of one token in completions of several lengths, as
+the gradient of the aggregation. `--check` exits with 1 if that differs from the formula.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LENGTHS, LONGEST = (8, 24, 40, 56, 72), 72
 
 
 def token_weights() -> dict[str, list[float]]:
-    """The weight of one token in completions of `LENGTHS`, by loss, relative to that of the mean length."""
+    """Return the weight of one token in completions of `LENGTHS`, by loss, relative to that of the mean length."""
     mask = (torch.arange(LONGEST) < torch.tensor(LENGTHS).unsqueeze(1)).float()  # (5, 72)
     counts = StepCounts(len(LENGTHS), float(mask.sum()))
     table = {}
@@ -42,7 +42,7 @@ def token_weights() -> dict[str, list[float]]:
 
 
 def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, object]:
-    """What was logged, and held-out accuracy and length at the end."""
+    """Return the logs, and held-out accuracy and length at the end."""
     with tempfile.TemporaryDirectory() as out:
         recipe = recipe_for(model, out, seed=seed, max_steps=steps, loss_type=loss_type)
         logged = train("ours", recipe)
@@ -52,7 +52,7 @@ def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, object]
 
 
 def plot(found: dict[str, list[dict]], path: Path) -> None:
-    """Reward and length over the steps: the mean of the seeds, and each of them behind it."""
+    """Plot reward and length over the steps: the mean of the seeds, and each seed behind it."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for axis, key, label in zip(axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True):
         for number, (name, runs) in enumerate(found.items()):
@@ -69,7 +69,7 @@ def plot(found: dict[str, list[dict]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, 8 steps")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a token's weight is not the formula's")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a token's weight is not the formula's")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--plot", type=Path, help="where to draw the curves")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")

@@ -1,10 +1,10 @@
-"""How much memory each way of training takes on a GPU, by the formulas of `grpo_ext.recipe.memory`: the table of the docs.
+"""How much memory does each way of training take on a GPU, by the formulas of `grpo_ext.recipe.memory`? The table of the docs.
 
     python -m benchmarks.memory [--quick] [--check]
 
 Shapes of Qwen2.5 in bfloat16, AdamW, no KL, gradient checkpointing, micro-batches of 8 completions of 256 + 1,024 tokens.
-`--check` trains tiny models for a step and counts the bytes of weights, gradients and optimizer state that are really there;
-exits with 1 where they are not the formulas' (`--quick`: one of the three).
+`--check` trains tiny models for a step, counts the bytes of weights, gradients and optimizer state, and exits with 1 if they
+differ from the formulas (`--quick`: one model of the three).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RECIPE = {
 
 
 def estimates(shape: tuple[int, ...], way: tuple[bool, int, int]) -> dict[str, int]:
-    """Bytes by part on each GPU."""
+    """Return the bytes by part on each GPU."""
     parameters, hidden, layers, width, adapter = shape
     lora, sharding, gpus = way
     size = ModelSize(parameters, adapter if lora else parameters, "bfloat16", hidden, layers, width)
@@ -51,7 +51,7 @@ def estimates(shape: tuple[int, ...], way: tuple[bool, int, int]) -> dict[str, i
 
 
 def table() -> str:
-    """GiB a GPU, in Markdown."""
+    """Return the GiB per GPU, in Markdown."""
     lines = [f"| | {' | '.join(WAYS)} | engine |", "|---" * (len(WAYS) + 2) + "|"]
     for name, shape in SHAPES.items():
         parts = [estimates(shape, way) for way in WAYS.values()]
@@ -62,7 +62,7 @@ def table() -> str:
 
 
 def measured(folder: Path, lora: bool, dtype: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes that a tiny run really holds after a step, and what the formulas say."""
+    """Return the bytes that a tiny run holds after a step, and those of the formulas."""
     from grpo_ext.preflight.forecast import model_size
     from grpo_ext.train import make_trainer
 

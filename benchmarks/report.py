@@ -1,15 +1,15 @@
-"""Does the report open fast, keep to itself, and show what a model wrote as text?
+"""Does the report open fast, send nothing, and show model output as text?
 
     python -m benchmarks.report             50,000 completions, in headless Chromium (about two minutes)
     python -m benchmarks.report --quick     5,000
     python -m benchmarks.report --check     exit code 1 unless every figure reaches its bound
     python -m benchmarks.report --pictures DIR [--run RUN]    pictures of the page: desktop, phone, dark, and as printed
 
-1. Opening: from the navigation until the page can be used: under 2 s. And until its curves are drawn.
-2. Only rows that can be seen are in the page: under 100 of them.
+1. Opening: the page is usable under 2 s after the navigation; the time until its curves are drawn is also measured.
+2. The page holds only visible rows: under 100 of them.
 3. No request but for the page itself, no script error; a completion that is a script tag stays text.
-4. The same page works by keyboard.
-5. Logging: seconds that a step's lines take, for 256 completions of 500 characters: under 20 ms (2 % of a step of 1 s).
+4. The page works by keyboard.
+5. Logging: writing the lines of a step, 256 completions of 500 characters, takes under 20 ms (2 % of a step of 1 s).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOSTILE = "<script>document.title = 'owned'</script><img src=https://example.org
 
 
 def made_up_run(folder: Path, count: int, seed: int = 0) -> float:
-    """Logs of `count` completions of about 500 characters; returns the seconds that a step of 256 took to write."""
+    """Write logs of `count` completions of about 500 characters; return the seconds to write a step of 256."""
     rng = random.Random(seed)
     samples, metrics = JsonLines(folder / "samples.jsonl"), JsonLines(folder / "metrics.jsonl")
     seconds = []
@@ -64,7 +64,7 @@ def completion(step: int, i: int, rng: random.Random) -> dict[str, Any]:
 
 
 def open_page(page: Path, repeats: int) -> dict[str, Any]:
-    """Figures of the opened page: seconds, rows, requests, errors, text of the first completion, keys."""
+    """Return figures of the opened page: seconds, rows, requests, errors, text of the first completion, keys."""
     seconds = []
     for _ in range(repeats):
         with Browser() as browser:

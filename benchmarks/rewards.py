@@ -1,16 +1,16 @@
-"""How fast and how safe the rewards are.
+"""How fast and how safe are the rewards?
 
     python -m benchmarks.rewards             all figures (about two minutes on two cores)
-    python -m benchmarks.rewards --quick     the same on less, in seconds
+    python -m benchmarks.rewards --quick     the same with less work, in seconds
     python -m benchmarks.rewards --check     exit code 1 unless every figure reaches its bound
 
-1. countdown against the usual function with regular expressions and `eval`, on the same completions, side by side: at least
-   0.8 times its speed.
-2. poem_format on one core: at least 10,000 poems a second.
-3. accuracy through two workers against the same rows in this process: at least 1.6 times as fast (on two free cores).
-4. A batch of 256 with 5 hanging answers and one that eats memory: done within the deadline + 2 s, with 250 right scores.
-5. accuracy, TRL's accuracy_reward and math-verify on tests/rewards/answers.tsv, 10 s a row: of ours no wrong answer counts as
-   right, and at most three right ones as wrong.
+1. countdown and the usual function with regular expressions and `eval`, in turn on the same completions: at least 0.8 times
+   its speed.
+2. poem_format on one core: at least 10,000 poems per second.
+3. accuracy through two workers and the same rows in this process: at least 1.6 times as fast (on two free cores).
+4. A batch of 256 with 5 hanging answers and one that exhausts memory: done within the deadline + 2 s, with 250 right scores.
+5. accuracy, TRL's accuracy_reward and math-verify on tests/rewards/answers.tsv, 10 s per row: with ours no wrong answer counts
+   as right, and at most three right ones as wrong.
 """
 
 import argparse
@@ -69,7 +69,7 @@ ANSWERS = Path(__file__).resolve().parents[1] / "tests/rewards/answers.tsv"
 
 
 def countdown_by_eval(completions, nums, target):
-    """The function that most Countdown recipes use. It runs whatever passes its pattern: `9**9**9` never returns."""
+    """The function of most Countdown recipes. It runs anything that matches its pattern: `9**9**9` never returns."""
     rewards = []
     for completion, numbers, goal in zip(completions, nums, target, strict=True):
         try:
@@ -92,7 +92,7 @@ def countdown_by_eval(completions, nums, target):
 
 
 def countdown_rows(count: int, seed: int = 0) -> dict[str, list]:
-    """Completions as a half-trained model writes them: nine in ten with all numbers, three in ten right."""
+    """Completions like those of a half-trained model: nine in ten with all numbers, three in ten right."""
     rng = random.Random(seed)
     rows: dict[str, list] = {"completions": [], "nums": [], "target": []}
     for _ in range(count):
@@ -132,7 +132,7 @@ def measure_countdown(count: int, rounds: int) -> dict[str, float]:
 
 
 def measure_poem(count: int, rounds: int) -> dict[str, float]:
-    """Last lines of shuffled characters, so that no poem comes twice."""
+    """Use last lines of shuffled characters, so that no poem occurs twice."""
     rng = random.Random(0)
     quatrain = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]
     characters = list("".join(quatrain) + "床前明月光疑是地上霜举头望明月低头思故乡白日依山尽黄河入海流欲穷千里目更上一层楼")
@@ -145,7 +145,7 @@ def measure_poem(count: int, rounds: int) -> dict[str, float]:
 
 
 def accuracy_rows(count: int) -> dict[str, list[str]]:
-    """Answers that math-verify has to read, all different: what plain numbers take would measure the pipe alone."""
+    """Distinct answers that only math-verify can read: plain numbers would only measure the pipe."""
     rng = random.Random(0)
     answers, golds = [], []
     for _ in range(count):
@@ -156,7 +156,7 @@ def accuracy_rows(count: int) -> dict[str, list[str]]:
 
 
 def measure_accuracy(count: int, rounds: int) -> dict[str, float]:
-    """Each side gets rows that it has not seen: parsed formulas are remembered."""
+    """Each side gets new rows, since parsed formulas are cached."""
     reward = build("accuracy")
     reward(completions=[r"\boxed{\sqrt{2}}"], solution=[r"\frac{1}{2}"])
     rows = accuracy_rows(2 * rounds * count)
@@ -203,7 +203,7 @@ def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
 
 
 def measure_verdicts(every: int) -> dict[str, float]:
-    """By judge. TRL and math-verify get the gold answer in a box, as they read it best."""
+    """Count verdicts by judge. TRL and math-verify get the gold answer in a box, which they read best."""
     lines = ANSWERS.read_text(encoding="utf-8").splitlines()[1::every]
     _, golds, texts, verdicts = zip(*(line.replace("⏎", "\n").split("\t") for line in lines), strict=True)
     boxed = [gold if r"\boxed" in gold else rf"\boxed{{{gold.rpartition('####')[2].strip(' $')}}}" for gold in golds]

@@ -1,20 +1,20 @@
-"""How long the training phase of an optimizer step takes, ours beside plain TRL's, on the same completions.
+"""How long does the training phase of an optimizer step take, for ours and for plain TRL, on the same completions?
 
     python -m benchmarks.step [--quick] [--check] [--case NAME ...] [--parts time memory ranks profile] [--out FILE]
     python -m benchmarks.step --growth PLOT.png [--out FILE]
 
-The training phase is everything but sampling: rewards, advantages, old and reference log-probs, the loss and its gradient. The
-same completions go through TRL and through ours in turn, in one process. Parts:
+The training phase is everything but sampling: rewards, advantages, old and reference log-probs, the loss and its gradient. TRL
+and ours alternate on the same completions, in one process. Parts:
 
-- time: median seconds of both, the median ratio, tokens run through the model, the largest difference of the gradient in parts
-  of its largest entry, and the seconds that a lower bound would take at the rate of this machine's matrix products;
-- memory: what a step needs at most above what the process held before it, each side in a process of its own;
-- ranks: time once more, on two ranks;
-- profile: where the time of our steps goes.
+- time: median seconds of both, the median ratio, tokens run through the model, the largest difference of the gradient relative
+  to its largest entry, and the seconds of a lower bound at the rate of this machine's matrix products;
+- memory: the most that a step needs above the memory of the process before it, each side in a separate process;
+- ranks: time again, on two ranks;
+- profile: how the time of our steps is spent.
 
-With one thread seconds are processor time, so that what else runs on the machine counts little.
+With one thread, seconds are processor time, so that other processes have little effect.
 
-`--check` exits with 1 where a ratio is under its bound, gradients differ by more than 1e-5, or ours needs more memory.
+`--check` exits with 1 if a ratio is under its bound, gradients differ by more than 1e-5, or ours needs more memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Rows = dict[str, dict[str, Any]]
 
 
 def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows: None) -> Rows:
-    """A row a case, printed by the first rank as they come; cases without a bound run half as often."""
+    """Return one row per case, printed by the first rank at once; cases without a bound run half as often."""
     rows: Rows = {}
     for name in names:
         row = rows[name] = measure(CASES[name], rounds if CASES[name].bound else -(-rounds // 2), ranks)
@@ -60,7 +60,7 @@ def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows
 
 
 def memory(names: list[str]) -> Rows:
-    """Peak memory of each case and side, each in a process of its own; freed memory goes back to the system at once."""
+    """Return the peak memory of each case and side, each in a separate process that frees memory to the system at once."""
     found: Rows = {}
     for name in names:
         for side in SIDES:
@@ -73,7 +73,7 @@ def memory(names: list[str]) -> Rows:
 
 
 def on_two_ranks(names: list[str], rounds: int) -> Rows:
-    """The table on two processes."""
+    """Return the table on two processes."""
     print("two ranks:", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
@@ -93,7 +93,7 @@ def on_two_ranks(names: list[str], rounds: int) -> Rows:
 
 
 def profiled(names: list[str]) -> Rows:
-    """Where our time goes, by case."""
+    """Return how our time is spent, by case."""
     found: Rows = {}
     for name in names:
         found[name] = shares = where_time_goes(CASES[name], "ours")
@@ -102,7 +102,7 @@ def profiled(names: list[str]) -> Rows:
 
 
 def run(parts: list[str], names: list[str], rounds: int, keep: Any) -> dict[str, Any]:
-    """All parts asked for; `keep` is given what there is after each."""
+    """Run all requested parts; `keep` gets the results so far after each."""
     found: dict[str, Any] = {}
     for part in parts:
         if part == "time":
@@ -119,13 +119,13 @@ def run(parts: list[str], names: list[str], rounds: int, keep: Any) -> dict[str,
 
 
 def missed(found: dict[str, Any]) -> list[str]:
-    """Cases that miss a bound; on two ranks only the gradient has one."""
+    """Return the cases that miss a bound; on two ranks only the gradient has one."""
     bad = [name for name, row in found.get("rows", {}).items() if not passes({"asked": None, "gradient": 0.0, **row})]
     return bad + [f"{name}, two ranks" for name, row in found.get("two ranks", {}).items() if row["gradient"] > 1e-5]
 
 
 def writer(out: Path | None) -> Any:
-    """A function that brings figures into the file, beside those that it holds of other parts."""
+    """Return a function that writes figures to the file and keeps its figures of other parts."""
 
     def write(found: dict[str, Any]) -> None:
         if out is None:
@@ -142,7 +142,7 @@ def writer(out: Path | None) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="times of a few small cases, two rounds")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument(
         "--case",
         nargs="+",

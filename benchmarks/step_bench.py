@@ -1,4 +1,4 @@
-"""One step of TRL's and of ours on the same completions: seconds, tokens, gradient, peak memory, and where the time goes."""
+"""One step of TRL's and of ours on the same completions: seconds, tokens, gradient, peak memory, and a profile."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SIDES = ("TRL", "ours")
 
 
 def now(trainer: FixedCompletions) -> float:
-    """Seconds of processor time, where one process works alone, so that what else runs on the machine counts little."""
+    """Return processor time if one process works alone, so that other processes have little effect, in seconds."""
     alone = trainer.accelerator.num_processes == 1 and not torch.cuda.is_available() and torch.get_num_threads() == 1
     return time.process_time() if alone else time.perf_counter()
 
 
 def run_step(trainer: FixedCompletions, batches: Any) -> float:
-    """One optimizer step without its update (several, where a generation is used more than once); returns seconds."""
+    """Run one optimizer step without its update (several, if a generation is used repeatedly); return seconds."""
     model, steps = trainer.model_wrapped, trainer.args.gradient_accumulation_steps
     trainer.current_gradient_accumulation_steps = steps
     model.zero_grad(set_to_none=True)
@@ -66,7 +66,7 @@ class Bench:
         return count
 
     def step(self, side: str) -> tuple[float, int, torch.Tensor]:
-        """Seconds, tokens and the gradient, one vector."""
+        """Return seconds, tokens and the gradient as one vector."""
         self.tokens[side] = 0
         seconds = run_step(self.trainers[side], self.batches[side])
         grads = [p.grad for p in self.trainers[side].model.parameters() if p.requires_grad]
@@ -74,7 +74,7 @@ class Bench:
 
 
 def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
-    """One row of the table."""
+    """Return one row of the table."""
     bench = Bench(case, ranks=ranks)
     seconds, tokens, grads = {side: [] for side in SIDES}, {}, {}
     for number in range(rounds + 1):
@@ -94,10 +94,10 @@ def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
 
 
 def lower_bound(case: Case) -> float:
-    """Seconds for the matrix products that no way of computing the gradient can do without, attention not counted.
+    """Return the seconds of the matrix products that every way of computing the gradient needs, without attention.
 
     6 operations a weight and token (4 where only an adapter is trained), each prompt once, each completion that can change the
-    gradient once and without padding, the head at completions alone; 2 more for the reference.
+    gradient once and without padding, the head only at completions; 2 more for the reference.
     """
     work, settings = make_work(case), dict(case.settings)
     groups = [range(n * case.group, (n + 1) * case.group) for n in range(len(work.prompts))]
@@ -113,7 +113,7 @@ def lower_bound(case: Case) -> float:
 
 @cache
 def matrix_rate(size: int = 1024) -> float:
-    """Operations a second of a float32 matrix product on this machine, the fastest of many."""
+    """Return the operations per second of a float32 matrix product on this machine, the fastest of many."""
     a, b = torch.randn(size, size), torch.randn(size, size)
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = float("inf")
@@ -131,7 +131,7 @@ def passes(row: dict[str, Any]) -> bool:
 
 
 def peak_of(name: str, side: str) -> float:
-    """MiB of memory that a step needs at most, above what the process held before it."""
+    """Return the most memory that a step needs above that of the process before it, in MiB."""
     bench = Bench(CASES[name], (side,))
     held = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
@@ -140,7 +140,7 @@ def peak_of(name: str, side: str) -> float:
 
 
 def status(name: str) -> int:
-    """A figure that the system keeps of this process, in KiB."""
+    """Return a figure that the system keeps of this process, in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1])
 
@@ -150,15 +150,15 @@ KINDS = {  # parts of an operator's name
     "attention": ("scaled_dot_product", "flash_attention"),
     "copies": ("copy_", "::cat", "::index", "::gather", "::fill_", "::zero_", "embedding"),
 }
-HEADS = ("_FullLogProb", "ChunkedLogProb")  # ours and TRL's; their backward passes go on like them
+HEADS = ("_FullLogProb", "ChunkedLogProb")  # ours and TRL's; the names of their backward passes begin the same
 
 
 def where_time_goes(case: Case, side: str) -> dict[str, float]:
-    """Shares of a step's time by kind of operator, and that of the scoring head, which is made of some of each."""
+    """Return shares of a step's time by kind of operator, and that of the scoring head, which has several kinds."""
     bench = Bench(case, (side,))
     bench.step(side)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        start = time.perf_counter()  # the profiler's times are of the clock on the wall, too
+        start = time.perf_counter()  # the profiler also measures wall-clock time
         bench.step(side)
         seconds = time.perf_counter() - start
     shares = dict.fromkeys((*KINDS, "other operators"), 0.0)
@@ -172,7 +172,7 @@ def where_time_goes(case: Case, side: str) -> dict[str, float]:
 
 
 def about() -> dict[str, Any]:
-    """The machine and the versions."""
+    """Return the machine and the versions."""
     model = next((x.split(":")[1].strip() for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "")
     versions = {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__}
     return {

@@ -20,7 +20,7 @@ SHARED = ("not shared", "shared")
 
 
 def growth(path: Path, rounds: int) -> dict[str, dict[str, Any]]:
-    """Three tables of medians, and a plot of them; the third is of ours with and without shared prompts."""
+    """Return three tables of medians, and plot them; the third is ours with and without shared prompts."""
     found = {
         "longest completion": {n: table_row(measure(case, rounds)) for n, case in told(LENGTHS)},
         "num_generations": {n: table_row(measure(case, rounds)) for n, case in told(GROUPS)},
@@ -34,7 +34,7 @@ def growth(path: Path, rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
-    """A panel a table, both axes logarithmic."""
+    """Plot one panel per table, both axes logarithmic."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
@@ -54,7 +54,7 @@ def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def told(cases: dict[int, Case]) -> Any:
-    """The cases, each printed as it begins."""
+    """Yield the cases, and print each as it begins."""
     for n, case in cases.items():
         print(f"{n} ...", flush=True)
         yield n, case
@@ -65,7 +65,7 @@ def table_row(row: dict[str, Any]) -> dict[str, float]:
 
 
 def with_and_without(case: Case, rounds: int) -> dict[str, float]:
-    """Seconds of ours with and without shared prompts, and their ratio."""
+    """Return our seconds with and without shared prompts, and their ratio."""
     settings = {side: (("shared_prefix", side == "shared"),) for side in SHARED}
     benches = {side: Bench(replace(case, settings=settings[side]), ("ours",)) for side in SHARED}
     seconds: dict[str, list[float]] = {side: [] for side in SHARED}

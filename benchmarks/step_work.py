@@ -1,4 +1,4 @@
-"""The generation batches that `step.py` trains on, and trainers that take them in place of sampling."""
+"""The generation batches that `step.py` trains on, and trainers that use them instead of sampling."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Case:
     """One kind of work.
 
     Args:
-        rows: completions an optimizer step, on all ranks.
+        rows: completions per optimizer step, on all ranks.
         micro_batch: rows of one of TRL's micro-batches.
-        group: completions a prompt.
+        group: completions per prompt.
         prompt: tokens of the shortest and longest prompt.
         completion: mean, spread (of the logarithm, 0 for equal lengths) and maximum of the completions' lengths.
         dead: share of groups whose completions all get the same reward.
         vocab, layers, hidden: of the Llama model, untrained.
         settings: of the trainer.
         lora: whether only an adapter is trained.
-        bound: TRL's time over ours that is asked for; `None` where none is.
+        bound: the least ratio of TRL's time to ours that passes; `None` for no bound.
         dtype: of the weights.
         on_gpu: whether it runs on a GPU.
     """
@@ -75,7 +75,7 @@ CASES: dict[str, Case] = {
 
 @dataclass(frozen=True)
 class Work:
-    """A case's prompts, completions and rewards; index i of group g stands at g * group + i."""
+    """A case's prompts, completions and rewards; completion i of group g is at g * group + i."""
 
     prompts: list[list[int]]
     completions: list[list[int]]
@@ -83,7 +83,7 @@ class Work:
 
 
 def make_work(case: Case) -> Work:
-    """The same for every call."""
+    """Make the work of a case, the same in every call."""
     g = torch.Generator().manual_seed(1)
     mean, spread, longest = case.completion
     noise = torch.randn(case.rows, generator=g) * spread - spread**2 / 2
@@ -100,7 +100,7 @@ def make_work(case: Case) -> Work:
 
 
 class FixedCompletions(GRPOTrainer):
-    """In place of sampling, the completions of a `Work`."""
+    """Replaces sampling by the completions of a `Work`."""
 
     work: Work
 
@@ -114,11 +114,11 @@ class FixedCompletions(GRPOTrainer):
 
 
 class Ours(FixedCompletions, GRPOExtTrainer):
-    """Without sampling there is nothing to watch."""
+    """Our trainer; without sampling, no sampler is watched."""
 
 
 def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
-    """A word a token."""
+    """Make a tokenizer with one token per word."""
     words = {"<pad>": 0, "<eos>": 1} | {f"w{n}": n for n in range(2, vocab)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -126,7 +126,7 @@ def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
 
 
 def make_model(case: Case) -> LlamaForCausalLM:
-    """Untrained, the same for every call."""
+    """Make an untrained model, the same in every call."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=case.vocab,
@@ -144,12 +144,12 @@ def make_model(case: Case) -> LlamaForCausalLM:
 
 
 def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None) -> FixedCompletions:
-    """TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
+    """Make TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
     tokenizer, work = make_tokenizer(case.vocab), make_work(case)
     model = model or make_model(case)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(f"{out}/model")  # the reference is loaded from there
-    # every rank keeps its own copy, where the model's own save_pretrained would write the first rank's alone
+    # each rank writes its own copy; the model's save_pretrained would write only the first rank's
     save_model(model, f"{out}/model/model.safetensors", {"format": "pt"})
     given = Counter()
 

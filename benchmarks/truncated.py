@@ -1,11 +1,11 @@
-"""What truncated sampling does to learning: Countdown with top_k 20 and top_p 0.9, ours beside plain TRL.
+"""What does truncated sampling do to learning? Countdown with top_k 20 and top_p 0.9, ours and plain TRL.
 
     python -m benchmarks.truncated [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The demo's model is trained from its warm start (made first, about a minute, unless `--model` names one) for the demo's steps.
-TRL scores completions as if they had been drawn from the whole vocabulary; ours under the policy that drew them. Prints
-held-out accuracy after the same steps, a row a seed. `--check` exits with 1 where ours is, over the seeds, behind TRL by more
-than the standard error of the difference.
+The demo's model trains from its warm start (made first, in about a minute, unless `--model` names one) for the demo's steps.
+TRL scores completions as if they were drawn from the whole vocabulary; ours under the policy that drew them. Prints held-out
+accuracy after the same steps, one row per seed. `--check` exits with 1 if ours, over the seeds, is behind TRL by more than the
+standard error of the difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAMPLING = {"top_k": 20, "top_p": 0.9}
 
 
 def run(side: str, model: Path, seed: int, steps: int) -> dict[str, float]:
-    """Held-out accuracy after training, and how far scored log-probs were off the sampler's (0 where nobody measures it)."""
+    """Return held-out accuracy after training, and the difference of scored and sampled log-probs (0 if not measured)."""
     with tempfile.TemporaryDirectory() as out:
         recipe = recipe_for(model, out, seed=seed, max_steps=steps, **SAMPLING)
         logged = train(side, recipe)
@@ -35,7 +35,7 @@ def run(side: str, model: Path, seed: int, steps: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, 10 steps")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where ours is behind")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if ours is behind")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()

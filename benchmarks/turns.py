@@ -1,12 +1,11 @@
-"""What several turns cost: tokens that go through the model and seconds, for episodes of four turns.
+"""What do several turns cost? Tokens that go through the model and seconds, for episodes of four turns.
 
     python -m benchmarks.turns [--quick] [--check] [--out FILE]
 
-Three ways with the same model, prompts and number of tokens: one turn that is as long as the episodes; episodes within one
-`generate`; and a loop that asks for one turn at a time and reads the conversation anew each time, as the tool loop of TRL 1.16
-does. All use the fast decoding loop. Then training runs of both tasks with truncated sampling: how far the importance ratio of
-a token that the model wrote is from 1. Predicted before the first run: 1.0 times the tokens of one turn, 0.4 times those of
-the loop.
+Three ways with the same model, prompts and number of tokens: one turn as long as the episodes; episodes within one `generate`;
+and a loop that requests one turn at a time and reads the conversation again each time, like the tool loop of TRL 1.16. All use
+the fast decoding loop. Then training runs of both tasks with truncated sampling: how far the importance ratio of a token that
+the model wrote is from 1. Predicted before the first run: 1.0 times the tokens of one turn, 0.4 times those of the loop.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Counting(Environment):
 
 
 class Bench:
-    """A tiny model without an end token of its own will, so that every turn has `TURN_TOKENS` tokens."""
+    """A tiny model that never draws its end token, so that every turn has `TURN_TOKENS` tokens."""
 
     def __init__(self, folder: Path, rows: int):
         build = build_tokenizer(["Say something about turn 1, go on. That was it."] * 50)
@@ -73,7 +72,7 @@ class Bench:
         self.read += ids.numel()
 
     def episodes(self) -> tuple[list[Episode], list[list[int]]]:
-        """Fresh ones, and the tokens of their prompts."""
+        """Return new episodes, and the tokens of their prompts."""
         tokens = TurnTokens(self.tokenizer, [self.tokenizer.eos_token_id])
         rules = EpisodeRules(Counting, {}, turns=TURNS, turn_tokens=TURN_TOKENS)
         made = [Episode(rules, tokens, 512, row) for row in self.rows]
@@ -81,7 +80,7 @@ class Bench:
         return made, asked["input_ids"]
 
     def generate(self, contexts: list[list[int]], most: int, player: Player | None = None) -> list[list[int]]:
-        """So many tokens after each context; the end token is never drawn."""
+        """Return so many tokens after each context; the end token is never drawn."""
         batch = self.tokenizer.pad({"input_ids": contexts}, return_tensors="pt")
         ends = [self.tokenizer.eos_token_id]
         config = GenerationConfig(max_new_tokens=most, do_sample=True, eos_token_id=ends, pad_token_id=0, suppress_tokens=ends)
@@ -93,7 +92,7 @@ class Bench:
         self.generate(self.episodes()[1], length)
 
     def in_one_generate(self) -> int:
-        """Tokens of an episode."""
+        """Return the number of tokens of an episode."""
         episodes, contexts = self.episodes()
         self.generate(contexts, 512, Player(episodes))
         return max(len(episode.ids) for episode in episodes)
@@ -109,7 +108,7 @@ class Bench:
 
     @contextmanager
     def measured(self, into: list[tuple[int, float]]) -> Iterator[None]:
-        """Tokens read and seconds of the block."""
+        """Measure the tokens read and the seconds of the block."""
         torch.manual_seed(0)
         self.read, start = 0, time.perf_counter()
         yield
@@ -117,10 +116,10 @@ class Bench:
 
 
 def exactness(folder: Path, quick: bool) -> dict[str, float]:
-    """How far log-probs of tokens that the model wrote are from those that they were sampled with, at most.
+    """Return the largest distance between the trainer's and the sampler's log-probs of tokens that the model wrote.
 
     Both tasks train a few steps with truncated sampling after a short warm start, with every sampler that is installed, on one
-    and, unless `quick`, on two ranks. A token that is not the sampled one, or stands elsewhere, would have another log-prob.
+    and, unless `quick`, on two ranks. A wrong or misplaced token would have another log-prob.
     """
     engines: dict[str, dict[str, Any]] = {"transformers": {}}
     if find_spec("vllm") and not quick:
@@ -143,7 +142,7 @@ def exactness(folder: Path, quick: bool) -> dict[str, float]:
 
 
 def command(verb: str, recipe: str, **settings: Any) -> None:
-    """Run `grpo-ext` with a recipe and settings; `RuntimeError` with its last words if it fails."""
+    """Run `grpo-ext` with a recipe and settings; `RuntimeError` with the end of its output if it fails."""
     ran = [sys.executable, "-m", "grpo_ext", verb, "--config", str(recipe_folder() / recipe), *words(**settings)]
     done = subprocess.run(ran, capture_output=True, text=True)
     if done.returncode:
@@ -151,7 +150,7 @@ def command(verb: str, recipe: str, **settings: Any) -> None:
 
 
 def farthest(logs: Path) -> float:
-    """The largest distance of an importance ratio from 1 in a run's logs."""
+    """Return the largest distance of an importance ratio from 1 in a run's logs."""
     steps = [json.loads(line) for line in logs.read_text().splitlines()]
     ratios = [
         step[key] for step in steps for key in step if key.startswith("sampling/") and key.endswith(("ratio/min", "ratio/max"))
@@ -162,7 +161,7 @@ def farthest(logs: Path) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     given = parser.parse_args()
     found: dict[str, list[tuple[int, float]]] = {"one turn": [], "one generate": [], "read anew": []}

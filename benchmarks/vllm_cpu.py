@@ -2,11 +2,11 @@
 
     .venv-vllm/bin/python -m benchmarks.vllm_cpu [--quick] [--check] [--model FOLDER] [--out FILE]
 
-Countdown as the demo samples it: 256 completions of at most 72 tokens, 8 a prompt, at temperature 1, from its warm-started
+Countdown as the demo samples it: 256 completions of at most 72 tokens, 8 per prompt, at temperature 1, from its warm-started
 model, made here in a minute unless `--model` names one. Each side is called as a training step calls it, after one call that
-is not counted; weights are pushed to vLLM before each, as they are in training, and that time counts. Each runs in a process of
-its own, on one thread; figures are medians of the rounds. `--check` exits with 1 where vLLM's log-probs are not the trainer's,
-or ours is not faster than transformers'. Needs `make vllm`'s environment.
+is not counted; vLLM gets the weights before each call, as in training, and that time counts. Each side runs in a separate
+process, on one thread; figures are medians of the rounds. `--check` exits with 1 if vLLM's log-probs differ from the trainer's,
+or ours is not faster than transformers'. Needs the environment of `make vllm`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ENGINES = {
 
 
 def make(folder: Path, recipe: Any, rows: int, options: dict[str, Any], output: str) -> GRPOExtTrainer:
-    """A trainer that samples as `options` say; the recipe's other values do not matter to sampling."""
+    """Make a trainer that samples by `options`; the recipe's other values do not affect sampling."""
     args = GRPOExtConfig(
         output_dir=output,
         use_cpu=True,
@@ -61,7 +61,7 @@ def make(folder: Path, recipe: Any, rows: int, options: dict[str, Any], output: 
 
 
 def sample(trainer: GRPOExtTrainer, examples: list[dict], step: int) -> tuple[int, float]:
-    """Completion tokens and seconds of one generation, weight sync included."""
+    """Return completion tokens and seconds of one generation, with weight sync."""
     prompts = [example["prompt"] for example in examples]
     template = trainer.processing_class.apply_chat_template
     ids = template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
@@ -73,7 +73,7 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict], step: int) -> tuple[in
 
 
 def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> dict[str, Any]:
-    """Tokens per second, and how far vLLM's log-probs are from the trainer's on average."""
+    """Return tokens per second, and the mean difference of vLLM's log-probs from the trainer's."""
     recipe = load_recipe(recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": str(folder)})
     trainer = make(folder, recipe, rows, ENGINES[engine], output)
     data, rates, apart = trainer.train_dataset, [], None
@@ -88,7 +88,7 @@ def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> d
 
 
 def in_a_process(engine: str, words: list[str]) -> dict[str, Any]:
-    """The same in a process of its own with one thread: vLLM changes the threads of the process that it lives in."""
+    """Measure in a separate process with one thread: vLLM changes the number of threads of its process."""
     command = [sys.executable, "-m", "benchmarks.vllm_cpu", "--engine", engine, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     out = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
@@ -98,7 +98,7 @@ def in_a_process(engine: str, words: list[str]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three rounds of 64 completions instead of seven of 256")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
     parser.add_argument("--engine", choices=ENGINES, help="measure this one alone, in this process")

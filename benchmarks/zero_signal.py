@@ -1,11 +1,11 @@
-"""What leaving out groups without signal gains on Countdown, at equal time.
+"""How much does leaving out groups without signal gain on Countdown, in equal time?
 
     python -m benchmarks.zero_signal [--quick] [--check] [--model FOLDER] [--seconds S] [--out FILE]
 
-The demo's model after its warm start is trained for the same time by plain TRL, by ours, and by ours with `group_filter:
-refill`, with `curriculum: adaptive`, and with both; three seeds, constant learning rate. Prints greedy accuracy on the held-out
-problems at the end and the time to reach plain TRL's. Time is that of the process's CPU, evaluations left out, so that what
-else runs on the machine does not count. `--check` exits with 1 where refill or both need more than half of plain TRL's time.
+Plain TRL, ours, and ours with `group_filter: refill`, with `curriculum: adaptive`, and with both train the demo's model after
+its warm start for the same time; three seeds, constant learning rate. Prints greedy accuracy on the held-out problems at the
+end and the time to reach plain TRL's. Time is CPU time of the process without evaluations, so that other processes do not
+count. `--check` exits with 1 if refill or both need more than half of plain TRL's time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POINTS = 12  # evaluations of a run
 
 
 class Watch(TrainerCallback):
-    """Ends a run after so many seconds of CPU, and evaluates on the way without counting that."""
+    """Ends a run after so many seconds of CPU time, and evaluates meanwhile without counting that."""
 
     def __init__(self, recipe: Any, seconds: float):
         self.rows, self.seconds = list(eval_rows(recipe)), seconds
@@ -71,7 +71,7 @@ class Watch(TrainerCallback):
 
 
 def curve(variant: str, model: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """One run: seconds and accuracy, and the share of groups generated that had signal."""
+    """Return seconds and accuracy of one run, and the share of generated groups with signal."""
     side, settings = VARIANTS[variant]
     with tempfile.TemporaryDirectory() as out:
         recipe = recipe_for(model, out, seed=seed, max_steps=100_000, lr_scheduler_type="constant_with_warmup", **settings)
@@ -82,14 +82,14 @@ def curve(variant: str, model: Path, seconds: float, seed: int) -> dict[str, Any
 
 
 def seconds_to(found: list[tuple[float, float]], accuracy: float) -> float | None:
-    """When a run first was as good; `None` if it never was."""
+    """Return when a run first was as good; `None` if it never was."""
     return next((seconds for seconds, value in found if value >= accuracy), None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed and a quarter of the time")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where more than half of the time is needed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if more than half of the time is needed")
     parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
     parser.add_argument("--seconds", type=float, help="of each run (default 120; 30 with --quick)")
     parser.add_argument("--out", type=Path, help="write the curves as JSON")

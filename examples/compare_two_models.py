@@ -1,4 +1,4 @@
-"""Evaluate two models on the same rows, and compare them pair by pair, as `grpo-ext eval` does."""
+"""Evaluate two models on the same rows, and compare them pair by pair, like `grpo-ext eval`."""
 
 from __future__ import annotations
 

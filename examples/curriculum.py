@@ -1,6 +1,6 @@
-"""Draw the prompts that are likely to have signal, and generate others in place of groups that have none.
+"""Draw the prompts that are likely to have signal, and generate others in place of groups without signal.
 
-A group whose rewards are all equal has no gradient. `curriculum="adaptive"` draws by what the run has seen of each prompt;
+A group whose rewards are all equal has no gradient. `curriculum="adaptive"` draws prompts by their pass rates so far;
 `group_filter="refill"` fills each step with groups whose rewards differ.
 """
 
@@ -13,7 +13,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
 
 def begins_with(completions: list[str], letters: list[str], **columns: list) -> list[float]:
-    """1 where the completion begins with one of its row's letters: easy with many letters, hard with few."""
+    """1 if the completion begins with one of its row's letters: easy with many letters, hard with few."""
     return [float(text[:1].lower() in allowed) for text, allowed in zip(completions, letters, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""A script for plain TRL. Only its two imports changed; with `preset="trl"` a recipe would train bit for bit as TRL does."""
+"""A script for plain TRL with two changed imports. A recipe with `preset: trl` trains bit for bit as TRL does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grpo_ext import GRPOExtTrainer as GRPOTrainer  # was: from trl import GRPOT
 
 
 def distinct_characters(completions, **kwargs):
-    """As TRL calls a reward: messages in, one number each out."""
+    """Called as TRL calls a reward, with messages; returns one number per completion."""
     return [float(len(set(messages[0]["content"]))) for messages in completions]
 
 

@@ -28,7 +28,7 @@ args = GRPOExtConfig(
 
 
 def many_vowels(completions: list[str], **columns: list) -> list[float]:
-    """The share of vowels: any function that TRL takes is taken."""
+    """The share of vowels. Any reward function for TRL works."""
     return [sum(letter in "aeiou" for letter in text) / max(1, len(text)) for text in completions]
 
 

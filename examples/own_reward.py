@@ -1,4 +1,4 @@
-"""A reward of your own: a function with the columns that it reads as arguments.
+"""A reward of your own: a function whose arguments are the columns that it reads.
 
 A registered reward gets plain texts. Arguments without a default are columns of the data set; keyword arguments with a default
 are options, which `build` (or a recipe) sets.
@@ -14,7 +14,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer, build, register
 
 @register("few_words")
 def few_words(completions: list[str], limit: list[int], *, penalty: float = 0.1) -> list[float]:
-    """1 where the completion keeps to its row's limit of characters, less for every character beyond."""
+    """1 if the completion keeps its row's limit of characters, less for every further character."""
     return [1.0 - penalty * max(0, len(text) - most) for text, most in zip(completions, limit, strict=True)]
 
 

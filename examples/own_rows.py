@@ -1,4 +1,4 @@
-"""Rows of your own, from a file, by a recipe: no code but the reward's.
+"""Rows of your own, from a file, by a recipe, without code for data or rewards.
 
 The same recipe as a YAML file runs with `grpo-ext train --config FILE`.
 """

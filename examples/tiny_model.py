@@ -11,7 +11,7 @@ TEXTS = ["Use 3, 7, 12 to make 16.", "<think>3 + 7 = 10</think> <answer>12 + 7 -
 
 
 def tiny_model(seed: int = 0) -> str:
-    """The folder of an untrained Llama of 0.1 million parameters."""
+    """Return the folder of an untrained Llama of 0.1 million parameters."""
     folder = Path("runs/examples") / f"model-{seed}"
     if not (folder / "model.safetensors").exists():
         tokenizer = build_tokenizer(TEXTS * 10)

@@ -1,6 +1,6 @@
-"""Temperature, top-k and top-p. Completions are scored under the same truncation, so that the gradient is of what was sampled.
+"""Temperature, top-k and top-p. Completions are scored under the same truncation: the gradient is that of the sampling policy.
 
-`sampling/logp_difference/max` is how far the log-probs that train are from those that the sampler drew with: rounding alone.
+`sampling/logp_difference/max` is the largest difference between the trainer's and the sampler's log-probs: only rounding.
 """
 
 from __future__ import annotations
