@@ -4,6 +4,7 @@ prefill: each distinct prompt once                 (U, P)
 repeat its keys and values for its rows            (B, P)
 until all rows have ended: logits -> processors -> draw -> stopping criteria
     when an eighth of the rows has ended: take them out of tokens, mask and cache
+    while the next token of every row is given: no logits; the model reads those tokens together, afterwards
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class DecodeBatch:
         batch, width = input_ids.shape
         mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
         self.length, self.pad, self.cache = width, pad, inputs["past_key_values"]
+        self._read = width  # tokens a row that the model has read
         self._ids = functional.pad(input_ids, (0, max_length - width), value=pad)  # (b, max_length)
         self._mask = None if mask is None else functional.pad(mask, (0, max_length - width), value=1)  # (b, max_length)
         self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)  # (b, 1)
@@ -57,10 +59,13 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """What the model's forward pass takes for the next token."""
-        inputs = {"input_ids": self._ids[:, self.length - 1 : self.length], "past_key_values": self.cache}
+        """What the model's forward pass takes for the next token: all that it has not read yet, mostly the last token."""
+        inputs = {"input_ids": self._ids[:, self._read : self.length], "past_key_values": self.cache}
         inputs["attention_mask"] = None if self._mask is None else self._mask[:, : self.length]
-        return inputs if self._positions is None else {**inputs, "position_ids": self._positions}
+        if self._positions is not None:
+            inputs["position_ids"] = self._positions + torch.arange(self._read - self.length + 1, 1, device=self._ids.device)
+        self._read = self.length
+        return inputs
 
     def keep(self, rows: torch.Tensor, leaving: torch.Tensor) -> None:
         """Go on with the rows `rows` alone; both are indices into the present batch."""
@@ -90,7 +95,8 @@ def decode(
     """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares the arguments.
 
     A logits processor that remembers rows may have `select_rows(input_ids, rows)`. It is told the ids (b, P + t) before rows
-    leave, and which rows go on.
+    leave, and which rows go on. One that gives tokens may have `gives_all()`: whether it gives every row its next token, so
+    that the logits do not matter; the processors then see earlier ones.
 
     Returns:
         (B, P + T), prompts and completions, padded after each row's end, as `GenerationMixin._sample` returns them.
@@ -123,6 +129,8 @@ def decode(
                     processor.select_rows(batch.ids, rows)
             batch.keep(rows, ended.nonzero().squeeze(1))
             ended = ended[rows]
+        if any(hasattr(processor, "gives_all") and processor.gives_all() for processor in logits_processor):
+            continue
         logits = _last_logits(model(**batch.next_inputs(), **constant, return_dict=True), input_ids.device)
 
 

@@ -1,7 +1,8 @@
 """Episodes within one call of `generate`: a row goes on where its turn ended, and nothing is read twice.
 
 When a turn of the model ends, its environment answers. The answer's tokens are forced on the row, one a step, beside rows that
-are being sampled; they go through the model once, like any other token. A row ends with its episode.
+are being sampled; they go through the model once, like any other token, and together where all rows read answers. A row ends
+with its episode.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Player:
         """Rows whose next token is their environment's, with that token."""
         return [(row, episode.pending[0]) for row, episode in enumerate(self._of_row) if episode.pending]
 
+    def all_forced(self) -> bool:
+        """Whether every row that goes on has its next token from its environment."""
+        return all(episode.pending or episode.ended for episode in self._of_row)
+
     def ended(self) -> list[bool]:
         """Which rows' episodes are over."""
         return [episode.ended for episode in self._of_row]
@@ -78,6 +83,9 @@ class AnswerTokens(LogitsProcessor):
             scores[rows] = -torch.inf
             scores[rows, tokens] = 0.0
         return scores
+
+    def gives_all(self) -> bool:
+        return self.player.all_forced()
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
         self.player.select_rows(rows)
