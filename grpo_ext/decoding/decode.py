@@ -128,7 +128,7 @@ def decode(
                 if hasattr(processor, "select_rows"):
                     processor.select_rows(batch.ids, rows)
             batch.keep(rows, ended.nonzero().squeeze(1))
-            ended = ended[rows]
+            ended, logits = ended[rows], logits[rows]
         if any(hasattr(processor, "gives_all") and processor.gives_all() for processor in logits_processor):
             continue
         logits = _last_logits(model(**batch.next_inputs(), **constant, return_dict=True), input_ids.device)

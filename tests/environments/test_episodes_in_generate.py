@@ -92,6 +92,19 @@ def test_answers_that_all_rows_read_are_read_together(parts):
     assert [e.ids for e in episodes] == [e.ids for e in plain]
 
 
+class Third(Counting):
+    """The third of them is over after the first turn."""
+
+    def reset(self, row):
+        self.most = 1 if "17" in row["prompt"][-1]["content"] else 4
+
+
+def test_rows_may_leave_while_the_others_read(parts):
+    (fast, _, _), (plain, _, _) = play(parts, room=200, make=Third), play(parts, room=200, make=Third, fast=False)
+    assert [e.turns for e in fast] == [4, 4, 1]
+    assert [e.ids for e in fast] == [e.ids for e in plain]
+
+
 def turns(episode):
     """Where the turns of the model begin that an answer follows."""
     before = [0, *episode.mask[:-1]]
