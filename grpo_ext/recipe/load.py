@@ -24,7 +24,7 @@ from grpo_ext.recipe.losses import TRL_LOSSES, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, Values, check_values, flat_values, processes
-from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
+from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
 from grpo_ext.tasks import Task, get_task_class
 
 
@@ -121,9 +121,9 @@ def load_recipe(path: str | Path | None, overrides: Overrides = None, num_proces
 def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None) -> Recipe:
     """Read and check a recipe of supervised training.
 
-    As `load_recipe`, with the fields of TRL's `SFTConfig`, `SFTRunConfig` and TRL's `ModelConfig`, and without a task.
+    As `load_recipe`, with the fields of TRL's `SFTConfig`, `LaunchConfig` and TRL's `ModelConfig`, and without a task.
     """
-    schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
+    schema = {"training": SFTConfig, "run": LaunchConfig, "model": ModelConfig}
     return _checked(path, read_settings(path, overrides), schema, [], num_processes)
 
 
@@ -133,7 +133,7 @@ def _checked(
     """The recipe that `settings` make, or a `RecipeError` with `problems` and all that is found besides."""
     known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
     grpo = "task" in schema
-    others = keys_of(SFTConfig, SFTRunConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
+    others = keys_of(SFTConfig, LaunchConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
     values, more = sort_settings(settings, known, others, grpo)
     values = {part: values.get(part, {}) for part in schema}
     problems += more
@@ -169,4 +169,4 @@ def keys_of(*classes: type) -> dict[str, Any]:
 def keep_keys() -> None:
     """Keep what `early_slips` reads."""
     grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
-    remember(grpo, keys_of(SFTConfig, SFTRunConfig))
+    remember(grpo, keys_of(SFTConfig, LaunchConfig))

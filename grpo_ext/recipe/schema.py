@@ -90,30 +90,21 @@ class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions,
 @documented
 @dataclass
 class LaunchConfig(ScriptArguments):
-    """What every training command needs beside its trainer's arguments; `dataset_*` are TRL's `ScriptArguments`.
+    """What every training command needs beside its trainer's arguments, and all that `grpo-ext sft` needs beside TRL's
+    `SFTConfig`; `dataset_*` are TRL's `ScriptArguments`.
 
     Args:
         accelerate_config (`str`, *optional*): what to launch with: a file, or the name of one in `recipes/accelerate/`.
             `None`: `cpu` without a GPU, else `single_gpu`.
+        muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with AdamW, whatever `optim`
+            says, in one process without sharding. Small models made from nothing learn in half the steps.
         save_merged (`bool`, defaults to `False`): at the end of a run with `use_peft`, also save the whole model, with the
             adapter in its weights, to `merged` in `output_dir`, in the type that the recipe's `dtype` loads it in.
     """
 
     accelerate_config: str | None = None
-    save_merged: bool = False
-
-
-@documented
-@dataclass
-class SFTRunConfig(LaunchConfig):
-    """What `grpo-ext sft` needs beside TRL's `SFTConfig`.
-
-    Args:
-        muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with AdamW, whatever `optim`
-            says. Small models made from nothing learn in half the steps.
-    """
-
     muon: bool = False
+    save_merged: bool = False
 
 
 @documented
