@@ -27,12 +27,19 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# Of conversations with many short messages, where ChatML's words would be most of the tokens: who speaks is told by turns.
+TERSE = "{% for message in messages %}{{ message['content'] }}<|im_end|>{% endfor %}"
 
 
 def build_tokenizer(
-    corpus: Iterable[str], vocab_size: int = 512, *, pattern: str = WORDS, tags: tuple[str, ...] = TAGS
+    corpus: Iterable[str],
+    vocab_size: int = 512,
+    *,
+    pattern: str = WORDS,
+    tags: tuple[str, ...] = TAGS,
+    template: str = CHATML,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer that pads on the left, ends a turn with `<|im_end|>` (its eos token), and renders ChatML.
+    """A tokenizer that pads on the left, and ends a turn with `<|im_end|>` (its eos token).
 
     Args:
         corpus: texts as they will be met: prompts and completions, without the template.
@@ -40,6 +47,7 @@ def build_tokenizer(
             special tokens.
         pattern: regular expression of the pieces that merges must not cross, `WORDS`, `NUMBERS`, `DIGITS` or `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
+        template: how conversations are written, `CHATML` or `TERSE`.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = [PAD, START, END]
@@ -64,5 +72,5 @@ def build_tokenizer(
         clean_up_tokenization_spaces=False,
     )
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
-    tokenizer.chat_template = CHATML
+    tokenizer.chat_template = template
     return tokenizer
