@@ -26,24 +26,19 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
 
     from grpo_ext.observe.progress import show_progress
     from grpo_ext.preflight.check_recipe import check_start
-    from grpo_ext.run.parts import adapter_of, model_init_kwargs
+    from grpo_ext.run.parts import adapter_of, model_init_kwargs, optimizer_of
     from grpo_ext.tasks.base import open_dataset
 
     check_start(recipe)
     args = recipe.training
-    run: Any = recipe.run  # an SFTRunConfig
+    run: Any = recipe.run  # a LaunchConfig
     train_dataset = open_dataset(run.dataset_name, run.dataset_train_split, run.dataset_config, run.dataset_streaming)
     args.model_init_kwargs = model_init_kwargs(recipe)
-    optimizer = None
-    if run.muon:
-        from grpo_ext.tiny.optimizer import muon_with_adamw
-
-        optimizer = muon_with_adamw(args.learning_rate, weight_decay=args.weight_decay)
     trainer = SFTTrainer(
         recipe.get("model_name_or_path"),
         args=args,
         train_dataset=train_dataset,
-        optimizer_cls_and_kwargs=optimizer,
+        optimizer_cls_and_kwargs=optimizer_of(recipe),
         quantization_config=get_quantization_config(recipe.model),
         peft_config=adapter_of(recipe),
     )

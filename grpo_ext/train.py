@@ -24,7 +24,14 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     from trl import get_quantization_config
 
     from grpo_ext.preflight.check_recipe import check_start
-    from grpo_ext.run.parts import adapter_of, eval_rows, model_init_kwargs, named_rewards_and_weights, train_rows
+    from grpo_ext.run.parts import (
+        adapter_of,
+        eval_rows,
+        model_init_kwargs,
+        named_rewards_and_weights,
+        optimizer_of,
+        train_rows,
+    )
     from grpo_ext.trainer import GRPOExtTrainer
 
     args = recipe.training
@@ -46,6 +53,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
         quantization_config=get_quantization_config(recipe.model),
         peft_config=adapter_of(recipe),
         recipe=recipe.flat,
+        optimizer_cls_and_kwargs=optimizer_of(recipe),
     )
 
 

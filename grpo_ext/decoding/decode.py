@@ -4,6 +4,7 @@ prefill: each distinct prompt once                 (U, P)
 repeat its keys and values for its rows            (B, P)
 until all rows have ended: logits -> processors -> draw -> stopping criteria
     when an eighth of the rows has ended: remove them from tokens, mask and cache
+    while the next token of every row is given: no logits; the model reads those tokens together afterwards
 """
 
 from typing import Any, cast
@@ -33,6 +34,7 @@ class DecodeBatch:
         batch, width = input_ids.shape
         mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
         self.length, self.pad, self.cache = width, pad, inputs["past_key_values"]
+        self._read = width  # tokens a row that the model has read
         self._ids = functional.pad(input_ids, (0, max_length - width), value=pad)  # (b, max_length)
         self._mask = None if mask is None else functional.pad(mask, (0, max_length - width), value=1)  # (b, max_length)
         self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)  # (b, 1)
@@ -55,10 +57,13 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """Return the inputs of the model for the next token."""
-        inputs = {"input_ids": self._ids[:, self.length - 1 : self.length], "past_key_values": self.cache}
+        """Return the inputs of the next forward pass: the tokens that the model has not read yet, mostly one."""
+        inputs = {"input_ids": self._ids[:, self._read : self.length], "past_key_values": self.cache}
         inputs["attention_mask"] = None if self._mask is None else self._mask[:, : self.length]
-        return inputs if self._positions is None else {**inputs, "position_ids": self._positions}
+        if self._positions is not None:
+            inputs["position_ids"] = self._positions + torch.arange(self._read - self.length + 1, 1, device=self._ids.device)
+        self._read = self.length
+        return inputs
 
     def keep(self, rows: torch.Tensor, leaving: torch.Tensor) -> None:
         """Continue with only the rows `rows`; `rows` and `leaving` are indices into the current batch."""
@@ -88,7 +93,8 @@ def decode(
     """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares the arguments.
 
     A logits processor with a state per row must have `select_rows(input_ids, rows)`. It gets the ids (b, P + t) before rows
-    leave, and the rows that continue.
+    leave, and the rows that continue. One that forces tokens may have `gives_all()`: whether it
+    forces the next token of every row, so that the logits do not matter; processors then see earlier logits.
 
     Returns:
         (B, P + T), prompts and completions, padded after the end of each row, as `GenerationMixin._sample` returns them.
@@ -120,7 +126,9 @@ def decode(
                 if hasattr(processor, "select_rows"):
                     processor.select_rows(batch.ids, rows)
             batch.keep(rows, ended.nonzero().squeeze(1))
-            ended = ended[rows]
+            ended, logits = ended[rows], logits[rows]
+        if any(hasattr(processor, "gives_all") and processor.gives_all() for processor in logits_processor):
+            continue
         logits = _last_logits(model(**batch.next_inputs(), **constant, return_dict=True), input_ids.device)
 
 

@@ -1,7 +1,7 @@
 """Play episodes within one call of `generate`: a row continues after the end of its turn, and no token is read twice.
 
 When a turn of the model ends, its environment answers. The tokens of the answer are forced on the row, one per step, while
-other rows are sampled; they go through the model once, like any other token. A row ends with its episode.
+other rows are sampled; they go through the model once, and together if all rows read answers. A row ends with its episode.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Player:
         for episode in asked:  # async environments and tools have answered beside each other
             episode.hear()
 
+    def all_forced(self) -> bool:
+        """Whether every row that continues has its next token from its environment."""
+        return all(episode.pending or episode.ended for episode in self.episodes)
+
 
 class AnswerTokens(LogitsProcessor):
     """Allows only the next token of the answer in a row that reads an answer."""
@@ -55,6 +59,9 @@ class AnswerTokens(LogitsProcessor):
             scores[rows] = -torch.inf
             scores[rows, tokens] = 0.0
         return scores
+
+    def gives_all(self) -> bool:
+        return self.player.all_forced()
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
         """Continue with some of the rows."""

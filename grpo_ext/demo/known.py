@@ -15,7 +15,7 @@ from grpo_ext.tasks import Task
 from grpo_ext.tiny.demonstrations import Demonstration, countdown_demonstrations
 from grpo_ext.tiny.games import check_demonstrations, guess_demonstrations
 from grpo_ext.tiny.model import build_model
-from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, build_tokenizer
+from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TERSE, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
 
@@ -86,7 +86,8 @@ DEMOS = {
     # a number of 1 to 31 in five guesses, and a model that plays by the rules but guesses blindly
     "guess": Demo(
         "guess/tiny.yaml", "guess/tiny-sft.yaml", "runs/guess-tiny", guess_demonstrations, 6_400,
-        lambda task: {"pattern": NUMBERS}, {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3},
+        lambda task: {"pattern": NUMBERS, "template": TERSE},
+        {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3},
     ),
     # Countdown with a tool that checks expressions, and a model that calls it but does not heed what it says
     "check": Demo(

@@ -21,6 +21,7 @@ class Guess(Environment):
         score: 1 for a game that was won, else 0.
         narrowed: 1 - log(1 + numbers that the answers leave) / log(1 + numbers at the start), 1 for a game that was won: of 31
             numbers a fifth for each guess that halves what is left.
+        used: guesses so far.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
@@ -28,6 +29,7 @@ class Guess(Environment):
             raise ValueError(f"low={low}, high={high}: write low < high.")
         self.low, self.high, self.target = low, high, 0
         self.guesses: list[int | None] = []
+        self.used = 0
         self.score, self.narrowed = 0.0, 0.0
         self._left = range(low, high + 1)
 
@@ -39,6 +41,7 @@ class Guess(Environment):
         guess = number_in(text)
         inside = guess is not None and self.low <= guess <= self.high
         self.guesses.append(guess if inside else None)
+        self.used += 1
         if guess is None or not inside:
             return f"Write one whole number from {self.low} to {self.high}.", False
         if guess == self.target:

@@ -20,7 +20,7 @@ from grpo_ext.recipe.needs import TRL_LOSSES, idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
 from grpo_ext.recipe.rules import RECIPE_RULES, SFT_RULES, Values, check_values, flat_values, processes
-from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig, SFTRunConfig
+from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
 from grpo_ext.tasks import Task, get_task_class
 
 
@@ -117,9 +117,9 @@ def load_recipe(path: str | Path | None, overrides: Overrides = None, num_proces
 def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None) -> Recipe:
     """Read and check a recipe of supervised training.
 
-    As `load_recipe`, with the fields of TRL's `SFTConfig` and `ModelConfig` and of `SFTRunConfig`, and without a task.
+    As `load_recipe`, with the fields of TRL's `SFTConfig` and `ModelConfig` and of `LaunchConfig`, and without a task.
     """
-    schema = {"training": SFTConfig, "run": SFTRunConfig, "model": ModelConfig}
+    schema = {"training": SFTConfig, "run": LaunchConfig, "model": ModelConfig}
     return _checked(path, read_settings(path, overrides), schema, [], num_processes)
 
 
@@ -129,7 +129,7 @@ def _checked(
     """Return the recipe of `settings`; `RecipeError` with `problems` and all others that are found."""
     known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
     grpo = "task" in schema
-    others = keys_of(SFTConfig, SFTRunConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
+    others = keys_of(SFTConfig, LaunchConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
     values, more = sort_settings(settings, known, others, grpo)
     values = {part: values.get(part, {}) for part in schema}
     problems += more
@@ -165,4 +165,4 @@ def keys_of(*classes: type) -> dict[str, Any]:
 def write_key_table() -> None:
     """Write the table that `early_problems` reads."""
     grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
-    write_table(grpo, keys_of(SFTConfig, SFTRunConfig))
+    write_table(grpo, keys_of(SFTConfig, LaunchConfig))

@@ -89,30 +89,22 @@ class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions,
 @documented
 @dataclass
 class LaunchConfig(ScriptArguments):
-    """Keys of every training command beside its trainer's arguments; `dataset_*` come from TRL's `ScriptArguments`.
+    """Keys of every training command beside its trainer's arguments; `grpo-ext sft` has no others beside TRL's `SFTConfig`.
+
+    `dataset_*` come from TRL's `ScriptArguments`.
 
     Args:
         accelerate_config (`str`, *optional*): accelerate config to launch with: a file, or a name in `recipes/accelerate/`.
             `None`: `cpu` without a GPU, else `single_gpu`.
+        muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with AdamW, whatever `optim`
+            says, in one process without sharding. Small models with random weights then learn in half the steps.
         save_merged (`bool`, defaults to `False`): at the end of a run with `use_peft`, also save the whole model to `merged`
             in `output_dir`, with the adapter merged into its weights, in the recipe's `dtype`.
     """
 
     accelerate_config: str | None = None
-    save_merged: bool = False
-
-
-@documented
-@dataclass
-class SFTRunConfig(LaunchConfig):
-    """Keys of `grpo-ext sft` beside TRL's `SFTConfig`.
-
-    Args:
-        muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with AdamW, whatever `optim`
-            says. Small models with random weights then learn in half the steps.
-    """
-
     muon: bool = False
+    save_merged: bool = False
 
 
 @documented

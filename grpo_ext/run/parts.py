@@ -77,3 +77,11 @@ def adapter_of(recipe: Recipe) -> Any:
     if config is not None:
         config.revision = recipe.model.model_revision  # saved with the adapter, to identify its base
     return config
+
+
+def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
+    """What a trainer takes as `optimizer_cls_and_kwargs`; `None` where `optim` says it."""
+    from grpo_ext.tiny.optimizer import muon_with_adamw
+
+    args = recipe.training
+    return muon_with_adamw(args.learning_rate, weight_decay=args.weight_decay) if recipe.get("muon") else None

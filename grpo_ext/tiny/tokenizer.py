@@ -27,6 +27,8 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# Of conversations with many short messages, where ChatML's words would be most of the tokens: who speaks is told by turns.
+TERSE = "{% for message in messages %}{{ message['content'] }}<|im_end|>{% endfor %}"
 
 
 def build_tokenizer(
@@ -46,7 +48,7 @@ def build_tokenizer(
         pattern: regular expression of the pieces that merges must not cross, such as `WORDS`, `NUMBERS`, `DIGITS` or
             `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
-        template: chat template that ends turns so.
+        template: chat template that ends turns so, such as `CHATML` or `TERSE`.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = [PAD, START, END]

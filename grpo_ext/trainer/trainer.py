@@ -39,6 +39,7 @@ class GRPOExtTrainer(GRPOTrainer):
         args (`GRPOExtConfig`, *optional*): or a plain `GRPOConfig`, with our options at their defaults.
         sampler (`Sampler`, *optional*): completes the prompts instead of transformers or vLLM.
         recipe (`Mapping`, *optional*): the values of `recipe.yaml`, instead of the arguments of the trainer.
+        optimizer_cls_and_kwargs (`tuple`, *optional*): as in transformers: the optimizer's class and its arguments.
         **kwargs: all other arguments of `GRPOTrainer`.
 
     Raises:
@@ -64,6 +65,7 @@ class GRPOExtTrainer(GRPOTrainer):
         *rest: Any,
         sampler: Sampler | None = None,
         recipe: Mapping[str, Any] | None = None,
+        optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
         **kwargs: Any,
     ):
         check_contract()
@@ -73,6 +75,7 @@ class GRPOExtTrainer(GRPOTrainer):
         self.eval_decoding = decoding_of(args)
         with our_vllm(args):
             super().__init__(model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs)
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs  # TRL's trainer does not take it
         self.parts = assemble(self, sampler, recipe)
         show_progress(self)
         for callback in callbacks_of(self):

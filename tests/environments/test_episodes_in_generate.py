@@ -26,7 +26,7 @@ def parts(tiny_folder):
 
 
 def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules):
-    """Episodes of all prompts, and the tokens that went through the model."""
+    """Episodes of all prompts, their prompts' tokens, and how many tokens each pass of the model read."""
     model, tokenizer = parts
     ends = [tokenizer.eos_token_id, *ends]
     tokens = TurnTokens(tokenizer, ends)
@@ -48,7 +48,7 @@ def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules
             model.generate(**batch, generation_config=config)
     handle.remove()
     prompts = [ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
-    return episodes, prompts, sum(read)
+    return episodes, prompts, read
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -77,9 +77,32 @@ def test_every_token_is_read_once(parts):
     episodes, prompts, read = play(parts, room=200)
     width = max(map(len, prompts))
     needed = len(prompts) * (width - 1) + sum(len(e.ids) for e in episodes)  # the last token is not read
-    assert read <= 1.15 * needed
+    assert sum(read) <= 1.15 * needed
     again = sum(sum(len(p) + e.mask.index(0, i) for i in turns(e)) for p, e in zip(prompts, episodes, strict=True))
-    assert read < 0.75 * again  # reading the conversation anew each turn
+    assert sum(read) < 0.75 * again  # reading the conversation anew each turn
+
+
+def test_answers_that_all_rows_read_are_read_together(parts):
+    """Turns of five tokens end at the same time here: each token of the model takes a pass, an answer none of its own."""
+    episodes, _, read = play(parts, room=200)
+    assert {len(e.ids) for e in episodes} == {len(episodes[0].ids)}
+    assert len(read) == sum(episodes[0].mask) == 4 * 5
+    plain, _, one_by_one = play(parts, room=200, fast=False)
+    assert len(one_by_one) == len(episodes[0].ids) > 40
+    assert [e.ids for e in episodes] == [e.ids for e in plain]
+
+
+class Third(Counting):
+    """The third of them is over after the first turn."""
+
+    def reset(self, row):
+        self.most = 1 if "17" in row["prompt"][-1]["content"] else 4
+
+
+def test_rows_may_leave_while_the_others_read(parts):
+    (fast, _, _), (plain, _, _) = play(parts, room=200, make=Third), play(parts, room=200, make=Third, fast=False)
+    assert [e.turns for e in fast] == [4, 4, 1]
+    assert [e.ids for e in fast] == [e.ids for e in plain]
 
 
 def turns(episode):

@@ -90,4 +90,5 @@ def test_what_is_narrowed_rises_by_a_fifth_with_each_halving():
     for guess in ("16", "8", "4", "2", "1"):
         game.step(guess)
         found.append(game.narrowed)
+        assert game.state()["used"] == len(found)
     assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]) and game.score == 1.0

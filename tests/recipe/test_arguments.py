@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from grpo_ext import GRPOExtConfig, RecipeError, load_recipe
 from grpo_ext.objective.policy import _LOSSES, register_loss
 from grpo_ext.recipe.rules import check_arguments, with_our_defaults
-from grpo_ext.recipe.schema import LaunchConfig, RunConfig, SFTRunConfig
+from grpo_ext.recipe.schema import LaunchConfig, RunConfig
 
 OWN = {f.name: f for f in dataclasses.fields(GRPOExtConfig) if not hasattr(GRPOConfig, f.name)}
 
@@ -145,7 +145,7 @@ def test_the_argument_parser_shows_each_sentence_and_takes_each_type():
     assert (args.packing, args.eval_temperature, args.max_tokens_per_micro_batch) == ("packed", 0.5, 64)
 
 
-@pytest.mark.parametrize("cls", [*GRPOExtConfig.__mro__[:6], LaunchConfig, SFTRunConfig, RunConfig])
+@pytest.mark.parametrize("cls", [*GRPOExtConfig.__mro__[:6], LaunchConfig, RunConfig])
 def test_the_sentence_states_the_default_that_the_field_has(cls):
     stated = re.findall(r"^ {4}(\w+) \([^)]*?defaults to `?([^`)]*)`?\):", inspect.cleandoc(cls.__doc__), re.MULTILINE)
     fields = {f.name: f for f in dataclasses.fields(cls)}

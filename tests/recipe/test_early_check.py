@@ -23,7 +23,7 @@ SLIPS = [
     {"group_filter": "dropp", "preset": "grpo_papr"},
     {"max_prompt_tokens": 3},
     {"task": "countdwon"},
-    {"muon": True},
+    {"completion_only_loss": True},
     {"torch_dtype": "float32"},
     {"ignore_bias_buffers": True},
 ]

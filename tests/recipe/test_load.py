@@ -217,7 +217,8 @@ def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
 
 
 def test_a_recipe_of_the_other_kind_is_told_its_command(tmp_path):
-    assert "is a key of supervised training: `grpo-ext sft`" in faults(tmp_path, "model_name_or_path: m\nmuon: true\n")
+    told = faults(tmp_path, "model_name_or_path: m\ncompletion_only_loss: true\n")
+    assert "is a key of supervised training: `grpo-ext sft`" in told
     with pytest.raises(RecipeError, match="num_generations is a key of GRPO: `grpo-ext train`"):
         load_sft_recipe(None, {**MODEL, "dataset_name": "d", "num_generations": 4})
 

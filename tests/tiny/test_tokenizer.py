@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.rewards.answers import TAGS
-from grpo_ext.tiny.tokenizer import CHARACTERS, NUMBERS, WORDS, build_tokenizer
+from grpo_ext.tiny.tokenizer import CHARACTERS, NUMBERS, TERSE, WORDS, build_tokenizer
 
 CORPUS = [
     "Make 13 from 1, 5, 7.",
@@ -66,6 +66,13 @@ def test_prompt_is_a_prefix_of_the_whole_chat_and_pads_left() -> None:
     assert len(start) < 25
     batch = tokenizer(["1", "1, 5, 7"], padding=True).input_ids
     assert batch[0][0] == tokenizer.pad_token_id and batch[0][-1] != tokenizer.pad_token_id
+
+
+def test_a_terse_conversation_costs_a_token_a_message() -> None:
+    tokenizer = build_tokenizer(CORPUS, pattern=NUMBERS, template=TERSE)
+    messages = [{"role": role, "content": text} for role, text in (("user", "1"), ("assistant", "5"), ("user", "7"))]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert [tokenizer.decode(i) for i in ids] == ["1", "<|im_end|>", "5", "<|im_end|>", "7", "<|im_end|>"]
 
 
 def test_it_can_be_saved_and_loaded(tmp_path) -> None:
