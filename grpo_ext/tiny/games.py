@@ -43,14 +43,15 @@ def guess_demonstrations(
 
 
 def check_demonstrations(
-    task: Countdown, count: int, *, turns: int = 5, give_up: float = 0.6, seed: int = 0
+    task: Countdown, count: int, *, slip: float = 0.1, give_up: float = 0.6, seed: int = 0
 ) -> Iterator[Demonstration]:
-    """Yield `count` turns of Countdown with the tool `check`, each after those before it: a check, or the answer.
+    """Yield `count` episodes of Countdown with the tool `check`: checks, what the tool says, and the answer.
 
-    Expressions are drawn blindly. After a "no" the answer is often the expression that was refused.
+    Expressions are drawn blindly, but none of a value that was tried. The answer is the expression of the last check, which is
+    often one that was refused.
 
     Args:
-        turns: of an episode, at most.
+        slip: chance that an expression ends with its first number again, so that the model has met what the tool says of it.
         give_up: chance to answer after an expression was refused.
         seed: of everything random here.
     """
@@ -58,18 +59,22 @@ def check_demonstrations(
     problems, tools = list(task.generate("train")), [get_json_schema(Check().check)]
     for _ in range(count):
         row, world = rng.choice(problems), Check()
+        row = {**row, "nums": rng.sample(row["nums"], len(row["nums"]))}
         world.reset(row)
-        messages: list[dict[str, Any]] = task.prompt(row)
-        equations = [equation for found in chains(tuple(sorted(row["nums"])), task.operators).values() for _, equation in found]
-        while True:
-            expression = rng.choice(equations)
+        by_value = chains(tuple(sorted(row["nums"])), task.operators)
+        untried, messages, done = sorted(by_value), [], False
+        while not done:
+            value = rng.choice(untried)
+            first, *others, last = rng.choice(by_value[value])[1].split()
+            if last != first and rng.random() < slip:
+                last = first
+            else:
+                untried.remove(value)
+            expression = " ".join([first, *others, last])
             call = {"type": "function", "function": {"name": "check", "arguments": {"expression": expression}}}
-            turn: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
-            if rng.random() < 1 / turns:
-                break
             told = world.check(expression)
-            messages = [*messages, turn, {"role": "tool", "name": "check", "content": told}]
-            turn = {"role": "assistant", "content": f"<answer>{expression}</answer>"}
-            if told == "yes" or world.checks == turns - 1 or rng.random() < give_up:
-                break
-        yield {"prompt": messages, "completion": [turn], "tools": tools}
+            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            messages.append({"role": "tool", "name": "check", "content": told})
+            done = told == "yes" or not untried or rng.random() < give_up
+        messages.append({"role": "assistant", "content": f"<answer>{expression}</answer>"})
+        yield {"prompt": task.prompt(row), "completion": messages, "tools": tools}

@@ -19,14 +19,32 @@ def test_the_tool_says_what_an_expression_comes_to():
     assert world.checks == 5 and world.state() == {"score": None, "checks": 5}
 
 
+def expression_in(message: dict) -> str:
+    [call] = message["tool_calls"]
+    return call["function"]["arguments"]["expression"]
+
+
 def test_demonstrations_keep_to_the_rules_and_know_no_strategy():
     task = Countdown(num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30)
-    rows = list(check_demonstrations(task, 2000, seed=1))
-    answers = [row for row in rows if "tool_calls" not in row["completion"][0]]
-    right = 0
-    for row in answers:
-        *_, call, told = row["prompt"]
-        [call] = call["tool_calls"]
-        assert row["completion"][0]["content"] == f"<answer>{call['function']['arguments']['expression']}</answer>"
-        right += told["content"] == "yes"
-    assert 0.05 < right / len(answers) < 0.4  # blind expressions; some end with the one that was found
+    right, given_up, checked, slipped = 0, 0, 0, 0
+    for row in check_demonstrations(task, 2000, seed=1):
+        *turns, answer = row["completion"]
+        expressions, told = [expression_in(turn) for turn in turns[::2]], [turn["content"] for turn in turns[1::2]]
+        assert answer["content"] == f"<answer>{expressions[-1]}</answer>"  # what was checked last, right or refused
+        assert "yes" not in told[:-1]
+        values = [eval(expression) for expression, words in zip(expressions, told, strict=True) if "its value" in words]
+        assert len(values) == len(set(values))
+        right += told[-1] == "yes"
+        given_up += told[-1] != "yes"
+        checked += len(told)
+        slipped += sum("uses the numbers" in words for words in told)
+    assert 0.3 < right / (right + given_up) < 0.5  # a quarter at once
+    assert 0.07 < slipped / checked < 0.13
+
+
+def test_demonstrations_end_also_where_the_target_is_out_of_reach():
+    """Equations from left to right do not reach 2 * 3 + 4 * 5 with these numbers."""
+    task = Countdown(num_problems=300, min_numbers=4, max_numbers=4, max_number=5, operators="+*", max_target=30)
+    rows = list(check_demonstrations(task, 300, give_up=0.0, slip=0.0))
+    assert len(rows) == 300
+    assert {row["completion"][-2]["content"] == "yes" for row in rows} == {True, False}
