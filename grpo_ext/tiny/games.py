@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
-from typing import Any
 
 from transformers.utils import get_json_schema
 
@@ -42,16 +42,13 @@ def guess_demonstrations(
         yield {"prompt": messages, "completion": [{"role": "assistant", "content": str(guess)}]}
 
 
-def check_demonstrations(
-    task: Countdown, count: int, *, slip: float = 0.1, give_up: float = 0.6, seed: int = 0
-) -> Iterator[Demonstration]:
+def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, seed: int = 0) -> Iterator[Demonstration]:
     """Yield `count` episodes of Countdown with the tool `check`: checks, what the tool says, and the answer.
 
-    Expressions are drawn blindly, but none of a value that was tried. The answer is the expression of the last check, which is
-    often one that was refused.
+    Values are drawn blindly, none twice. Numbers stand in the prompt's order, which may begin with any of them and goes round.
+    The answer is what was checked last, which often was refused.
 
     Args:
-        slip: chance that an expression ends with its first number again, so that the model has met what the tool says of it.
         give_up: chance to answer after an expression was refused.
         seed: of everything random here.
     """
@@ -59,22 +56,28 @@ def check_demonstrations(
     problems, tools = list(task.generate("train")), [get_json_schema(Check().check)]
     for _ in range(count):
         row, world = rng.choice(problems), Check()
-        row = {**row, "nums": rng.sample(row["nums"], len(row["nums"]))}
+        nums = rng.sample(row["nums"], len(row["nums"]))
         world.reset(row)
-        by_value = chains(tuple(sorted(row["nums"])), task.operators)
+        by_value = expressions_around(nums, task.operators)
         untried, messages, done = sorted(by_value), [], False
         while not done:
-            value = rng.choice(untried)
-            first, *others, last = rng.choice(by_value[value])[1].split()
-            if last != first and rng.random() < slip:
-                last = first
-            else:
-                untried.remove(value)
-            expression = " ".join([first, *others, last])
+            untried.remove(value := rng.choice(untried))
+            expression = rng.choice(by_value[value])
             call = {"type": "function", "function": {"name": "check", "arguments": {"expression": expression}}}
             told = world.check(expression)
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             messages.append({"role": "tool", "name": "check", "content": told})
             done = told == "yes" or not untried or rng.random() < give_up
         messages.append({"role": "assistant", "content": f"<answer>{expression}</answer>"})
-        yield {"prompt": task.prompt(row), "completion": messages, "tools": tools}
+        yield {"prompt": task.prompt({**row, "nums": nums}), "completion": messages, "tools": tools}
+
+
+def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
+    """Of `chains`, the equations by value whose numbers go round in the order of `nums`."""
+    orders = [nums[place:] + nums[:place] for place in range(len(nums))]
+    found: dict[int, list[str]] = {}
+    for value, equations in chains(tuple(sorted(nums)), operators).items():
+        for _, equation in equations:
+            if [int(number) for number in re.findall(r"\d+", equation)] in orders:
+                found.setdefault(value, []).append(equation)
+    return found
