@@ -91,7 +91,7 @@ DEMOS = {
     ),
     # Countdown with a tool that checks expressions, and a model that calls it but does not heed what it says
     "check": Demo(
-        "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", "runs/check-tiny", check_demonstrations, 12_800,
-        check_tokenizer, {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3},
+        "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", "runs/check-tiny", check_demonstrations, 8_000,
+        check_tokenizer, {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3, "initializer_range": 0.04},
     ),
 }  # fmt: skip

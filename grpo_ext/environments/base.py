@@ -107,6 +107,11 @@ def environment_class(name: str) -> type:
     return cls
 
 
+def environment_classes() -> dict[str, type]:
+    """The environments of this package, by name."""
+    return {name: environment_class(name) for name in MODULES}
+
+
 def options_of(cls: type) -> dict[str, Any]:
     """The options that an environment takes, with their defaults."""
     parameters = list(inspect.signature(cls).parameters.values())

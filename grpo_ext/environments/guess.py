@@ -12,7 +12,9 @@ from grpo_ext.rewards.answers import last_answer, without_thoughts
 
 
 class Guess(Environment):
-    """The number is `low` plus `row["seed"]` modulo how many there are, so that consecutive seeds have each equally often.
+    """A number to find, told after each guess whether it is too low or too high.
+
+    It is `low` plus `row["seed"]` modulo how many there are, so that consecutive seeds have each equally often.
 
     Args:
         low, high: the numbers' range, both ends included.

@@ -1,8 +1,8 @@
 """Synthetic demonstrations of games for a warm start: legal moves with hardly any strategy."""
 
 import random
+import re
 from collections.abc import Iterator
-from typing import Any
 
 from transformers.utils import get_json_schema
 
@@ -40,15 +40,13 @@ def guess_demonstrations(
         yield {"prompt": messages, "completion": [{"role": "assistant", "content": str(guess)}]}
 
 
-def check_demonstrations(
-    task: Countdown, count: int, *, turns: int = 5, give_up: float = 0.6, seed: int = 0
-) -> Iterator[Demonstration]:
-    """Yield `count` turns of Countdown with the tool `check`, each after those before it: a check, or the answer.
+def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, seed: int = 0) -> Iterator[Demonstration]:
+    """Yield `count` episodes of Countdown with the tool `check`: checks, what the tool says, and the answer.
 
-    Expressions are drawn blindly. After a "no" the answer is often the expression that was refused.
+    Values are drawn blindly, none twice. Numbers stand in the prompt's order, which may begin with any of them and goes round.
+    The answer is what was checked last, which often was refused.
 
     Args:
-        turns: of an episode, at most.
         give_up: chance to answer after an expression was refused.
         seed: of everything random here.
     """
@@ -56,18 +54,28 @@ def check_demonstrations(
     problems, tools = list(task.generate("train")), [get_json_schema(Check().check)]
     for _ in range(count):
         row, world = rng.choice(problems), Check()
+        nums = rng.sample(row["nums"], len(row["nums"]))
         world.reset(row)
-        messages: list[dict[str, Any]] = task.prompt(row)
-        equations = [equation for found in chains(tuple(sorted(row["nums"])), task.operators).values() for _, equation in found]
-        while True:
-            expression = rng.choice(equations)
+        by_value = expressions_around(nums, task.operators)
+        untried, messages, done = sorted(by_value), [], False
+        while not done:
+            untried.remove(value := rng.choice(untried))
+            expression = rng.choice(by_value[value])
             call = {"type": "function", "function": {"name": "check", "arguments": {"expression": expression}}}
-            turn: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [call]}
-            if rng.random() < 1 / turns:
-                break
             told = world.check(expression)
-            messages = [*messages, turn, {"role": "tool", "name": "check", "content": told}]
-            turn = {"role": "assistant", "content": f"<answer>{expression}</answer>"}
-            if told == "yes" or world.checks == turns - 1 or rng.random() < give_up:
-                break
-        yield {"prompt": messages, "completion": [turn], "tools": tools}
+            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            messages.append({"role": "tool", "name": "check", "content": told})
+            done = told == "yes" or not untried or rng.random() < give_up
+        messages.append({"role": "assistant", "content": f"<answer>{expression}</answer>"})
+        yield {"prompt": task.prompt({**row, "nums": nums}), "completion": messages, "tools": tools}
+
+
+def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
+    """Of `chains`, the equations by value whose numbers go round in the order of `nums`."""
+    orders = [nums[place:] + nums[:place] for place in range(len(nums))]
+    found: dict[int, list[str]] = {}
+    for value, equations in chains(tuple(sorted(nums)), operators).items():
+        for _, equation in equations:
+            if [int(number) for number in re.findall(r"\d+", equation)] in orders:
+                found.setdefault(value, []).append(equation)
+    return found

@@ -115,6 +115,23 @@ def test_no_question_of_training_is_held_out_whatever_the_seed():
     assert asked[0] & asked[1] and not (asked[0] | asked[1]) & asked[2]
 
 
+def test_no_seed_of_training_makes_a_held_out_question(monkeypatch):
+    """The seeds of every data set that is made, of five task seeds."""
+    import reasoning_gym
+
+    create, seeds = reasoning_gym.create_dataset, {True: set(), False: set()}
+
+    def recorded(name, *, seed, size, **options):
+        seeds[held_out].update(range(seed, seed + size))
+        return create(name, seed=seed, size=size, **options)
+
+    monkeypatch.setattr(reasoning_gym, "create_dataset", recorded)
+    for task_seed in range(5):
+        for held_out in seeds:
+            assert len(list(islice(problems("chain_sum", {"max_terms": 2, "max_digits": 2}, task_seed, held_out), 300))) == 300
+    assert min(map(len, seeds.values())) >= 5 * 500 and not seeds[True] & seeds[False]
+
+
 def test_weights_are_shares_and_a_generator_without_more_leaves_its_own_to_others():
     rows = list(ReasoningGym({"gcd": {"weight": 3}, "word_sorting": None}, num_problems=400).generate("train"))
     assert 250 < sum(row["generator"] == "gcd" for row in rows) < 350
