@@ -13,7 +13,7 @@ from grpo_ext.rewards.sources import check_columns, resolve_rewards
 from grpo_ext.tasks.base import FILE_BUILDERS
 
 
-def train_rows(recipe: Recipe, **how: bool) -> Dataset | IterableDataset:
+def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     """Return the training examples of the recipe; `how` are `streaming` and `prompts` of `Task.dataset`."""
     run = recipe.run
     where: dict[str, Any] = {"dataset_name": run.dataset_name, "dataset_config": run.dataset_config}
@@ -21,7 +21,7 @@ def train_rows(recipe: Recipe, **how: bool) -> Dataset | IterableDataset:
     return recipe.task.dataset(run.dataset_train_split, limit=run.max_train_samples, **given)
 
 
-def eval_rows(recipe: Recipe, **how: bool) -> Dataset | IterableDataset:
+def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data set is a file without such rows."""
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name

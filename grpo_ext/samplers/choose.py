@@ -55,8 +55,7 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     """Return the sampling parameters of a trainer with this sampler; `moves`: whether the temperature changes.
 
-    Raises:
-        ValueError: if the samples cannot be scored exactly, with what to change.
+    `ValueError` if the samples cannot be scored exactly, with what to change.
     """
     args = trainer.args
     params = _sampling_of(trainer, sampler)

@@ -157,8 +157,7 @@ def about(trainer: Any) -> dict[str, Any]:
 def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
-    Raises:
-        ValueError: if the samples cannot be scored exactly.
+    `ValueError` if the samples cannot be scored exactly.
     """
     policy = trainer.args.logprob_policy
     if policy != "trl":

@@ -16,11 +16,7 @@ from grpo_ext.trainer.settings import trl_generates
 
 
 def decoding_of(args: Any) -> Decoding | None:
-    """Return how evaluation decodes; `None` if TRL evaluates.
-
-    Raises:
-        ValueError: for values that contradict each other.
-    """
+    """Return how evaluation decodes, or `None` if TRL evaluates; `ValueError` for values that contradict each other."""
     if args.eval_temperature is None:
         return None
     names = ("temperature", "top_p", "top_k", "min_p", "num_samples")
@@ -130,8 +126,7 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
 def outcome_of(trainer: Any) -> str | None:
     """Return the outcome reward of pass@k: the one that is named, else that of the largest weight; `None` for reward models.
 
-    Raises:
-        ValueError: if `eval_outcome_reward` is not the name of a reward.
+    `ValueError` if `eval_outcome_reward` is not the name of a reward.
     """
     kinds = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
     rewards = [key for key, reward in kinds if not isinstance(reward, nn.Module)]

@@ -32,8 +32,7 @@ from grpo_ext.step.loss import LossSettings
 def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
     """Return the arguments of a trainer; a plain `GRPOConfig` gets our options with their defaults.
 
-    Raises:
-        RecipeError: naming every error in them, before a model is loaded.
+    `RecipeError` names every error in them, before a model is loaded.
     """
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
@@ -96,8 +95,7 @@ def trl_generates(trainer: Any) -> bool:
 def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
     """Return the function that makes the episodes of rows, by `environment` or with tools; `None` without either.
 
-    Raises:
-        ValueError: if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
+    `ValueError` if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
     by_trl = trainer.as_trl or trl_generates(trainer)
@@ -149,11 +147,7 @@ def by_batch(trainer: Any) -> bool:
 
 
 def layout_of(trainer: Any) -> Layout:
-    """Return how completions are laid out for a pass.
-
-    Raises:
-        ValueError: for `packing: packed` if rows cannot be packed.
-    """
+    """Return how completions are laid out for a pass; `ValueError` for `packing: packed` if rows cannot be packed."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     # sharded ranks gather each layer together, so all must call the model the same number of times
     alike = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
@@ -183,11 +177,7 @@ def layout_of(trainer: Any) -> Layout:
 
 
 def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
-    """Return how a step may be cut.
-
-    Raises:
-        ValueError: if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut.
-    """
+    """Return how a step may be cut; `ValueError` if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut."""
     args = trainer.args
     deals = layout.trimmed and not by_batch(trainer)
     if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
@@ -203,11 +193,7 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
 
 
 def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: bool) -> Scorer:
-    """Make the scorer of a trainer.
-
-    Raises:
-        ValueError: for `packing: packed` if packed sequences see each other in the model.
-    """
+    """Make the scorer of a trainer; `ValueError` for `packing: packed` if packed sequences see each other in the model."""
     probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
     check = None
     if layout.packed:

@@ -22,11 +22,7 @@ class CheckpointMismatch(ValueError):
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, plain types and records on the CPU.
-
-    Raises:
-        CheckpointMismatch: if the file is damaged or holds anything else.
-    """
+    """Load tensors, plain types and records on the CPU; `CheckpointMismatch` if the file is damaged or holds anything else."""
     try:
         with torch.serialization.safe_globals(RECORDS):
             return torch.load(path, map_location="cpu", weights_only=True)

@@ -138,8 +138,7 @@ class Stopping(TrainerCallback):
 def read_rollbacks(run: Path) -> list[dict[str, Any]]:
     """Return the rollbacks of a run, oldest first.
 
-    Raises:
-        CheckpointMismatch: if they cannot be read, because the learning rate depends on them.
+    `CheckpointMismatch` if they cannot be read, because the learning rate depends on them.
     """
     path = run / ROLLBACKS
     try:

@@ -58,8 +58,7 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
 def as_scored(table: dict[str, Any], rows: int) -> Scored:
     """Convert a mapping of TRL to a record, without old and reference log-probs, which our scoring computes.
 
-    Raises:
-        ValueError: for a field without an entry for each row.
+    `ValueError` for a field without an entry for each row.
     """
     dropped = ("num_items_in_batch", "old_per_token_logps", "ref_per_token_logps", "importance_sampling_ratio")
     known = {name: table[name] for name in OURS if name in table and name not in dropped}
