@@ -31,9 +31,7 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
     """Make the sampler of a trainer.
 
-    Args:
-        watched: whether the sampling steps of transformers are watched.
-        moves: whether the temperature changes.
+    `watched`: whether the sampling steps of transformers are watched; `moves`: whether the temperature changes.
     """
     args = trainer.args
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None

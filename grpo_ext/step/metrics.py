@@ -77,13 +77,9 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
 
 
 def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor) -> dict[str, float]:
-    """Return the figures for the rewards of the completions of all ranks.
+    """Return the figures for the rewards (B, R) of the completions of all ranks.
 
-    Args:
-        names: the names of the R rewards.
-        rewards: (B, R).
-        weighted: (B,), the weighted sum.
-        signal: (B,), whether the rewards of the group differ.
+    `weighted` (B,) is their weighted sum, `signal` (B,) whether the rewards of the group differ.
     """
     figures = {}
     for i, name in enumerate(names):
@@ -96,10 +92,7 @@ def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, sign
 def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:
     """Return the means per episode over all ranks; with `tools` also those of tool calls, under TRL's names.
 
-    Args:
-        counts: of each episode: turns, failures, tool calls, failed tool calls.
-        tools: whether the episodes have tools.
-        ranks: the processes of the run.
+    `counts` has for each episode its turns, failures, tool calls, and failed tool calls.
     """
     table = torch.tensor([[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device)  # (B, 5)
     turns, failures, calls, failed_calls, episodes = ranks.total(table.sum(0)).tolist()
