@@ -29,11 +29,8 @@ class StepStats:
     def merge(self, gather: Callable[[Tensor], Tensor], device: torch.device) -> dict[str, float]:
         """Merge the figures over micro-batches and ranks into one value per name, and clear them.
 
-        All ranks must have recorded the same names.
-
-        Args:
-            gather: concatenates the tensors of all ranks along their first dimension.
-            device: the device of the tensors that `gather` takes.
+        All ranks must have recorded the same names. `gather` concatenates tensors on `device` of all ranks along their first
+        dimension.
         """
         noted, self._noted = self._noted, {}
         names = sorted(noted)

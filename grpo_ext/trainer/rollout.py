@@ -201,11 +201,9 @@ class Rollout:
         return self.old_and_reference(self._scaled(table, filled.groups.rewards))
 
     def _scaled(self, table: Scored, rewards: Tensor) -> Scored:
-        """With `scale_rewards: batch`, divide the advantages by the std over the groups that are used.
+        """With `scale_rewards: batch`, divide this rank's advantages by the std over the groups that are used.
 
-        Args:
-            table: this rank's completions.
-            rewards: (B of all ranks, R), NaN for groups that are not used.
+        `rewards` (B of all ranks, R) are NaN for groups that are not used.
         """
         if self._rule.scale_rewards != "batch":
             return table
