@@ -37,12 +37,8 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     """Decode and score every held-out prompt, and log means and pass@k with their standard errors.
 
     The ranks share the rows. The model's `generate` decodes, also if training samples through vLLM. It has a separate random
-    state, so training is the same with evaluation on and off.
-
-    Args:
-        trainer: the trainer.
-        eval_dataset: a data set, a mapping of named ones, the name of one of the trainer's, or `None` for all of those.
-        prefix: the prefix of the metrics' names.
+    state, so training is the same with evaluation on and off. `eval_dataset` is a data set, a mapping of named ones, the name
+    of one of the trainer's, or `None` for all of those.
 
     Returns:
         Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and, with k samples per prompt,
