@@ -25,18 +25,12 @@ def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data set is a file without such rows."""
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
-    if run.eval_dataset_name is None and is_one_split(name):
+    path = Path(name or "").expanduser()
+    one_split = path.suffix in FILE_BUILDERS or (path / "state.json").exists()  # a file, or a folder that `datasets` saved
+    if name and one_split and run.eval_dataset_name is None:
         raise ValueError(f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows.")
     where: dict[str, Any] = {"dataset_name": name, "dataset_config": run.dataset_config}
     return recipe.task.dataset(run.dataset_test_split, limit=run.max_eval_samples, **where, **how)
-
-
-def is_one_split(name: str | None) -> bool:
-    """Whether `name` is a file or a saved folder, which has no further splits."""
-    if name is None:
-        return False
-    path = Path(name).expanduser()
-    return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:

@@ -38,7 +38,6 @@ from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.rollout import Rollout
 from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
 from grpo_ext.trainer.samples import Samples
-from grpo_ext.trainer.state import FeedState
 from grpo_ext.trainer.stopping import Stopping
 from grpo_ext.trainer.trl_path import split
 
@@ -102,13 +101,14 @@ class Parts:
             lambda parts: cut(parts, self.cutting, ranks),
             slices,
             uses,
+            ranks.device,
         )
         entropy, self.finite = settings.entropy_control(args), FiniteSteps(trainer)
         compares = args.logprob_policy != "trl"
         self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks, compares)
         settings.align_reference(trainer)
         kept: dict[str, Part] = {"rollout": self.rollout, "judge": self.judge, "entropy": entropy, "finite": self.finite}
-        self.checkpoints = Checkpoints(trainer, {**kept, "feed": FeedState(self.feed, ranks.device)})
+        self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})
         self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
         rules = chosen_rules(args.health_rules, args.health_action)
         self.monitor = HealthMonitor(rules, self.log) if rules else None
