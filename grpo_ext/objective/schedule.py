@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+SCHEDULES = ("constant", "linear", "cosine")
+
 
 @dataclass(frozen=True)
 class TemperatureSchedule:
     """A temperature that changes from `start` at the first optimizer step to `end` at the last."""
 
-    name: str  # "constant", "linear", or "cosine": half a period, slow at both ends
+    name: str  # one of `SCHEDULES`; "cosine" is half a period, slow at both ends
     start: float  # temperature of the first step
     end: float  # temperature of the last step; not used by "constant"
 
@@ -43,6 +45,8 @@ def resolve_schedule(
         ValueError: if they contradict each other, or an optimizer step would mix completions of several temperatures.
     """
     name, end, start = fields["temperature_schedule"], fields["temperature_end"], fields["temperature"]
+    if name not in SCHEDULES:
+        raise ValueError(f"temperature_schedule is {name!r}: write one of {', '.join(SCHEDULES)}.")
     if name == "constant":
         if end is not None:
             raise ValueError("temperature_end has no effect on a constant temperature: write temperature_schedule: linear.")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
+from grpo_ext.objective.schedule import SCHEDULES, TemperatureSchedule, resolve_schedule
 
 DEFAULTS = {
     "temperature_schedule": "constant",
@@ -24,13 +24,7 @@ def test_a_run_of_five_steps():
     assert [cosine.at(step, 5) for step in range(5)] == pytest.approx([1.0, 0.94142, 0.8, 0.65858, 0.6], abs=1e-5)
 
 
-@given(
-    st.sampled_from(("constant", "linear", "cosine")),
-    st.floats(0.1, 2),
-    st.floats(0.1, 2),
-    st.integers(1, 50),
-    st.integers(0, 60),
-)
+@given(st.sampled_from(SCHEDULES), st.floats(0.1, 2), st.floats(0.1, 2), st.integers(1, 50), st.integers(0, 60))
 def test_it_starts_ends_and_never_turns_back(name, start, end, num_steps, step):
     schedule = TemperatureSchedule(name, start, end)
     last = schedule.at(num_steps - 1, num_steps) if num_steps > 1 else schedule.at(1, 1)
