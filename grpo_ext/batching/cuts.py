@@ -73,11 +73,9 @@ def _fill(costs: np.ndarray, bound: int) -> list[int]:
 
 
 def packs(lengths: torch.Tensor, max_tokens: int | None) -> list[torch.Tensor]:
-    """Return the rows of each packed row, in the given order.
+    """Return the rows of each packed row, in the given order, for rows of these `lengths` (B,) with their prompts, in tokens.
 
-    Args:
-        lengths: (B,), of prompt and completion, in tokens.
-        max_tokens: the maximum length of a packed row of several rows; `None`: one packed row for all.
+    A packed row of several rows has at most `max_tokens`; `None`: there is one packed row.
     """
     cuts = [] if max_tokens is None else _fill(lengths.cpu().numpy(), max_tokens)
     return list(torch.arange(len(lengths)).tensor_split(cuts))

@@ -4,6 +4,7 @@ import os
 import re
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
@@ -26,6 +27,13 @@ def data_lines(package: str, name: str) -> list[str]:
     """Return the lines of the file `name` in the folder `data` of a package, without comments."""
     text = resources.files(package).joinpath("data", name).read_text(encoding="utf-8")
     return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def data_yaml(package: str, name: str) -> Any:
+    """Return the content of the YAML file `name` in the folder `data` of a package."""
+    import yaml  # here, so that reward workers start without it
+
+    return yaml.safe_load("\n".join(data_lines(package, name)))
 
 
 def checkpoints(run: Path) -> list[Path]:

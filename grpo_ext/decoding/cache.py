@@ -17,9 +17,7 @@ SPARE = 64  # positions by which a full buffer grows
 class BufferedLayer(DynamicLayer):
     """A `DynamicLayer` whose `keys` and `values` are views of longer buffers (b, heads, more positions, dim).
 
-    Args:
-        layer: the layer whose states it takes.
-        rows: (b,), the rows of `layer` to take, in this order; a row may occur several times.
+    It takes the states of the rows `rows` (b,) of `layer`, in this order; a row may occur several times.
     """
 
     keys: torch.Tensor

@@ -94,10 +94,7 @@ def register_loss(
 ) -> Callable[[PolicyTerm], PolicyTerm]:
     """Register a policy term as a value of `loss_type`; a recipe finds it in a file of `reward_plugins`.
 
-    The arguments are the fields of `Loss`.
-
-    Raises:
-        ValueError: for a name that is taken, or an unknown aggregation.
+    The arguments are the fields of `Loss`. `ValueError` for a name that is taken, or an unknown aggregation.
     """
     if name in _LOSSES:
         raise ValueError(f"loss {name!r} is registered already: choose another name.")
@@ -112,11 +109,7 @@ def register_loss(
 
 
 def get_loss(name: str) -> Loss:
-    """Return the loss of that name.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Return the loss of that name; `ValueError` if there is none."""
     if name not in _LOSSES:
         raise ValueError(f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with @register_loss.")
     return _LOSSES[name]

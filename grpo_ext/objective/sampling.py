@@ -4,38 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_ext.common.files import data_yaml
+
 # The values of transformers if neither the caller nor the model sets one (`GenerationConfig._get_default_generation_params`).
 HF_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
 FIELD_DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
 # Values without effect of the options below; 1 is the neutral factor and the neutral number of beams.
 NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
-# Options that change scores by more than a mask, or do not sample token by token, and why they cannot be scored.
-NOT_SCORABLE = {
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), "it rescales the scores of earlier tokens"),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty"), "it shifts the scores of earlier tokens"),
-    "sequence_bias": "it shifts scores by the tokens before",
-    "logit_bias": "it shifts scores",
-    "exponential_decay_length_penalty": "it shifts the end token's score with the position",
-    "guidance_scale": "it mixes in the scores of a second prompt",
-    "watermarking_config": "it shifts scores by a secret key",
-    **dict.fromkeys(("num_beams", "num_beam_groups"), "beam search does not sample token by token"),
-    "penalty_alpha": "contrastive search does not sample",
-    "dola_layers": "it combines scores of several layers",
-    **dict.fromkeys(("prompt_lookup_num_tokens", "use_mtp"), "speculative decoding hides the sampling steps"),
-    **dict.fromkeys(("logits_processor", "logits_processors"), "a custom processor may change scores in any way"),
-}
-# Options that only remove tokens, with the values that remove none. The kept tokens are known if the sampling steps can be
-# watched (transformers' generate).
-MASKING: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("top_h", "allowed_token_ids", "structured_outputs", "guided_decoding"), ()),
-    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id"), ()),
-    "typical_p": (1.0,),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), (0.0,)),
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0,)),
-    **dict.fromkeys(("min_length", "min_new_tokens", "min_tokens"), (0,)),
-    **dict.fromkeys(("bad_words_ids", "bad_words", "begin_suppress_tokens"), ([],)),
-}
+# Options that change the scores of tokens: `not_scorable`, with the reason, and `masking`, with the values without effect.
+OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.objective", "generation_options.yaml")
 
 UNTOLD_KEPT_SETS = (
     "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not return "
@@ -118,12 +96,12 @@ def resolve_sampling(
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
     """Return the options that remove tokens."""
-    return [name for name, neutral in MASKING.items() if values.get(name) not in (None, *neutral)]
+    return [name for name, neutral in OPTIONS["masking"].items() if values.get(name) not in (None, *neutral)]
 
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     way_out = "Leave it out, or set logprob_policy: model to train the policy without it, or logprob_policy: trl."
-    for name, why in NOT_SCORABLE.items():
+    for name, why in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:
             raise ValueError(f"{name}: {values[name]} cannot be scored exactly, since {why}. {way_out}")
     for name in () if watched else _masks(values):

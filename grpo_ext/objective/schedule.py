@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 SCHEDULES = ("constant", "linear", "cosine")
-FIELDS = (
-    *("temperature_schedule", "temperature_end", "temperature"),
-    *("generation_kwargs", "group_filter", "max_staleness"),
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ def resolve_schedule(
     """Return the schedule that the training arguments describe.
 
     Args:
-        fields: the training arguments named in `FIELDS`.
+        fields: the training arguments by name.
         accumulation: micro-batches of an optimizer step.
         steps_per_generation: micro-batches of a generation.
         num_iterations: how often a generation is trained on.

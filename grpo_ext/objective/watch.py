@@ -38,8 +38,7 @@ class Recorder:
     def check(self, processors: list[Any]) -> None:
         """Compare the sampler's processors with the resolved sampling parameters.
 
-        Raises:
-            ValueError: if a processor changes scores in another way, or if the temperature differs.
+        `ValueError` if a processor changes scores in another way, or if the temperature differs.
         """
         if not self.strict:
             return
@@ -96,10 +95,8 @@ class Recorder:
     def rows(self, completion_ids: list[list[int]]) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
         """Return for each completion the kept tokens (`None` without truncation) and the log-probs (NaN if not recorded).
 
-        Both are `None` if no step was recorded, because something other than `generate` made the completions.
-
-        Raises:
-            RuntimeError: if a completion has a token that was not recorded.
+        Both are `None` if no step was recorded, because something other than `generate` made the completions. `RuntimeError` if
+        a completion has a token that was not recorded.
         """
         if not self._steps:
             return None, None

@@ -1,4 +1,4 @@
-"""Signs that a run goes wrong: each rule is a few lines over the metrics of the last steps.
+"""Signs that a run goes wrong: a figure of the last logs for each rule. `data/health_rules.yaml` has thresholds and words.
 
 A rule computes a figure from a `History`, such that a larger figure is worse, and compares it with a threshold. Windows are
 counted in logs; with `logging_steps: 1` these are steps.
@@ -12,6 +12,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Literal, get_args
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import did_you_mean
 
 WINDOW = 10  # logs of a mean
@@ -99,37 +100,23 @@ def not_finite(history: History) -> float | None:
 
 
 LOGP_DIFFERENCE = ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")
-RULES: dict[str, Rule] = {
-    rule.name: rule
-    for rule in (
-        Rule("not_finite", 0.5, "loss, gradient, reward, KL or entropy is not a finite number",
-             "go back to the last checkpoint; lower learning_rate, look at the rewards, train in bf16 or fp32", not_finite),
-        Rule("reward_collapse", 6.0, "the mean reward has fallen by this many standard errors from its best",
-             "go back to a checkpoint before the fall; lower learning_rate, raise beta, lower num_iterations", reward_collapse),
-        Rule("kl", 10.0, "the KL to the reference is this many times its usual value",
-             "lower learning_rate or raise beta", lambda h: rise(h.of("kl"), 0.05)),
-        Rule("entropy", 20.0, "the entropy is this many times smaller than at the start: the model no longer explores",
-             "lower learning_rate, raise epsilon_high or temperature, set entropy_coef",
-             lambda h: fall_from_start(h.of("entropy"))),
-        Rule("truncated", 0.5, "this share of the completions runs into max_completion_length",
-             "raise max_completion_length, or punish length (soft_overlong)", lambda h: h.recent("completions/clipped_ratio")),
-        Rule("length", 2.5, "completions are this many times as long as 20 logs ago",
-             "look at the samples for repetition; punish length", lambda h: growth(h.of("completions/mean_length"))),
-        Rule("repetition", 0.3, "this share of the completions repeats itself",
-             "look at the samples; lower learning_rate, set repetition_penalty", lambda h: h.recent(REPETITION, window=3)),
-        Rule("no_signal", 0.9, "in this share of the groups all rewards are equal: they teach nothing",
-             "take easier or harder prompts, raise num_generations or temperature, drop such groups",
-             lambda h: h.recent("frac_reward_zero_std")),
-        Rule("clipped", 0.4, "this share of the tokens is clipped: steps are too large for what was sampled",
-             "lower learning_rate, num_iterations or steps_per_generation",
-             lambda h: h.recent("clip_ratio/region_mean", window=3)),
-        Rule("logp_difference", 0.1, "the sampler and the trainer differ by this much in a token's log-prob, on average",
-             "look for a difference in precision, weights or sampling settings between sampler and trainer",
-             lambda h: h.recent(*LOGP_DIFFERENCE, window=3)),
-        Rule("grad_norm", 10.0, "the gradient norm is this many times its usual value",
-             "lower learning_rate or max_grad_norm", lambda h: rise(h.of("grad_norm"), 1e-3)),
-    )
-}  # fmt: skip
+MEASURES: dict[str, Callable[[History], float | None]] = {
+    "not_finite": not_finite,
+    "reward_collapse": reward_collapse,
+    "kl": lambda h: rise(h.of("kl"), 0.05),
+    "entropy": lambda h: fall_from_start(h.of("entropy")),
+    "truncated": lambda h: h.recent("completions/clipped_ratio"),
+    "length": lambda h: growth(h.of("completions/mean_length")),
+    "repetition": lambda h: h.recent(REPETITION, window=3),
+    "no_signal": lambda h: h.recent("frac_reward_zero_std"),
+    "clipped": lambda h: h.recent("clip_ratio/region_mean", window=3),
+    "logp_difference": lambda h: h.recent(*LOGP_DIFFERENCE, window=3),
+    "grad_norm": lambda h: rise(h.of("grad_norm"), 1e-3),
+}
+RULES = {
+    name: Rule(name, **words, measure=MEASURES[name])
+    for name, words in data_yaml("grpo_ext.observe", "health_rules.yaml").items()
+}
 
 
 @dataclass

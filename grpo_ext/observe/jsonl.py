@@ -165,8 +165,7 @@ def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | N
 def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
     """Parse JSON as a mapping, and with `fields` as a row.
 
-    Raises:
-        ValueError: if it is not a mapping, lacks a field, or is nested too deeply.
+    `ValueError` if it is not a mapping, lacks a field, or is nested too deeply.
     """
     row = json.loads(line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None)
     if not isinstance(row, dict):

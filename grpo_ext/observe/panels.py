@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from grpo_ext.common.files import data_lines
+from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.read_run import RunData
 
 MOST_POINTS = 2000  # of a curve; in a longer one neighbours are averaged
@@ -46,7 +44,7 @@ class Panel:
         return "0 throughout" if silent else None
 
 
-PANELS = yaml.safe_load("\n".join(data_lines("grpo_ext.observe", "panels.yaml")))
+PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
 NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std")

@@ -90,9 +90,7 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     """Read the run in `path`, or in its folder `grpo`, where the demos have it.
 
     Of more than about `max_samples` completions those of a share of the prompts are kept, each prompt in all its steps.
-
-    Raises:
-        FileNotFoundError: if there is no run.
+    `FileNotFoundError` if there is no run.
     """
     folder = find_folder(Path(path).expanduser())
     run = RunData(name or short_name(folder), folder, [])

@@ -1,6 +1,6 @@
 """The plan of a recipe with its figures: rows, tokens of prompts, size of the model, memory, traffic with vLLM."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.run.parts import is_one_split
+from grpo_ext.run.parts import eval_rows, train_rows
 from grpo_ext.vllm.settings import TextModel, server_url
 
 PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
@@ -56,7 +56,7 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
     v = recipe.flat
     num_processes = num_processes or processes(v)
     if rows is None and not v["dataset_streaming"]:
-        rows = count_rows(recipe, v["dataset_train_split"], v["dataset_name"], v["max_train_samples"])
+        rows = count(recipe, train_rows)
     plan = make_plan(v, num_processes, rows, count_eval_rows(recipe))
     tokens = prompt_tokens(recipe)
     try:
@@ -74,29 +74,25 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
     )
 
 
-def count_rows(recipe: Recipe, split: str, name: str | None, limit: int | None) -> int:
-    """Return how many rows of a split the run will use; `ValueError` if they cannot be read here."""
+def count(recipe: Recipe, rows_of: Callable[..., Any]) -> int:
+    """Return how many rows the run will use of `train_rows` or `eval_rows`; `ValueError` if they cannot be read here."""
     from datasets import disable_progress_bars
 
     disable_progress_bars()
     try:
         with quiet("huggingface_hub"):
-            config = recipe.run.dataset_config
-            return len(recipe.task.dataset(split, dataset_name=name, dataset_config=config, limit=limit, prompts=False))
+            return len(rows_of(recipe, prompts=False))
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ValueError(f"the rows of {name} cannot be counted here ({error}): say how many with --rows.") from error
+        where = f"the rows of {recipe.run.dataset_name} cannot be counted here ({error})"
+        raise ValueError(f"{where}: say how many with --rows.") from error
 
 
 def count_eval_rows(recipe: Recipe) -> int | None:
     """Return how many held-out rows the run evaluates; `None` if it evaluates none, or they cannot be read here."""
-    run = recipe.run
-    name = run.eval_dataset_name or run.dataset_name
-    if str(recipe.flat["eval_strategy"]) == "no" or (run.eval_dataset_name is None and is_one_split(name)):
-        return None
     try:
-        return count_rows(recipe, run.dataset_test_split, name, run.max_eval_samples)
+        return None if str(recipe.flat["eval_strategy"]) == "no" else count(recipe, eval_rows)
     except ValueError:
         return None
 

@@ -9,7 +9,7 @@ from grpo_ext.common.modules import load_file
 from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
-from grpo_ext.objective.schedule import FIELDS, resolve_schedule
+from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.needs import TRL_LOSSES
 from grpo_ext.recipe.problems import Problem
@@ -196,8 +196,7 @@ def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
     if v["temperature_schedule"] == "constant" and v["temperature_end"] is None:
         return
     try:
-        fields = {key: v[key] for key in FIELDS}
-        resolve_schedule(fields, batch.gradient_accumulation_steps, batch.slices, batch.num_iterations)
+        resolve_schedule(v, batch.gradient_accumulation_steps, batch.slices, batch.num_iterations)
     except ValueError as error:
         named = str(error).split()[0].removesuffix(":")
         yield Problem(str(error), named if "drop it from" not in str(error) else "generation_kwargs")

@@ -59,8 +59,7 @@ class Guard:
     def __call__(self, /, **given: Any) -> list[Score]:
         """Return one score for each completion; `given` are `completions` and the other arguments that TRL passes.
 
-        Raises:
-            RewardFailure: as `on_error` and `max_failure_rate` say.
+        `RewardFailure` as `on_error` and `max_failure_rate` say.
         """
         if self.pool is not None:
             scores, errors = self.pool.score(self.reward, given)

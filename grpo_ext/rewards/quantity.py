@@ -5,21 +5,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from grpo_ext.common.files import data_lines
+
 TOLERANCE = Fraction(1, 10**6)  # of the value, for decimals
-UNITS = {  # by kind: names, and the size in the smallest unit of the kind
-    "length": "mm millimeter 1, cm centimeter 10, m meter metre 1000, km kilometer kilometre 1e6, inch inches in 25.4, "
-    "foot feet ft 304.8, yard yd 914.4, mile mi 1609344",
-    "time": "s second sec 1, minute min 60, hour h hr 3600, day 86400, week 604800",
-    "calendar": "month 1, year 12",
-    "mass": "mg 1, g gram 1e3, kg kilogram 1e6, pound lb 453592.37, ounce oz 28349.523125",
-    "volume": "ml mL 1, L l liter litre 1000",
-    "dollars": "cent ¢ 1, dollar $ 100",
-    "euros": "euro € 1",
-    "angle": "degree 1",
-}
-_SIZES = {
+_SIZES = {  # name of a unit -> its kind and its size in the smallest unit of the kind
     spelling: (kind, Fraction(names[-1]))
-    for kind, line in UNITS.items()
+    for kind, _, line in (row.partition(": ") for row in data_lines("grpo_ext.rewards", "units.txt"))
     for names in map(str.split, line.split(", "))
     for name in names[:-1]
     for spelling in ((name, f"{name}s") if len(name) > 1 else (name,))

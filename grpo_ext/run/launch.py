@@ -30,14 +30,8 @@ def launch_command(
     """The command and the environment variables that start the module with its words.
 
     accelerate's CPU mode starts one process whatever number it is asked for; several are started by its distributed launcher
-    with `ACCELERATE_USE_CPU` set.
-
-    Args:
-        module: to run.
-        words: of its command line.
-        config_name: accelerate config, a name or a file; `None`: `cpu` or `single_gpu`, by the machine.
-        num_processes: in place of the config's.
-        threads: of each process on a CPU; `None`: all cores, shared among the processes.
+    with `ACCELERATE_USE_CPU` set. `config_name` is a name or a file; `None`: `cpu` or `single_gpu`, by the machine.
+    `num_processes` replaces the config's; `threads` are those of each process on a CPU; `None`: all cores, shared.
     """
     name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
     config = accelerate_settings(name)

@@ -13,30 +13,24 @@ from grpo_ext.rewards.sources import check_columns, resolve_rewards
 from grpo_ext.tasks.base import FILE_BUILDERS
 
 
-def train_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
-    """Return the training examples of the recipe, as a stream if the recipe or `streaming` says so."""
+def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
+    """Return the training examples of the recipe; `how` are `streaming` and `prompts` of `Task.dataset`."""
     run = recipe.run
     where: dict[str, Any] = {"dataset_name": run.dataset_name, "dataset_config": run.dataset_config}
-    stream = streaming or run.dataset_streaming
-    return recipe.task.dataset(run.dataset_train_split, **where, streaming=stream, limit=run.max_train_samples)
+    given = {**where, "streaming": run.dataset_streaming, **how}
+    return recipe.task.dataset(run.dataset_train_split, limit=run.max_train_samples, **given)
 
 
-def eval_rows(recipe: Recipe, streaming: bool = False) -> Dataset | IterableDataset:
-    """Return the held-out examples of the recipe; `ValueError` if its data set is a file and it names no held-out rows."""
+def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
+    """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data set is a file without such rows."""
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
-    if run.eval_dataset_name is None and is_one_split(name):
+    path = Path(name or "").expanduser()
+    one_split = path.suffix in FILE_BUILDERS or (path / "state.json").exists()  # a file, or a folder that `datasets` saved
+    if name and one_split and run.eval_dataset_name is None:
         raise ValueError(f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows.")
     where: dict[str, Any] = {"dataset_name": name, "dataset_config": run.dataset_config}
-    return recipe.task.dataset(run.dataset_test_split, **where, streaming=streaming, limit=run.max_eval_samples)
-
-
-def is_one_split(name: str | None) -> bool:
-    """Whether `name` is a file or a saved folder, which has no further splits."""
-    if name is None:
-        return False
-    path = Path(name).expanduser()
-    return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
+    return recipe.task.dataset(run.dataset_test_split, limit=run.max_eval_samples, **where, **how)
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:

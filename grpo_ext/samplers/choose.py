@@ -31,9 +31,7 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
     """Make the sampler of a trainer.
 
-    Args:
-        watched: whether the sampling steps of transformers are watched.
-        moves: whether the temperature changes.
+    `watched`: whether the sampling steps of transformers are watched; `moves`: whether the temperature changes.
     """
     args = trainer.args
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
@@ -55,8 +53,7 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     """Return the sampling parameters of a trainer with this sampler; `moves`: whether the temperature changes.
 
-    Raises:
-        ValueError: if the samples cannot be scored exactly, with what to change.
+    `ValueError` if the samples cannot be scored exactly, with what to change.
     """
     args = trainer.args
     params = _sampling_of(trainer, sampler)

@@ -31,13 +31,8 @@ class SyncCheck:
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
         """Return the mean absolute difference of log-probs; `None` if no check is due, or no token counts. All ranks call it.
 
-        Args:
-            table: the completions that the engine has just sampled.
-            score: returns log-probs (b, T) of a table under the trainer's policy, without dropout.
-            ranks: the processes of the run.
-
-        Raises:
-            EngineFailure: on all ranks, if the difference is above the limit.
+        `table` has the completions that the engine has just sampled. `score` returns log-probs (b, T) of a table under the
+        trainer's policy, without dropout. `EngineFailure` on all ranks, if the difference is above the limit.
         """
         due = self._checked is None or self.vllm.syncs - self._checked >= self.every
         if not due or table.sampling_per_token_logps is None:

@@ -158,8 +158,7 @@ class OurVLLM(VLLMGeneration):
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
         """As TRL's, but wait for a server that fails, give it the current weights and ask again.
 
-        Raises:
-            EngineFailure: on all ranks, if the server does not come back or refuses the request.
+        `EngineFailure` on all ranks, if the server does not come back or refuses the request.
         """
         return self._until_answered(partial(super().generate, *args, **kwargs))
 

@@ -33,8 +33,7 @@ KNOWN = (
 class AdapterVLLM(OurVLLM):
     """As `OurVLLM`, with an engine that gets the adapter instead of all weights.
 
-    Raises:
-        ValueError: for a model whose adapter has another output in vLLM than in the trainer.
+    `ValueError` for a model whose adapter has another output in vLLM than in the trainer.
     """
 
     def _init_vllm(self) -> None:

@@ -51,11 +51,7 @@ class Sequences:
 
 
 class ReadPrompts:
-    """Distinct prompts that a model has read, without their last token, which runs with the completions.
-
-    Args:
-        rows: the completions with their prompts.
-    """
+    """The distinct prompts of rows that a model has read, without their last token, which runs with the completions."""
 
     def __init__(self, rows: Sequences):
         end = rows.input_ids.size(1) - rows.width - 1
@@ -79,9 +75,7 @@ class ReadPrompts:
     def run(self, run: RunModel, model: Any, head: Head, rows: Sequences, chunk: Tensor) -> PassOutput:
         """Run completions after their prompts, starting with the last token of the prompt.
 
-        Args:
-            rows: the completions of this chunk.
-            chunk: their indices among the rows whose prompts were read.
+        `rows` are the completions of this chunk, `chunk` their indices among the rows whose prompts were read.
         """
         number = self.prompt_of[chunk.to(self.prompt_of.device)]
         kept: list[Any] = self.cache.layers

@@ -19,14 +19,7 @@ def learn_to_parse(tokenizer: Any) -> None:
 
 
 def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: Any) -> dict[str, Any]:
-    """Return a turn of the model as a chat message, with `tool_calls` if it calls tools.
-
-    Args:
-        tokenizer: of the model.
-        ids: of the turn.
-        prefix: tokens before it.
-        tools: functions that the model may call.
-    """
+    """Return the turn `ids` after the tokens `prefix` as a chat message, with `tool_calls` if it calls `tools`."""
     if not ids:
         return {"role": "assistant", "content": ""}
     return parse_response(tokenizer, ids, prefix=prefix, **CURRENT.parse_options(tools))

@@ -35,17 +35,9 @@ class CutRule:
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """Cut an optimizer step into micro-batches.
 
-    Args:
-        slices: this rank's completions, one table for each micro-batch that the trainer asks for.
-        rule: how the step may be cut.
-        ranks: the processes of the run.
-
-    Returns:
-        This rank's micro-batches, at least as many as there are slices. If rows are dealt, each micro-batch is cut to its own
-        longest prompt and completion, and all ranks run micro-batches of about the same size at the same time.
-
-    Raises:
-        ValueError: if `max_tokens` is set and a table cannot be cut.
+    `slices` are this rank's completions, one table for each micro-batch that the trainer asks for. The result has at least as
+    many micro-batches. If rows are dealt, each is cut to its own longest prompt and completion, and all ranks run micro-batches
+    of about the same size at the same time. `ValueError` if `max_tokens` is set and a table cannot be cut.
     """
     counts, useful, whole = step_counts(slices, ranks)
     if whole and rule.max_tokens:

@@ -22,6 +22,7 @@ class Feed:
         cut: makes the micro-batches of a step from its slices.
         steps_per_generation: the number of slices of a generation.
         num_iterations: how often a generation is used.
+        device: the device to which a generation is restored.
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class Feed:
         cut: Callable[[list[Scored]], list[MicroBatch]],
         steps_per_generation: int,
         num_iterations: int,
+        device: torch.device,
     ):
-        self.generate, self.split, self.cut = generate, split, cut
+        self.generate, self.split, self.cut, self.device = generate, split, cut, device
         self.slices, self.uses = steps_per_generation, steps_per_generation * num_iterations
         self.position = 0  # slices handed out since the start
         self.generation: list[Scored] | None = None  # in slices
@@ -66,6 +68,13 @@ class Feed:
         found = self.generation[self.position % self.slices]
         self.position += 1
         return found
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position, "generation": self.generation}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position, generation = state["position"], state["generation"]
+        self.generation = generation and [part.on(self.device) for part in generation]
 
 
 def random_order(rows: int) -> Tensor:

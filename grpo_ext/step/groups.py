@@ -27,11 +27,7 @@ class GroupRule:
     pass_rate_bounds: tuple[float, float] | None = None
 
     def judge(self, outcomes: Tensor) -> GroupStats:
-        """Judge whole groups.
-
-        Args:
-            outcomes: (N G,), the outcome reward; NaN for a completion that was not scored.
-        """
+        """Judge whole groups by their outcome rewards (N G,), NaN for a completion that was not scored."""
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
         right = (grouped >= self.pass_threshold).sum(1)

@@ -71,12 +71,7 @@ class AdvantageRule:
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
-    """Return for each token of the model the advantage of its turn: (B, T).
-
-    Args:
-        table: the completions, with a `tool_mask`.
-        of_turns: (B, K), the advantage of each turn.
-    """
+    """Return for each token of the model the advantage of its turn: (B, T); `of_turns` (B, K) has that of each turn."""
     assert table.tool_mask is not None
     wrote = table.tool_mask.bool()  # (B, T)
     begins = wrote & ~torch.nn.functional.pad(wrote, (1, -1))
@@ -108,15 +103,9 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
 
 
 def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | None) -> int:
-    """Return the index of the outcome reward, which judges the groups.
+    """Return the index of the outcome reward, which judges the groups: `metric`, or the first of those with the largest weight.
 
-    Args:
-        names: the names of the rewards.
-        weights: the weights of the rewards.
-        metric: the name of the outcome reward; `None`: the first of those with the largest weight.
-
-    Raises:
-        ValueError: if there is no reward of that name.
+    `ValueError` if there is no reward of that name.
     """
     if metric is None:
         return max(range(len(names)), key=lambda i: (weights[i], -i))

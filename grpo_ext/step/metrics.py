@@ -29,11 +29,8 @@ class StepStats:
     def merge(self, gather: Callable[[Tensor], Tensor], device: torch.device) -> dict[str, float]:
         """Merge the figures over micro-batches and ranks into one value per name, and clear them.
 
-        All ranks must have recorded the same names.
-
-        Args:
-            gather: concatenates the tensors of all ranks along their first dimension.
-            device: the device of the tensors that `gather` takes.
+        All ranks must have recorded the same names. `gather` concatenates tensors on `device` of all ranks along their first
+        dimension.
         """
         noted, self._noted = self._noted, {}
         names = sorted(noted)
@@ -77,13 +74,9 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
 
 
 def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor) -> dict[str, float]:
-    """Return the figures for the rewards of the completions of all ranks.
+    """Return the figures for the rewards (B, R) of the completions of all ranks.
 
-    Args:
-        names: the names of the R rewards.
-        rewards: (B, R).
-        weighted: (B,), the weighted sum.
-        signal: (B,), whether the rewards of the group differ.
+    `weighted` (B,) is their weighted sum, `signal` (B,) whether the rewards of the group differ.
     """
     figures = {}
     for i, name in enumerate(names):
@@ -96,10 +89,7 @@ def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, sign
 def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:
     """Return the means per episode over all ranks; with `tools` also those of tool calls, under TRL's names.
 
-    Args:
-        counts: of each episode: turns, failures, tool calls, failed tool calls.
-        tools: whether the episodes have tools.
-        ranks: the processes of the run.
+    `counts` has for each episode its turns, failures, tool calls, and failed tool calls.
     """
     table = torch.tensor([[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device)  # (B, 5)
     turns, failures, calls, failed_calls, episodes = ranks.total(table.sum(0)).tolist()

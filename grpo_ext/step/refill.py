@@ -60,13 +60,8 @@ def refill(
 ) -> Filled:
     """Generate until there are enough groups with signal, or the rounds have run out.
 
-    Args:
-        wanted: the number of groups of the step.
-        take: returns the next prompts.
-        generate: completes prompts; all ranks call it together.
-        carried: groups carried from the generation before.
-        step: the current optimizer step.
-        rule: the limits.
+    `wanted` is the number of groups of the step, `carried` are groups from the generation before, and `take` returns the next
+    prompts. All ranks call `generate` together.
     """
     live, expired = fresh(carried, step, rule.max_staleness)
     dead, reused, drawn = None, min(count(live), wanted), 0

@@ -18,8 +18,7 @@ PADDING = {"importance_sampling_ratio": 1.0}  # the value where there is no toke
 def join(parts: Sequence[Scored]) -> Scored:
     """Join several tables into one, as wide as the widest.
 
-    Raises:
-        ValueError: if the tables have different fields, or model inputs.
+    `ValueError` if the tables have different fields, or model inputs.
     """
     if len(parts) == 1:
         return parts[0]

@@ -20,8 +20,7 @@ MODULES = {
 def get_task_class(name: Any) -> type[Task]:
     """Return the dataclass of a task: a name of this package, or a user's `pkg.module:Class` or `file.py:Class`.
 
-    Raises:
-        ValueError: if there is no such task.
+    `ValueError` if there is no such task.
     """
     path = MODULES.get(name, name) if isinstance(name, str) else None
     if not isinstance(path, str) or ":" not in path:

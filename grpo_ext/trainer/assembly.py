@@ -1,15 +1,16 @@
 """Make the parts of a trainer from its arguments and connect them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.curriculum.harvest import Harvest
 from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
@@ -21,10 +22,12 @@ from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.samplers.vllm import VLLMSampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.cut import CutRule, cut
+from grpo_ext.step.cut import cut
 from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
+from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.refill import RefillRule
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
 from grpo_ext.trainer.judging import Judge, rewards_of
@@ -32,33 +35,86 @@ from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.policy_update import PolicyUpdate
 from grpo_ext.trainer.prompt_order import PromptOrder
-from grpo_ext.trainer.rollout import Rollout, RolloutSettings
+from grpo_ext.trainer.rollout import Rollout
 from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
 from grpo_ext.trainer.samples import Samples
-from grpo_ext.trainer.state import FeedState
 from grpo_ext.trainer.stopping import Stopping
 from grpo_ext.trainer.trl_path import split
 
 
-@dataclass(frozen=True)
 class Parts:
-    """The parts to which a `GRPOExtTrainer` delegates."""
+    """The parts to which a `GRPOExtTrainer` delegates.
 
-    sampler: Sampler
-    scorer: Scorer
-    order: PromptOrder
-    judge: Judge
-    samples: Samples
-    rollout: Rollout
-    feed: Feed
-    cutting: CutRule
-    update: PolicyUpdate
-    finite: FiniteSteps
-    checkpoints: Checkpoints
-    stopping: Stopping
-    log: RunLog
-    output: RunOutput
-    monitor: HealthMonitor | None
+    `ValueError` for arguments that do not go with the model, the data set, the sampler or the ranks.
+    """
+
+    def __init__(self, trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None):
+        check_data(trainer)
+        args, process = trainer.args, trainer.accelerator
+        ranks = Ranks(process.process_index, process.num_processes, process.device, process.gather, gather_object)
+        accumulation, slices, uses = args.gradient_accumulation_steps, args.steps_per_generation, args.num_iterations
+        schedule, by_trl = resolve_schedule(vars(args), accumulation, slices, uses), settings.trl_generates(trainer)
+        limits = args.group_filter_max_rounds, args.max_staleness
+        check_decoding(trainer)
+        if sampler is not None and (trainer.as_trl or by_trl):
+            raise ValueError(
+                "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: "
+                "take it out."
+            )
+        self.sampler = sampler or make_sampler(trainer, settings.watches(trainer), schedule.moves)
+        params = scoring_params(trainer, self.sampler, schedule.moves)
+        layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
+        self.cutting = settings.cut_rule(trainer, layout, loss)
+        self.scorer = settings.make_scorer(trainer, params, layout, schedule.moves and args.logprob_policy != "model")
+        self.order, self.judge, self.samples = PromptOrder(trainer), Judge(trainer), Samples(trainer)
+        weights, names = trainer.reward_weights.tolist(), trainer.reward_func_names
+        bounds = tuple(args.group_filter_pass_rates) if args.group_filter_pass_rates else None
+        self.rollout = Rollout(
+            trainer=trainer,
+            sampler=self.sampler,
+            judge=self.judge,
+            old_and_reference=OldAndReference(
+                trainer,
+                self.scorer,
+                ranks,
+                corrects=self.sampler.separate and args.vllm_importance_sampling_correction,
+                returns_kept=self.sampler.watched,
+                sync_check=make_sync_check(trainer, self.sampler, self.scorer),
+            ),
+            order=self.order,
+            samples=self.samples,
+            ranks=ranks,
+            ends=settings.end_rule(trainer),
+            training=settings.advantage_rule(trainer, True),
+            evaluation=settings.advantage_rule(trainer, False),
+            groups=GroupRule(trainer.num_generations, args.pass_threshold, bounds),
+            outcome=outcome_index(names, weights, args.group_filter_metric),
+            refill=RefillRule.of(*limits, slices * uses, accumulation, trainer.num_generations, ranks.count),
+            schedule=schedule,
+            by_trl=by_trl,
+            begin=settings.episodes_of(trainer, self.sampler),
+            turn_weights=settings.turn_weights(trainer),
+        )
+        self.feed = Feed(
+            lambda rows: seam.generate_and_score(trainer, rows),
+            lambda table, number: split(table, number, layout.trimmed),
+            lambda parts: cut(parts, self.cutting, ranks),
+            slices,
+            uses,
+            ranks.device,
+        )
+        entropy, self.finite = settings.entropy_control(args), FiniteSteps(trainer)
+        compares = args.logprob_policy != "trl"
+        self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks, compares)
+        settings.align_reference(trainer)
+        kept: dict[str, Part] = {"rollout": self.rollout, "judge": self.judge, "entropy": entropy, "finite": self.finite}
+        self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})
+        self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
+        rules = chosen_rules(args.health_rules, args.health_action)
+        self.monitor = HealthMonitor(rules, self.log) if rules else None
+        self.stopping = Stopping(trainer, self.finite, self.checkpoints, self.monitor, self.log)
+        self.checkpoints.parts["stopping"] = self.stopping
+        self.output = RunOutput(trainer, recipe)
 
     def figures(self, training: bool) -> dict[str, float]:
         """Return the figures that are logged in addition to TRL's."""
@@ -68,85 +124,14 @@ class Parts:
         return {**found, **(self.order.figures() if training else {})}
 
 
-def assemble(trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None) -> Parts:
-    """Make the parts of a trainer.
-
-    Raises:
-        ValueError: for arguments that do not go with the model, the data set, the sampler or the ranks.
-    """
-    args, ranks = trainer.args, settings.ranks_of(trainer.accelerator)
+def check_data(trainer: Any) -> None:
+    """Raise a `ValueError` if the data sets lack the prompt or a column of a reward."""
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # TRL drops this column
     if columns and trainer.rollout_func is None:
-        columns += COLUMNS if args.environment else ()
+        columns += COLUMNS if trainer.args.environment else ()
         check_columns([r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns)
     for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
         check_prompt(rows)
-    schedule = settings.schedule_of(args)
-    check_decoding(trainer)
-    if sampler is not None and (trainer.as_trl or settings.trl_generates(trainer)):
-        raise ValueError(
-            "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: take "
-            "it out."
-        )
-    sampler = sampler or make_sampler(trainer, settings.watches(trainer), schedule.moves)
-    params = scoring_params(trainer, sampler, schedule.moves)
-    layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
-    cutting = settings.cut_rule(trainer, layout, loss)
-    scorer = settings.make_scorer(trainer, params, layout, schedule.moves and args.logprob_policy != "model")
-    order, judge, samples, finite = PromptOrder(trainer), Judge(trainer), Samples(trainer), FiniteSteps(trainer)
-    weights, names = trainer.reward_weights.tolist(), trainer.reward_func_names
-    bounds = tuple(args.group_filter_pass_rates) if args.group_filter_pass_rates else None
-    rollout = Rollout(
-        trainer,
-        RolloutSettings(
-            ends=settings.end_rule(trainer),
-            training=settings.advantage_rule(trainer, True),
-            evaluation=settings.advantage_rule(trainer, False),
-            groups=GroupRule(trainer.num_generations, args.pass_threshold, bounds),
-            outcome=outcome_index(names, weights, args.group_filter_metric),
-            group_filter=args.group_filter,
-            refill=settings.refill_rule(args, trainer.num_generations, ranks.count),
-            schedule=schedule,
-            by_trl=settings.trl_generates(trainer),
-            mask_truncated=trainer.mask_truncated_completions,
-            begin=settings.episodes_of(trainer, sampler),
-            turn_weights=settings.turn_weights(trainer),
-        ),
-        sampler,
-        judge,
-        OldAndReference(
-            trainer,
-            scorer,
-            ranks,
-            corrects=sampler.separate and args.vllm_importance_sampling_correction,
-            returns_kept=sampler.watched,
-            sync_check=make_sync_check(trainer, sampler, scorer),
-        ),
-        order,
-        samples,
-        ranks,
-    )
-    feed = Feed(
-        lambda rows: seam.generate_and_score(trainer, rows),
-        lambda table, number: split(table, number, layout.trimmed),
-        lambda slices: cut(slices, cutting, ranks),
-        args.steps_per_generation,
-        trainer.num_iterations,
-    )
-    entropy = settings.entropy_control(args)
-    update = PolicyUpdate(trainer, scorer, loss, entropy, ranks, compares=args.logprob_policy != "trl")
-    settings.align_reference(trainer)
-    kept: dict[str, Part] = {"rollout": rollout, "judge": judge, "entropy": entropy, "finite": finite}
-    checkpoints = Checkpoints(trainer, {**kept, "feed": FeedState(feed, ranks.device)})
-    log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
-    rules = chosen_rules(args.health_rules, args.health_action)
-    monitor = HealthMonitor(rules, log) if rules else None
-    stopping = Stopping(trainer, finite, checkpoints, monitor, log)
-    checkpoints.parts["stopping"] = stopping
-    return Parts(
-        sampler, scorer, order, judge, samples, rollout, feed, cutting, update, finite, checkpoints, stopping, log,
-        RunOutput(trainer, recipe), monitor,
-    )  # fmt: skip
 
 
 def callbacks_of(trainer: Any) -> list[TrainerCallback]:
@@ -157,7 +142,7 @@ def callbacks_of(trainer: Any) -> list[TrainerCallback]:
         if trainer.tools:
             raise ValueError("harvest keeps one message per completion, and with tools there are several: take it out.")
         given = {"min_reward": args.pass_threshold, **args.harvest}
-        found.append(Harvest(trainer.reward_func_names[parts.rollout.settings.outcome], **given))
+        found.append(Harvest(trainer.reward_func_names[parts.rollout.outcome], **given))
     return [*found, parts.log, parts.output, *([parts.monitor] if parts.monitor else []), parts.stopping]
 
 
@@ -172,8 +157,7 @@ def about(trainer: Any) -> dict[str, Any]:
 def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
-    Raises:
-        ValueError: if the samples cannot be scored exactly.
+    `ValueError` if the samples cannot be scored exactly.
     """
     policy = trainer.args.logprob_policy
     if policy != "trl":

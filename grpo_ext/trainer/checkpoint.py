@@ -75,8 +75,7 @@ class Checkpoints:
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """Restore the checkpoint that a run continues from and return it; `None` if the run begins.
 
-        Raises:
-            CheckpointMismatch: if the checkpoint is damaged, or was saved by another number of ranks.
+        `CheckpointMismatch` if the checkpoint is damaged, or was saved by another number of ranks.
         """
         found = self.newest() if resume_from_checkpoint is True else resume_from_checkpoint or None
         if not found:

@@ -16,11 +16,7 @@ from grpo_ext.trainer.settings import trl_generates
 
 
 def decoding_of(args: Any) -> Decoding | None:
-    """Return how evaluation decodes; `None` if TRL evaluates.
-
-    Raises:
-        ValueError: for values that contradict each other.
-    """
+    """Return how evaluation decodes, or `None` if TRL evaluates; `ValueError` for values that contradict each other."""
     if args.eval_temperature is None:
         return None
     names = ("temperature", "top_p", "top_k", "min_p", "num_samples")
@@ -41,12 +37,8 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     """Decode and score every held-out prompt, and log means and pass@k with their standard errors.
 
     The ranks share the rows. The model's `generate` decodes, also if training samples through vLLM. It has a separate random
-    state, so training is the same with evaluation on and off.
-
-    Args:
-        trainer: the trainer.
-        eval_dataset: a data set, a mapping of named ones, the name of one of the trainer's, or `None` for all of those.
-        prefix: the prefix of the metrics' names.
+    state, so training is the same with evaluation on and off. `eval_dataset` is a data set, a mapping of named ones, the name
+    of one of the trainer's, or `None` for all of those.
 
     Returns:
         Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and, with k samples per prompt,
@@ -102,7 +94,7 @@ def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Compl
     scores = trainer.parts.judge.rewards(asked, prompts, texts, ids, environments)  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)
     given = [by_name(trainer.reward_func_names, row) for row in scores[first : first + len(flat)].tolist()]
-    weights = trainer.parts.rollout.settings.turn_weights
+    weights = trainer.parts.rollout.turn_weights
     return [
         Sample(i, c.text, g, c.length, c.finish_reason, c.episode.logged(weights) if c.episode else None)
         for (i, c), g in zip(flat, given, strict=True)
@@ -110,7 +102,7 @@ def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Compl
 
 
 def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
-    args, begin = trainer.args, trainer.parts.rollout.settings.begin
+    args, begin = trainer.args, trainer.parts.rollout.begin
     # each rank draws different numbers, so that their errors do not add up
     decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
     with seam.whole_model(trainer) as model:
@@ -130,8 +122,7 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
 def outcome_of(trainer: Any) -> str | None:
     """Return the outcome reward of pass@k: the one that is named, else that of the largest weight; `None` for reward models.
 
-    Raises:
-        ValueError: if `eval_outcome_reward` is not the name of a reward.
+    `ValueError` if `eval_outcome_reward` is not the name of a reward.
     """
     kinds = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
     rewards = [key for key, reward in kinds if not isinstance(reward, nn.Module)]

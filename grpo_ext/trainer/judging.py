@@ -20,10 +20,7 @@ Row = dict[str, Any]
 def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
     """Find reward functions that are given by name, and put functions behind guards with the trainer's options.
 
-    Reward models stay as they are.
-
-    Raises:
-        ValueError: for an unknown name, and for a weight that float32 cannot hold.
+    Reward models stay as they are. `ValueError` for an unknown name, and for a weight that float32 cannot hold.
     """
     reward_funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
     found = [find(reward, {}) if isinstance(reward, str) else reward for reward in reward_funcs if reward is not None]
@@ -91,10 +88,7 @@ class Judge:
     ) -> Tensor:
         """Return the rewards (B of all ranks, R); NaN if a reward did not score a completion.
 
-        `environments`: instances of TRL's kind.
-
-        Raises:
-            RewardFailure: on all ranks, if a reward failed too often.
+        `environments`: instances of TRL's kind. `RewardFailure` on all ranks, if a reward failed too often.
         """
         found = seam.calculate_rewards(self.trainer, rows, prompts, completions, ids, list(environments))
         self.count_failures()
@@ -103,8 +97,7 @@ class Judge:
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         """Count the rows that failed on all ranks; `gather` concatenates the lists of all ranks.
 
-        Raises:
-            RewardFailure: on all ranks, if a reward failed too often on any rank, or on all rows of all ranks.
+        `RewardFailure` on all ranks, if a reward failed too often on any rank, or on all rows of all ranks.
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()

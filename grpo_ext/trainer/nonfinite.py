@@ -59,11 +59,7 @@ class FiniteSteps:
             self._losses.append(loss.detach())
 
     def check(self, model: Any, norm: Any) -> None:
-        """Skip a step whose gradient is not finite.
-
-        Raises:
-            NonFiniteSteps: if DeepSpeed has already taken the step.
-        """
+        """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken the step."""
         trainer = self.trainer
         if trainer.accelerator.scaler is not None:  # fp16 skips such steps itself, and starts with some
             return

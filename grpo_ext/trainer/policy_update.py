@@ -31,10 +31,7 @@ class PolicyUpdate:
     def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
         """Return a micro-batch's share of the loss of its step, with gradient; the last one logs the figures of the step.
 
-        Args:
-            model: the wrapped model in training.
-            batch: the micro-batch.
-            accumulation: the number of micro-batches of the step, as the trainer counts them.
+        `accumulation` is the number of micro-batches of the step, as the trainer counts them.
         """
         trainer, rows = self.trainer, batch.rows
         scores = self.scorer.score(model, rows, aux_loss=trainer.aux_loss_enabled)

@@ -69,11 +69,7 @@ class PromptOrder:
 
 
 def make_curriculum(trainer: Any) -> Curriculum:
-    """Make the curriculum of the options.
-
-    Raises:
-        ValueError: if the data set does not fit.
-    """
+    """Make the curriculum of the options; `ValueError` if the data set does not fit."""
     args, dataset = trainer.args, trainer.train_dataset
     kind = args.curriculum
     if kind == "none":
@@ -91,8 +87,7 @@ def make_curriculum(trainer: Any) -> Curriculum:
 def difficulty_of(dataset: Dataset, column: str | None, rates: PassRates) -> np.ndarray:
     """Return the difficulty (rows,), larger is harder: the values of the column, or the negative pass rates before the run.
 
-    Raises:
-        ValueError: if there is neither.
+    `ValueError` if there is neither.
     """
     if column is not None:
         if column not in dataset.column_names:

@@ -32,42 +32,34 @@ from grpo_ext.trainer.trl_path import scored_by_trl
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RolloutSettings:
-    """How a trainer generates and filters."""
-
-    ends: EndRule
-    training: AdvantageRule
-    evaluation: AdvantageRule
-    groups: GroupRule
-    outcome: int  # the index of the reward that judges the groups
-    group_filter: str  # "off", "drop" or "refill"
-    refill: RefillRule
-    schedule: TemperatureSchedule
-    by_trl: bool  # TRL generates, for images
-    mask_truncated: bool  # truncated completions are left out of the loss
-    begin: Begin | None = None  # makes the episodes of rows; `None`: a completion is one turn
-    # Entries of an environment's state with the weights of the rewards that read them, if each turn has an advantage; `None`:
-    # a completion has one advantage.
-    turn_weights: dict[str, float] | None = None
-
-
-@dataclass
+@dataclass(kw_only=True)
 class Rollout:
     """Makes the completions that a trainer trains on."""
 
     trainer: Any
-    settings: RolloutSettings
     sampler: Sampler
     judge: Judge
     old_and_reference: OldAndReference
     order: PromptOrder
     samples: Samples
     ranks: Ranks
+    ends: EndRule
+    training: AdvantageRule
+    evaluation: AdvantageRule
+    groups: GroupRule
+    outcome: int  # the index of the reward that judges the groups
+    refill: RefillRule
+    schedule: TemperatureSchedule
+    by_trl: bool  # TRL generates, for images
+    begin: Begin | None  # makes the episodes of rows; `None`: a completion is one turn
+    # Entries of an environment's state with the weights of the rewards that read them, if each turn has an advantage; `None`:
+    # a completion has one advantage.
+    turn_weights: dict[str, float] | None
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
 
     def __post_init__(self) -> None:
-        self.log = GroupLog(self.settings.group_filter)
+        self.group_filter: str = self.trainer.args.group_filter  # "off", "drop" or "refill"
+        self.log = GroupLog(self.group_filter)
         self._said_missing = False
 
     def __call__(self, rows: list[Row]) -> Scored:
@@ -77,7 +69,7 @@ class Rollout:
             self._record([judged])
             return judged.table
         self.log.start()
-        if self.settings.group_filter == "refill":
+        if self.group_filter == "refill":
             table = self._refilled(rows)
         else:
             judged = self.generate(rows)
@@ -89,7 +81,7 @@ class Rollout:
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
         """For `preset: trl`: count, observe and hand out the completions that TRL has made, and return them unchanged."""
         self.judge.count_failures()
-        judged = scored_by_trl(self.trainer, rows, table, self.settings.ends, self._rule)
+        judged = scored_by_trl(self.trainer, rows, table, self.ends, self._rule)
         self.old_and_reference.check_sync(judged.table)
         self.samples.hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
         if self.trainer.model.training:
@@ -102,14 +94,14 @@ class Rollout:
 
     def generate(self, rows: list[Row], scored: bool = True) -> Judged:
         """Complete these rows and judge the completions; with `scored`, also score old and reference."""
-        if self.settings.by_trl:
+        if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
                 found = seam.trl_generation(self.trainer, rows)
                 self.judge.count_failures()
-                judged = scored_by_trl(self.trainer, rows, found, self.settings.ends, self._rule)
+                judged = scored_by_trl(self.trainer, rows, found, self.ends, self._rule)
             self.old_and_reference.check_sync(judged.table)
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
-        episodes = self.settings.begin(rows) if self.settings.begin else []
+        episodes = self.begin(rows) if self.begin else []
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sample(prompts, episodes)
         if episodes:
@@ -124,8 +116,8 @@ class Rollout:
             for i, row in enumerate(rows)
         ]
         self.judge.begin(rows, prompts, completions, ids)
-        truncated = generation.cut or self.settings.ends.truncated(generation.prompt_ids, ids)
-        left_out = torch.tensor(truncated) & self.settings.mask_truncated
+        truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
+        left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
         self.old_and_reference.check_sync(table)
         table = self.old_and_reference(table) if scored else table
@@ -134,18 +126,18 @@ class Rollout:
         rewards = fill_unscored(given, rule.num_generations)
         advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
         table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
-        if self.settings.turn_weights is not None:
-            gains = self.ranks.gather_objects([episode.gains(self.settings.turn_weights) for episode in episodes])
+        if self.turn_weights is not None:
+            gains = self.ranks.gather_objects([episode.gains(self.turn_weights) for episode in episodes])
             table = replace(table, advantages=by_token(table, rule.turn_advantages(rewards, gains)[mine]))
         seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
         counted = table.completion_mask.any(1).tolist()
-        logged = [e.logged(self.settings.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
+        logged = [e.logged(self.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
         return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths, logged)
 
     def _sample(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
-        state, schedule = self.trainer.state, self.settings.schedule
+        state, schedule = self.trainer.state, self.schedule
         temperature = schedule.at(state.global_step, state.max_steps)
         if schedule.moves:
             seam.log_figures(self.trainer, {"sampling/temperature": temperature})
@@ -153,7 +145,7 @@ class Rollout:
         if not episodes and not self.sampler.tokenizes:
             ids = seam.prompt_tokens(self.trainer, prompts)
         for episode, prompt in zip(episodes, ids, strict=False):
-            episode.room = self.settings.ends.room(len(prompt))
+            episode.room = self.ends.room(len(prompt))
         request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature, episodes)
         self.sampler.load_weights(state.global_step)
         self.sampler.submit(request)
@@ -161,14 +153,14 @@ class Rollout:
 
     @property
     def _rule(self) -> AdvantageRule:
-        return self.settings.training if self.trainer.model.training else self.settings.evaluation
+        return self.training if self.trainer.model.training else self.evaluation
 
     # ---- groups
 
     def _filtered(self, judged: Judged) -> Scored:
         """Return all groups, or with `group_filter: drop` only those with signal."""
         stats = self._judge_groups(self._seen_prompts(judged.rows), judged)
-        if self.settings.group_filter != "drop":
+        if self.group_filter != "drop":
             return judged.table
         dead = (~stats.kept).repeat_interleave(self._rule.num_generations)  # (B of all ranks,)
         table = judged.table.without(dead[self.ranks.mine(len(dead))])
@@ -177,7 +169,7 @@ class Rollout:
     def _refilled(self, rows: list[Row]) -> Scored:
         """Return as many groups with signal as the step should have groups."""
         size, step, made = self._rule.num_generations, self.trainer.state.global_step, []
-        supply, rule = self.order.further, self.settings.refill
+        supply, rule = self.order.further, self.refill
         assert supply is not None
         # If the sampler does not return the tokens that it kept, a pass finds them now, before the policy changes.
         finds_kept = rule.max_staleness > 0 and self.old_and_reference.finds_kept
@@ -185,7 +177,7 @@ class Rollout:
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
             copies = [dict(row) for row in prompts for _ in range(size)]
             judged = self.generate(copies[self.ranks.mine(len(copies))], scored=False)
-            if self.settings.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
+            if self.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
             made.append(judged)
             live = self._judge_groups(prompts, judged).kept
@@ -209,11 +201,9 @@ class Rollout:
         return self.old_and_reference(self._scaled(table, filled.groups.rewards))
 
     def _scaled(self, table: Scored, rewards: Tensor) -> Scored:
-        """With `scale_rewards: batch`, divide the advantages by the std over the groups that are used.
+        """With `scale_rewards: batch`, divide this rank's advantages by the std over the groups that are used.
 
-        Args:
-            table: this rank's completions.
-            rewards: (B of all ranks, R), NaN for groups that are not used.
+        `rewards` (B of all ranks, R) are NaN for groups that are not used.
         """
         if self._rule.scale_rewards != "batch":
             return table
@@ -222,7 +212,7 @@ class Rollout:
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
-        stats = self.settings.groups.judge(judged.given[:, self.settings.outcome])
+        stats = self.groups.judge(judged.given[:, self.outcome])
         self.log.generated(stats)
         self.order.observe(prompts, stats)
         return stats
@@ -240,7 +230,7 @@ class Rollout:
         if filled.missing and not self._said_missing and self.trainer.accelerator.is_main_process:
             self._said_missing = True
             logger.warning(
-                f"Step {self.trainer.state.global_step + 1}: after {self.settings.refill.max_rounds} further rounds "
+                f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} further rounds "
                 f"{filled.used} of {wanted} groups have signal. The step trains on these, and its loss is divided by their "
                 "counts. groups/missing counts the missing groups from now on. A larger group_filter_max_rounds or "
                 "num_generations finds more."
@@ -252,7 +242,7 @@ class Rollout:
         """Log the rounds of one generation together, and hand out their completions."""
         for judged in made:
             self.samples.hand_out(judged)
-        if self.settings.by_trl:
+        if self.by_trl:
             return  # TRL has logged it
         lengths = torch.tensor([n for judged in made for n in judged.lengths], device=self.ranks.device)
         truncated = torch.tensor([cut for judged in made for cut in judged.truncated], device=self.ranks.device)

@@ -32,9 +32,7 @@ SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation",
 class RunOutput(TrainerCallback):
     """Writes the output at the start and the end of a run.
 
-    Args:
-        trainer: the trainer of the run.
-        recipe: the values of `recipe.yaml`. `None`: model, arguments and rewards of the trainer.
+    `recipe` has the values of `recipe.yaml`; `None`: model, arguments and rewards of the trainer.
     """
 
     def __init__(self, trainer: Any, recipe: Mapping[str, Any] | None):

@@ -5,8 +5,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from transformers import ProcessorMixin
 from trl import GRPOConfig
 
@@ -14,8 +12,6 @@ from grpo_ext.environments.begin import Begin, beginning, beginning_with_tools
 from grpo_ext.environments.rules import episode_rules
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.schedule import FIELDS as SCHEDULE_FIELDS
-from grpo_ext.objective.schedule import TemperatureSchedule, resolve_schedule
 from grpo_ext.recipe.rules import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
@@ -31,15 +27,12 @@ from grpo_ext.step.cut import CutRule
 from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.judge import AdvantageRule, EndRule
 from grpo_ext.step.loss import LossSettings
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.refill import RefillRule
 
 
 def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
     """Return the arguments of a trainer; a plain `GRPOConfig` gets our options with their defaults.
 
-    Raises:
-        RecipeError: naming every error in them, before a model is loaded.
+    `RecipeError` names every error in them, before a model is loaded.
     """
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
@@ -49,45 +42,23 @@ def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
     return found
 
 
-def ranks_of(accelerator: Accelerator) -> Ranks:
-    """Return the processes of a run."""
-    return Ranks(accelerator.process_index, accelerator.num_processes, accelerator.device, accelerator.gather, gather_object)
-
-
 def loss_settings(trainer: Any) -> LossSettings:
-    """Return the settings of the loss.
-
-    Raises:
-        ValueError: for a `loss_type` that is not registered.
-    """
+    """Return the settings of the loss; `ValueError` for a `loss_type` that is not registered."""
     args = trainer.args
-    named = {f.name: getattr(args, f.name) for f in fields(LossOptions) if hasattr(args, f.name)}
-    named |= {"epsilon_low": trainer.epsilon_low, "epsilon_high": trainer.epsilon_high}
-    return LossSettings(
-        loss=get_loss(args.loss_type),
-        options=LossOptions(**named),
-        importance_sampling_level=args.importance_sampling_level,
-        beta=trainer.beta,
-        kl_estimator=args.kl_estimator,
-        use_bias_correction_kl=args.use_bias_correction_kl,
-        advantage_normalizer=args.advantage_normalizer,
-        max_completion_length=trainer.max_completion_length,
-        off_policy_mask_threshold=args.off_policy_mask_threshold,
-        router_aux_loss_coef=trainer.router_aux_loss_coef,
-        ranks=trainer.accelerator.num_processes,
-    )
+
+    def named(kind: Any) -> dict[str, Any]:
+        return {f.name: getattr(args, f.name) for f in fields(kind) if hasattr(args, f.name)}
+
+    options = {**named(LossOptions), "epsilon_low": trainer.epsilon_low, "epsilon_high": trainer.epsilon_high}
+    given = {**named(LossSettings), "router_aux_loss_coef": trainer.router_aux_loss_coef}
+    ranks = trainer.accelerator.num_processes
+    return LossSettings(**given, loss=get_loss(args.loss_type), options=LossOptions(**options), ranks=ranks)
 
 
 def entropy_control(args: Any) -> EntropyControl:
     """Return the control of the entropy bonus."""
-    return EntropyControl(
-        args.entropy_coef,
-        args.use_adaptive_entropy,
-        args.entropy_target,
-        args.entropy_coef_delta,
-        args.entropy_coef_min,
-        args.entropy_coef_max,
-    )
+    bounds = args.entropy_coef_min, args.entropy_coef_max
+    return EntropyControl(args.entropy_coef, args.use_adaptive_entropy, args.entropy_target, args.entropy_coef_delta, *bounds)
 
 
 def advantage_rule(trainer: Any, training: bool) -> AdvantageRule:
@@ -114,20 +85,6 @@ def end_rule(trainer: Any) -> EndRule:
     )
 
 
-def schedule_of(args: Any) -> TemperatureSchedule:
-    """Return the schedule of the temperature."""
-    given = {name: getattr(args, name) for name in SCHEDULE_FIELDS}
-    return resolve_schedule(given, args.gradient_accumulation_steps, args.steps_per_generation, args.num_iterations)
-
-
-def refill_rule(args: Any, group: int, ranks: int) -> RefillRule:
-    """Return how a step is refilled."""
-    passes = args.steps_per_generation * args.num_iterations
-    return RefillRule.of(
-        args.group_filter_max_rounds, args.max_staleness, passes, args.gradient_accumulation_steps, group, ranks
-    )
-
-
 def trl_generates(trainer: Any) -> bool:
     """Whether TRL generates: for images, and for tools with a sampler that plays no episodes."""
     vision = isinstance(trainer.processing_class, ProcessorMixin)
@@ -138,8 +95,7 @@ def trl_generates(trainer: Any) -> bool:
 def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
     """Return the function that makes the episodes of rows, by `environment` or with tools; `None` without either.
 
-    Raises:
-        ValueError: if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
+    `ValueError` if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
     by_trl = trainer.as_trl or trl_generates(trainer)
@@ -191,11 +147,7 @@ def by_batch(trainer: Any) -> bool:
 
 
 def layout_of(trainer: Any) -> Layout:
-    """Return how completions are laid out for a pass.
-
-    Raises:
-        ValueError: for `packing: packed` if rows cannot be packed.
-    """
+    """Return how completions are laid out for a pass; `ValueError` for `packing: packed` if rows cannot be packed."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     # sharded ranks gather each layer together, so all must call the model the same number of times
     alike = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
@@ -225,11 +177,7 @@ def layout_of(trainer: Any) -> Layout:
 
 
 def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
-    """Return how a step may be cut.
-
-    Raises:
-        ValueError: if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut.
-    """
+    """Return how a step may be cut; `ValueError` if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut."""
     args = trainer.args
     deals = layout.trimmed and not by_batch(trainer)
     if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
@@ -245,11 +193,7 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
 
 
 def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: bool) -> Scorer:
-    """Make the scorer of a trainer.
-
-    Raises:
-        ValueError: for `packing: packed` if packed sequences see each other in the model.
-    """
+    """Make the scorer of a trainer; `ValueError` for `packing: packed` if packed sequences see each other in the model."""
     probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
     check = None
     if layout.packed:

@@ -10,7 +10,6 @@ from accelerate.utils import send_to_device
 
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.kept import KeptSet
-from grpo_ext.step.feed import Feed
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import MicroBatch, Scored
 
@@ -22,11 +21,7 @@ class CheckpointMismatch(ValueError):
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, plain types and records on the CPU.
-
-    Raises:
-        CheckpointMismatch: if the file is damaged or holds anything else.
-    """
+    """Load tensors, plain types and records on the CPU; `CheckpointMismatch` if the file is damaged or holds anything else."""
     try:
         with torch.serialization.safe_globals(RECORDS):
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -39,17 +34,3 @@ def inputs_on(inputs: Any, device: torch.device) -> Any:
     if isinstance(inputs, MicroBatch):
         return replace(inputs, rows=inputs.rows.on(device))
     return send_to_device(inputs, device)
-
-
-class FeedState:
-    """The current generation and the position in it, as a part of a checkpoint."""
-
-    def __init__(self, feed: Feed, device: torch.device):
-        self.feed, self.device = feed, device
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"position": self.feed.position, "generation": self.feed.generation}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.feed.position, generation = state["position"], state["generation"]
-        self.feed.generation = generation and [part.on(self.device) for part in generation]

@@ -39,15 +39,10 @@ class Stopping(TrainerCallback):
         self._rollback_note: tuple[int, dict[str, Any]] | None = None
 
     def train(self, train: Callable[[str | None], Any], resume_from_checkpoint: str | bool | None) -> Any:
-        """Train, with a rollback if an alarm asks for it.
+        """Train by `train`, which begins or continues from a checkpoint, with a rollback if an alarm asks for it.
 
-        Args:
-            train: continues from a checkpoint, or begins.
-            resume_from_checkpoint: as in `Trainer.train`.
-
-        Raises:
-            Interrupted: if a signal asked the run to stop.
-            NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient.
+        `Interrupted` if a signal asked the run to stop. `NonFiniteSteps` if more than `max_skipped_steps` steps in a row had no
+        finite gradient.
         """
         self._stop = self.stopped_by = None
         self._rollbacks_done = 0
@@ -138,8 +133,7 @@ class Stopping(TrainerCallback):
 def read_rollbacks(run: Path) -> list[dict[str, Any]]:
     """Return the rollbacks of a run, oldest first.
 
-    Raises:
-        CheckpointMismatch: if they cannot be read, because the learning rate depends on them.
+    `CheckpointMismatch` if they cannot be read, because the learning rate depends on them.
     """
     path = run / ROLLBACKS
     try:

@@ -20,7 +20,7 @@ from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch
-from grpo_ext.trainer.assembly import Parts, assemble, callbacks_of
+from grpo_ext.trainer.assembly import Parts, callbacks_of
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
 from grpo_ext.trainer.nonfinite import Replay, replay
@@ -76,7 +76,7 @@ class GRPOExtTrainer(GRPOTrainer):
         with our_vllm(args):
             super().__init__(model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs)
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs  # TRL's trainer does not take it
-        self.parts = assemble(self, sampler, recipe)
+        self.parts = Parts(self, sampler, recipe)
         show_progress(self)
         for callback in callbacks_of(self):
             self.add_callback(callback)

@@ -21,15 +21,7 @@ OURS = {f.name for f in fields(Scored)} - {"extra", "model_inputs"}
 
 
 def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: EndRule, rule: AdvantageRule) -> Judged:
-    """Return the generation that TRL has just made and judged.
-
-    Args:
-        trainer: the trainer of the run.
-        rows: the rows of this rank.
-        table: the result of TRL's generation.
-        ends: how to tell whether a completion has ended.
-        rule: how rewards become advantages.
-    """
+    """Return the generation of this rank's rows that TRL has just made and judged; TRL returned `table`."""
     ranks, own = trainer.accelerator.num_processes, len(rows)
     mine = slice(trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own)
     prompts, completions, given, _ = seam.last_completions(trainer, own * ranks)
@@ -58,8 +50,7 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
 def as_scored(table: dict[str, Any], rows: int) -> Scored:
     """Convert a mapping of TRL to a record, without old and reference log-probs, which our scoring computes.
 
-    Raises:
-        ValueError: for a field without an entry for each row.
+    `ValueError` for a field without an entry for each row.
     """
     dropped = ("num_items_in_batch", "old_per_token_logps", "ref_per_token_logps", "importance_sampling_ratio")
     known = {name: table[name] for name in OURS if name in table and name not in dropped}

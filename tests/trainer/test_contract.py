@@ -44,6 +44,7 @@ def test_another_way_of_scoring_is_named(fresh, monkeypatch):
 
 
 def test_another_way_to_the_engine_is_named(fresh, monkeypatch):
-    monkeypatch.setattr(contract.VLLMGeneration, "generate", lambda self, prompts, images, num_generations, profiler=None: ())
+    path = "trl.generation.vllm_generation.VLLMGeneration.generate"
+    monkeypatch.setattr(path, lambda self, prompts, images, num_generations, profiler=None: ())
     with pytest.raises(RuntimeError, match=r"VLLMGeneration.generate no longer has `self\.llm\.generate"):
         fresh()
