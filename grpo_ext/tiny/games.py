@@ -47,7 +47,7 @@ def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, s
     The answer is what was checked last, which often was refused.
 
     Args:
-        give_up: chance to answer after an expression was refused.
+        give_up: share of the episodes that check once, whatever the tool says; the others go on until it says yes.
         seed: of everything random here.
     """
     rng = random.Random(seed)
@@ -58,6 +58,7 @@ def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, s
         world.reset(row)
         by_value = expressions_around(nums, task.operators)
         untried, messages, done = sorted(by_value), [], False
+        gives_up = rng.random() < give_up
         while not done:
             untried.remove(value := rng.choice(untried))
             expression = rng.choice(by_value[value])
@@ -65,7 +66,7 @@ def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, s
             told = world.check(expression)
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             messages.append({"role": "tool", "name": "check", "content": told})
-            done = told == "yes" or not untried or rng.random() < give_up
+            done = told == "yes" or not untried or gives_up
         messages.append({"role": "assistant", "content": f"<answer>{expression}</answer>"})
         yield {"prompt": task.prompt({**row, "nums": nums}), "completion": messages, "tools": tools}
 

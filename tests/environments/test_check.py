@@ -52,7 +52,7 @@ def test_demonstrations_keep_to_the_rules_and_know_no_strategy():
         right += told[-1] == "yes"
         around = 2 * digits(numbers_in(row))
         assert all(digits(text) in around and len(digits(text)) == 3 for text in expressions)
-    assert 0.3 < right / 2000 < 0.5  # a quarter at once
+    assert 0.5 < right / 2000 < 0.6  # a quarter of those that check once, all others
 
 
 def test_demonstrations_end_also_where_the_target_is_out_of_reach():
