@@ -35,7 +35,7 @@ from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.samplers.by_turns import take_turn
+from grpo_ext.samplers.by_turns import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer
@@ -104,7 +104,8 @@ class Bench:
                 while episode.pending:
                     episode.read()
             for (episode, _), ids in zip(waiting, self.generate([p + e.ids for e, p in waiting], TURN_TOKENS), strict=True):
-                take_turn(episode, ids, TURN_TOKENS)
+                write_turn(episode, ids, TURN_TOKENS)
+                hear([episode])
 
     @contextmanager
     def measured(self, into: list[tuple[int, float]]) -> Iterator[None]:

@@ -7,7 +7,7 @@ other rows are sampled; they go through the model once, and together if all rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import LogitsProcessor, StoppingCriteria
@@ -56,6 +56,7 @@ class AnswerTokens(LogitsProcessor):
         self.player.see(input_ids)
         if forced := [(row, episode.pending[0]) for row, episode in enumerate(self.player.episodes) if episode.pending]:
             rows, tokens = (torch.tensor(part, device=scores.device) for part in zip(*forced, strict=True))
+            scores = cast(torch.FloatTensor, scores.clone())  # the recorder still reads the given ones
             scores[rows] = -torch.inf
             scores[rows, tokens] = 0.0
         return scores

@@ -27,7 +27,9 @@ def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> B
         ValueError: for an unknown environment or option, or a chat template that does not keep turns as they were sampled.
     """
     rules = episode_rules(given)
-    tokens = TurnTokens(tokenizer, ends, args.chat_template_kwargs, rules.make(**rules.options).tools())
+    world = rules.make(**rules.options)
+    answers = type(world).step is not Environment.step
+    tokens = TurnTokens(tokenizer, ends, args.chat_template_kwargs, world.tools(), answers)
     return lambda rows: [Episode(rules, tokens, args.max_completion_length, row) for row in rows]
 
 
@@ -55,7 +57,8 @@ def beginning_with_tools(
     named = factories is not None and None not in factories
     making = dict(factories or {None: lambda: None})
     pool = {name: [ToolEnvironment(tools, make())] for name, make in making.items()}
-    tokens = {name: TurnTokens(tokenizer, ends, args.chat_template_kwargs, made[0].tools()) for name, made in pool.items()}
+    options = args.chat_template_kwargs
+    tokens = {name: TurnTokens(tokenizer, ends, options, made[0].tools(), False) for name, made in pool.items()}
     rules = EpisodeRules(ToolEnvironment, {}, turns=most + 1, columns=())
 
     def take(name: str | None, number: int) -> Environment:

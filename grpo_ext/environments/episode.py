@@ -39,6 +39,7 @@ class Episode:
         pending: tokens of an answer that the model has not read yet.
         ended: it is over.
         truncated: it ended for want of room.
+        asking: the environment has a turn that it has not answered.
         world: the environment behind its guard, with counts of failures and calls.
         states: with `credit: turn` the numbers of the environment's state, at the start and after each turn.
     """
@@ -55,7 +56,7 @@ class Episode:
         self.said: list[str] = []
         self.pending: deque[int] = deque()
         self.world = GuardedEnvironment(self.environment, rules)
-        self.ended = self.truncated = False
+        self.ended = self.truncated = self.asking = False
         self._first = 0  # token of the current turn
         self._stopped = True  # the last turn has its end token
         seed = row.get("seed")
@@ -124,15 +125,17 @@ class Episode:
         """
         self.messages.append(message)
         self.said.append(text)
-        self._stopped = stopped
+        self._stopped, self.asking = stopped, True
         self.truncated = not stopped and len(self.ids) == self.room
-        if not self.truncated:
+        calls = broken or "tool_calls" in message
+        self.ended = self.truncated or (calls and self.turns == self.rules.turns)  # nobody would read the answer
+        if not self.ended:
             self.world.ask(message, broken)
 
     def hear(self) -> None:
         """Wait for the answer to the last turn: the episode continues with it, or ends."""
-        if self.truncated:
-            self.ended = True
+        self.asking = False
+        if self.ended:
             self.states.append(self.states[-1])
             return
         answer, over = self.world.answer()
@@ -191,7 +194,8 @@ def as_read(message: Message) -> str:
     """Return what a message says, with calls as `name({"argument": 1})`."""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     shown = [f"{call.get('name')}({json.dumps(call.get('arguments'), ensure_ascii=False, default=str)})" for call in calls]
-    return "\n".join([str(message["content"])] * bool(message.get("content")) + shown)
+    thoughts = [f"<think>\n{message['reasoning_content']}\n</think>"] if message.get("reasoning_content") else []
+    return "\n".join(thoughts + [str(message["content"])] * bool(message.get("content")) + shown)
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:

@@ -1,16 +1,17 @@
 """An environment behind a guard: whatever its code does, the model gets an answer and the run goes on."""
 
 import inspect
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, cast
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.rules import EpisodeRules
-from grpo_ext.environments.tools import Misuse, call
+from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
-from grpo_ext.rewards.deadline import TooLate, deadline, waiting
+from grpo_ext.rewards.deadline import Overdue, TooLate, deadline, waiting
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 Begun = Callable[[], Any]  # waits for a user's code and returns what it returned, or raises what it raised
@@ -27,6 +28,7 @@ class GuardedEnvironment:
     def __init__(self, environment: Environment, rules: EpisodeRules):
         self.environment, self.rules = environment, rules
         self.failures = self.calls = self.failed_calls = 0
+        self._tools: Sequence[Tool] = self._begin(environment.tools, time.monotonic() + rules.step_timeout, [])()
         self._requests: list[Message] = []
         self._begun: list[Begun] = []
         self._broken = False
@@ -43,11 +45,11 @@ class GuardedEnvironment:
             broken: it has a call that cannot be read.
         """
         self._requests, self._broken = turn.get("tool_calls") or [], broken
-        tools = self.environment.tools()
-        work = [partial(call, tools, requested.get("function") or {}) for requested in self._requests]
+        work = [partial(call, self._tools, requested.get("function") or {}) for requested in self._requests]
         if not (work or broken):
             work = [partial(self.environment.step, turn["content"])]
-        self._begun = [self._begin(each) for each in work]
+        end = time.monotonic() + self.rules.step_timeout  # of all calls of the turn together
+        self._begun = [self._begin(each, end) for each in work]
 
     def answer(self) -> tuple[list[Message], bool]:
         """Return the answer to the last turn as chat messages, and whether the episode is over."""
@@ -71,13 +73,16 @@ class GuardedEnvironment:
         """Return the numbers of the state."""
         return {k: float(v) for k, v in self.state().items() if isinstance(v, Real) and abs(cast(Any, v)) < 1e30}
 
-    def _begin(self, work: Callable[[], Any]) -> Begun:
+    def _begin(self, work: Callable[[], Any], end: float, instead: Any = None) -> Begun:
+        """Begin a user's code, which may run until `end`; `instead`: what it returned if it fails, in place of the error."""
         try:
-            with deadline(self.rules.step_timeout):
+            with deadline(max(end - time.monotonic(), 1e-3)):
                 found = work()
-        except (Exception, SystemExit, TooLate) as error:
-            return partial(_raise, error)
-        return waiting(found, self.rules.step_timeout) if inspect.iscoroutine(found) else lambda: found
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return partial(_raise, error) if instead is None else lambda: instead
+        return waiting(found, max(end - time.monotonic(), 0.0)) if inspect.iscoroutine(found) else lambda: found
 
     def _step(self) -> tuple[str, bool]:
         over = False
@@ -99,11 +104,11 @@ class GuardedEnvironment:
             nonlocal failed
             try:
                 return str(begun())
-            except TimeoutError:
+            except Overdue:
                 raise
             except Exception as error:  # often the model's fault, and it may try again: no failure of the environment
                 failed = True
-                return f"error: {error}" if isinstance(error, Misuse) else f"error: {type(error).__name__}: {error}"
+                return f"error: {error}" if isinstance(error, Misuse) else _words(error)
 
         self.calls += 1
         answer = self._text_of(called)
@@ -111,7 +116,7 @@ class GuardedEnvironment:
         return self._tool_message(str((requested.get("function") or {}).get("name", "")), answer)
 
     def _tool_message(self, name: str, content: str) -> Message:
-        names = [tool.__name__ for tool in self.environment.tools()]
+        names = [tool.__name__ for tool in self._tools] or ["unknown"]
         return {"role": "tool", "name": name if name in names else names[0], "content": content}
 
     def _text_of(self, work: Callable[[], Any]) -> str:
@@ -122,12 +127,21 @@ class GuardedEnvironment:
                     said = work()
                     if not isinstance(said, str | None):
                         raise TypeError(f"it said {type(said).__name__}, not a text")
-                except (Exception, SystemExit) as error:  # to format a user's error may take too long as well
-                    said, self.failures = f"error: {type(error).__name__}: {error}", self.failures + 1
-        except TooLate as error:
+                except (KeyboardInterrupt, TooLate, Overdue):
+                    raise
+                except BaseException as error:  # to format a user's error may take too long as well
+                    said, self.failures = _words(error), self.failures + 1
+        except (TooLate, Overdue) as error:
             said, self.failures = f"error: {error}", self.failures + 1
         said, most = said or "", self.rules.answer_characters
         return (said if len(said) <= most else f"{said[:most]} (cut off)").encode("utf-8", "replace").decode()
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return f"error: {type(error).__name__}: {error}"
+    except Exception:  # of the error's own `__str__`
+        return f"error: {type(error).__name__}"
 
 
 def _raise(error: BaseException) -> None:

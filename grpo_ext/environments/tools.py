@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_ext.environments.base import Environment, Row, plain_attributes
+from grpo_ext.rewards.deadline import waiting
 
 Tool = Callable[..., Any]
+STATE_SECONDS = 10.0  # that an async `get_reward` may take
 NO_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 
 
@@ -32,12 +34,16 @@ class ToolEnvironment(Environment):
         parameters = inspect.signature(self.instance.reset).parameters.values()
         takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
         names = {p.name for p in parameters}
-        return self.instance.reset(**{key: value for key, value in row.items() if takes_all or key in names or key != "seed"})
+        said = self.instance.reset(**{key: value for key, value in row.items() if takes_all or key in names or key != "seed"})
+        if isinstance(said, list) and all(block.get("type") == "text" for block in said):
+            return "".join(block["text"] for block in said)
+        return said
 
     def state(self) -> Row:
         found = plain_attributes(self.instance) if self.instance is not None else {}
         own = getattr(self.instance, "get_reward", None)
-        return {"score": own() if own and not inspect.iscoroutinefunction(own) else None, **found}
+        score = own() if own else None
+        return {"score": waiting(score, STATE_SECONDS)() if inspect.iscoroutine(score) else score, **found}
 
 
 def public_methods(instance: Any) -> list[Tool]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.seams.chat import learn_to_parse, parse, training_template
 
 QUESTION, ANSWER = "a question", "an answer of the environment"
@@ -21,6 +22,8 @@ REWRITES = (
     "turn with more than it keeps). Give the tokenizer a chat_template that leaves earlier turns as they are, or set what it "
     "takes in chat_template_kwargs."
 )
+MOST_DEPTH = 32  # of the arguments of a call
+PARSE_SECONDS = 5.0
 Message = dict[str, Any]
 Shape = tuple[tuple[str, str], ...]  # role and name of each message of an answer
 USER = (("user", ""),)
@@ -37,6 +40,7 @@ class TurnTokens:
         ends: tokens that end a turn of the model.
         template_options: `chat_template_kwargs`.
         tools: functions that the prompt describes, and that the model may call.
+        answers_texts: turns without calls are answered, too.
 
     Raises:
         ValueError: if there is no template, if a further turn changes how earlier ones are written, so that what was sampled
@@ -49,6 +53,7 @@ class TurnTokens:
         ends: Collection[int],
         template_options: Message | None = None,
         tools: Sequence[Callable[..., Any]] = (),
+        answers_texts: bool = True,
     ):
         if not tokenizer.chat_template:
             raise ValueError("environment needs a tokenizer with a chat template, and this one has none.")
@@ -56,7 +61,8 @@ class TurnTokens:
         self._options = {**(template_options or {}), **({"tools": self.tools} if tools else {})}
         self._around: dict[Shape, list[list[int]]] = {}
         self.end = self._end_of_turn()
-        shapes: list[Shape] = [(("tool", tool.__name__),) for tool in tools] or [USER]
+        shapes: list[Shape] = [USER] * (answers_texts or not tools)
+        shapes += [(("tool", tool.__name__),) for tool in tools]
         try:
             self._read_template(shapes)
         except ValueError:
@@ -65,6 +71,9 @@ class TurnTokens:
                 raise
             self._options["chat_template"] = variant
             self._read_template(shapes)
+        asked = self._written([{"role": "user", "content": QUESTION}])
+        if missing := [tool.__name__ for tool in tools if tool.__name__ not in asked]:
+            raise ValueError(f"environment: this chat template does not describe tools: {missing[0]} is not in the prompt.")
         self._opening_of_call = self._find_opening_of_call() if tools else None
         if tools:
             learn_to_parse(tokenizer)
@@ -95,13 +104,18 @@ class TurnTokens:
         plain = {"role": "assistant", "content": self.text(ids)}
         if not self.tools:
             return plain, False
+        begins = next(
+            (i for i in range(len(prefix), 0, -1) if prefix[i - 1] in self.ends), 0
+        )  # the template's header of the turn
         try:
-            found = parse(self.tokenizer, ids, prefix, self.tools)
-        except Exception:  # whatever the parser makes of a model's text
+            with deadline(PARSE_SECONDS):
+                found = _plain(parse(self.tokenizer, ids, prefix[begins:], self.tools))
+        except (Exception, TooLate):  # whatever the parser makes of a model's text
             found = plain
-        opening = self._opening_of_call
-        broken = not found.get("tool_calls") and opening is not None and opening in str(self.tokenizer.decode(ids))
-        return found, broken
+        if found.get("tool_calls") or self._opening_of_call is None:
+            return found, False
+        answer = str(self.tokenizer.decode(ids)).rpartition("</think>")[2]
+        return found, any(line.lstrip().startswith(self._opening_of_call) for line in answer.splitlines())
 
     def text(self, ids: list[int]) -> str:
         """Return the text of a turn without special tokens."""
@@ -174,6 +188,17 @@ class TurnTokens:
         same = max(calling.rfind(mark, 0, same) for mark in " \n>") + 1  # where the word begins
         opening = calling[same:].partition("called")[0].split()
         return opening[0] if opening else None
+
+
+def _plain(value: Any, depth: int = MOST_DEPTH) -> Any:
+    """Return parsed JSON as all that follows can write it: no half characters; `ValueError` if it is nested deeper."""
+    if not depth:
+        raise ValueError("nested too deep")
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item, depth - 1) for key, item in value.items()}
+    return [_plain(item, depth - 1) for item in value] if isinstance(value, list) else value
 
 
 def _call(name: str) -> Message:

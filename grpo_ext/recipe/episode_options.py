@@ -7,6 +7,9 @@ from typing import Any
 from grpo_ext.environments.rules import episode_rules
 from grpo_ext.recipe.problems import Problem
 
+# of `generation_kwargs`, which would end turns in another way
+TURN_ENDS = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
+
 
 @dataclass
 class EpisodeOptions:
@@ -46,6 +49,5 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
             yield Problem(f"environment does not go with {key}: {value}: take one of the two out.", key)
     if v["harvest"] is not None:
         yield Problem("harvest keeps completions of one turn, and an episode has several: take it out.", "harvest")
-    ends = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
-    for key in sorted(ends & {*(v["generation_kwargs"] or {})}):
+    for key in sorted(TURN_ENDS & {*(v["generation_kwargs"] or {})}):
         yield Problem(f"environment: a turn ends with an end token or at turn_tokens: take {key} out.", "generation_kwargs")

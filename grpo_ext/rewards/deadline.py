@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
         return
 
     def raise_too_late(*_: object) -> None:
-        raise TooLate(f"it took more than {seconds:g} s")
+        raise TooLate(f"it took more than {seconds:.2g} s")
 
     before = signal.signal(signal.SIGALRM, raise_too_late)
     signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
@@ -49,24 +50,38 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
         return await asyncio.wait_for(future, seconds)
     except TimeoutError:
         await asyncio.to_thread(_leave_if_blocked, loop)
-        raise TimeoutError(f"it took more than {seconds:g} s") from None
+        raise TimeoutError(f"it took more than {seconds:.2g} s") from None
+
+
+class Overdue(Exception):
+    """A coroutine took longer than it may."""
 
 
 def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[], Any]:
-    """Begin a coroutine in the loop of `in_time`, and return what waits for it; that raises `TimeoutError` after `seconds`."""
-    loop = _loop()
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    """Begin a coroutine in the loop of `in_time`; return a function that waits for it, or raises `Overdue` after `seconds`."""
+    loop, end = _loop(), time.monotonic() + seconds
+    future = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), loop)
 
     def wait() -> Any:
         with paused():  # a deadline around it would leave the coroutine running
             try:
-                return future.result(seconds)
+                return future.result(max(0.0, end - time.monotonic()))
             except TimeoutError:
+                if future.done():  # the coroutine's own
+                    raise
                 future.cancel()
                 _leave_if_blocked(loop)
-                raise TimeoutError(f"it took more than {seconds:g} s") from None
+                raise Overdue(f"it took more than {seconds:.2g} s") from None
 
     return wait
+
+
+async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Turn `sys.exit`, which would end the loop's thread, into an error."""
+    try:
+        return await coroutine
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from None
 
 
 def _loop() -> asyncio.AbstractEventLoop:

@@ -4,11 +4,16 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.samplers.by_turns import take_turn
+from grpo_ext.samplers.by_turns import hear, write_turn
 
 MOST_REQUESTS = 256  # of a rank at a time
 Told = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
 LogProbs = list[list[float | None]]
+
+
+def short(error: Exception) -> str:
+    """Return an error as one short line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def play_as_ready(
@@ -42,14 +47,18 @@ def play_as_ready(
             if not episode.ended:
                 go_on(i)
         while running:
+            ended = []
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 i, left = running.pop(future)
                 try:
                     tokens, values = future.result()
                 except Exception as error:  # the line's, or of a status that is no 200
-                    failure = failure or f"{type(error).__name__}: {error}"
+                    failure = failure or short(error)
                     continue
-                logps[i] += values[: take_turn(episodes[i], tokens, left)]
+                logps[i] += values[: write_turn(episodes[i], tokens, left)]
+                ended.append(i)
+            hear([episodes[i] for i in ended])
+            for i in ended:
                 if not episodes[i].ended and failure is None:
                     go_on(i)
     return failure

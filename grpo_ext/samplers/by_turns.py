@@ -38,7 +38,8 @@ def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Compl
         contexts = [request.prompt_ids[i] + episodes[i].ids for i in waiting]
         ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), left)
         for i, tokens, values in zip(waiting, ids, told, strict=False):
-            logps[i] += values[: take_turn(episodes[i], tokens, left)]
+            logps[i] += values[: write_turn(episodes[i], tokens, left)]
+        hear([episodes[i] for i in waiting])
     return of_played(request, logps)
 
 
@@ -54,11 +55,18 @@ def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
     return of_episodes(found, request.episodes)
 
 
-def take_turn(episode: Episode, tokens: list[int], asked: int) -> int:
+def hear(episodes: list[Episode]) -> None:
+    """Wait for the answers to turns that `write_turn` has ended. Async environments have worked beside each other."""
+    for episode in episodes:
+        if episode.asking:
+            episode.hear()
+
+
+def write_turn(episode: Episode, tokens: list[int], asked: int) -> int:
     """Add the answer to a request for `asked` tokens to an episode; return how many tokens belong to the turn."""
     for count, token in enumerate(tokens, 1):
         if episode.write(token):
-            episode.end_turn()
+            episode.ask()
             return count
     if len(tokens) < asked:  # the engine reached its limit
         episode.cut_off()

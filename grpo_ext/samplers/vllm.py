@@ -1,7 +1,8 @@
 """vLLM as a sampler: started with the number type of the trainer, and asked again if its server fails.
 
 TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `OurVLLM` replaces it. Only the main process
-talks to a server. All ranks learn the result before any of them continues, so they push weights, retry and give up together.
+pushes weights to a server; with episodes every rank asks it for turns. All ranks learn the result before any of them continues,
+so they push weights, retry and give up together.
 """
 
 from __future__ import annotations
@@ -167,9 +168,7 @@ class OurVLLM(VLLMGeneration):
 
         A server that fails is waited for, given the current weights, and the episodes go on. `EngineFailure` as for `generate`.
         """
-        if not self.accelerator.is_main_process and not hasattr(self, "vllm_client"):
-            self.vllm_client = self._new_client()
-        client = self.vllm_client
+        client = self._client_of_rank()
         sampling = {
             "repetition_penalty": self.repetition_penalty,
             "temperature": self.temperature,
@@ -180,16 +179,32 @@ class OurVLLM(VLLMGeneration):
             "generation_kwargs": self.generation_kwargs,
         }
 
+        version: str | None = None  # of the weights that each turn must come from
+
         def ask(ids: list[int], most: int) -> Told:
-            found = client.complete(ids, max_tokens=most, **sampling)
+            found = client.complete(ids, version, max_tokens=most, **sampling)
             return found["completion_ids"][0], [token[0] for token in found["logprobs"][0]]
 
         def work() -> None:
+            nonlocal version
+            version, client.model = broadcast_object_list([client.version, client.model])  # an adapter is a model of its own
             with client.room_for(request):
                 failure = play_as_ready(request.episodes, request.prompt_ids, logps, ask)
             client.failed(next((f for f in gather_object([failure]) if f), None))
 
         self._until_answered(work)
+
+    def _client_of_rank(self) -> Any:
+        """The line of this rank to the server; made on the first call. `EngineFailure` on all ranks if one finds no server."""
+        error = None
+        if not hasattr(self, "vllm_client"):  # the main process has one
+            try:
+                self.vllm_client = self._new_client()
+            except Exception as met:
+                error = f"rank {self.accelerator.process_index}: {met}"
+        if found := [e for e in gather_object([error]) if e]:
+            raise EngineFailure(f"Episodes need a way from every rank to the vLLM server: {found[0]}")
+        return self.vllm_client
 
     def _until_answered(self, work: Callable[[], Any]) -> Any:
         if self.mode != "server":

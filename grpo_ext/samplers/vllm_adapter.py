@@ -106,10 +106,10 @@ class AdapterClient(ServerClient):
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
         self._updates += 1
-        name, former = f"{self._run}-{self._updates}", self._version
+        name, former = f"{self._run}-{self._updates}", self.version
         with writing as folder:
             self._tell("load_lora_adapter", lora_name=name, lora_path=folder)
-        self.model = self._version = name  # requests name a model
+        self.model = self.version = name  # requests name a model
         if former is not None:
             self._tell("unload_lora_adapter", lora_name=former)
 
@@ -123,11 +123,11 @@ class AdapterClient(ServerClient):
         if answer.status_code != 200:
             raise Exception(f"Request failed: {answer.status_code}, {answer.text}")
 
-    def _check_weights(self) -> None:
-        if self._version is None:
+    def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
+        if version is None:
             return
-        names = [model["id"] for model in self._get(f"{self.base_url}/v1/models", timeout=PROBE_SECONDS)["data"]]
-        if self._version not in names:
+        names = [model["id"] for model in self._get(f"{self.base_url}/v1/models", timeout=seconds)["data"]]
+        if version not in names:
             raise ConnectionError("it was restarted, or has lost the adapter")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from trl.generation.vllm_client import VLLMClient
 
+from grpo_ext.samplers.as_ready import short
 from grpo_ext.samplers.base import Request
 from grpo_ext.vllm.check_completions import completions_fault
 from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, Line, who_answers
@@ -39,7 +40,7 @@ class ServerClient(VLLMClient):
         self.failure: str | None = None  # what went wrong
         self.refused = False  # whether the server answered that the request was wrong, so that a retry is useless
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
-        self._version: str | None = None  # of the weights that the server must have
+        self.version: str | None = None  # of the weights that the server must have
         self._line, self._vocabulary = Line(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
 
@@ -120,7 +121,7 @@ class ServerClient(VLLMClient):
         self._updates += 1
         version = f"{self._run}-{self._updates}"
         self._post(f"{self.base_url}/finish_weight_update", json={"weight_version": version})
-        self._version = version
+        self.version = version
 
     def reset_prefix_cache(self) -> None:
         self._attempt(super().reset_prefix_cache)
@@ -167,22 +168,26 @@ class ServerClient(VLLMClient):
 
     def room_for(self, request: Request) -> AbstractContextManager[None]:
         """Take the answer to any one turn of a request's episodes within."""
-        return self._most(max((len(ids) for ids in request.prompt_ids), default=0) + max(e.room for e in request.episodes))
+        tokens = [len(ids) + e.room for ids, e in zip(request.prompt_ids, request.episodes, strict=True)]
+        return self._most(max(tokens, default=0))
 
-    def complete(self, ids: list[int], max_tokens: int, **sampling: Any) -> dict[str, Any]:
-        """One completion of `ids`, with log-probs; raises whatever went wrong."""
-        given = {"max_tokens": max_tokens, **sampling}
-        return self._asked(super().generate, [ids], None, 1, max_tokens, given["logprobs"] + 1, given)
+    def complete(self, ids: list[int], version: str | None, max_tokens: int, **sampling: Any) -> dict[str, Any]:
+        """Return one completion of `ids` with log-probs, sampled by the weights of this version; raise any error."""
+        own = {k: v for k, v in (sampling.pop("generation_kwargs") or {}).items() if k not in ("n", "max_tokens", "logprobs")}
+        given = {"max_tokens": max_tokens, **sampling, "generation_kwargs": own}
+        found = self._asked(super().generate, [ids], None, 1, max_tokens, given["logprobs"] + 1, given)
+        self._check_weights(version, self._line.seconds)
+        return found
 
     def failed(self, cause: str | None) -> None:
-        """Take it that the server failed for this cause, or has other weights than it was given."""
+        """Record why the server failed, if it did, or that it has other weights than the trainer's."""
         if cause is not None and self.failure is None:
             self.failure, self.refused = cause, "Request failed: 4" in cause
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
         """Find a server within `seconds` and join its workers; if that fails, `failure` is set again."""
-        self.failure, self.refused, self._version = None, False, None
+        self.failure, self.refused, self.version = None, False, None
         self._attempt(lambda: self._connect(seconds))
 
     def _connect(self, seconds: float) -> None:
@@ -201,19 +206,19 @@ class ServerClient(VLLMClient):
         if self.failure is not None:
             return None
         try:
-            self._check_weights()
+            self._check_weights(self.version)
             answer = work()
-            self._check_weights()
+            self._check_weights(self.version)
             return answer
         except Exception as error:  # of the connection, a RuntimeError of gloo, or a bare Exception of TRL for a bad status
-            self.failure = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"  # in one line
+            self.failure = short(error)
             self.refused = str(error).startswith("Request failed: 4")
             return None
 
-    def _check_weights(self) -> None:
-        """Raise a `ConnectionError` if the server does not have the trainer's weights, because it was restarted."""
-        if self._version is None:
+    def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
+        """Raise a `ConnectionError` if the server has other weights than those of this version, because it was restarted."""
+        if version is None:
             return
-        answer = self.session.get(f"{self.base_url}/weight_info", timeout=PROBE_SECONDS)
-        if answer.status_code != 404 and answer.json()["weight_version"] != self._version:
+        answer = self.session.get(f"{self.base_url}/weight_info", timeout=seconds)
+        if answer.status_code != 404 and answer.json()["weight_version"] != version:
             raise ConnectionError("it was restarted, or another run gave it weights")

@@ -109,7 +109,7 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
         return generate_completions(
             model,
             trainer.processing_class,
-            [row["prompt"] for row in rows],
+            [row.get("prompt") for row in rows],
             decoding,
             batch_size=args.per_device_eval_batch_size,
             fast=args.fast_generate,

@@ -102,6 +102,7 @@ class Rollout:
             self.old_and_reference.check_sync(judged.table)
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
         episodes = self.begin(rows) if self.begin else []
+        self._check_resets(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sample(prompts, episodes)
         if episodes:
@@ -135,6 +136,15 @@ class Rollout:
         counted = table.completion_mask.any(1).tolist()
         logged = [e.logged(self.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
         return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths, logged)
+
+    def _check_resets(self, episodes: list[Episode]) -> None:
+        """`ValueError` on all ranks if no environment could be reset: what it says would be trained on."""
+        failed = [episode.prompt[-1]["content"] for episode in episodes if episode.world.failures]
+        begun = torch.tensor(float(len(episodes) - len(failed)), device=self.ranks.device)
+        if self.begin is not None and self.ranks.total(begun) == 0:
+            raise ValueError(
+                f"No environment could be reset. A prompt with its error: {(failed or ['on another rank'])[0][-500:]}"
+            )
 
     def _sample(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         state, schedule = self.trainer.state, self.schedule

@@ -62,7 +62,8 @@ class Samples:
         callbacks, step = self._callbacks(), self.trainer.state.global_step
         self._give([
             self._whole(rows[s.row], {
-                "step": step, "mode": "eval", "dataset": name, "group": s.row, "prompt": rows[s.row]["prompt"], "text": s.text,
+                "step": step, "mode": "eval", "dataset": name, "group": s.row, "prompt": rows[s.row].get("prompt"),
+                "text": s.text,
                 "advantage": None, "length": s.length, "finish_reason": s.finish_reason, "rewards": s.rewards,
                 **(s.episode or {}),
             })

@@ -1,5 +1,6 @@
 """The settings of each stage, read once from the training arguments, the model and the ranks."""
 
+import logging
 from collections import defaultdict
 from dataclasses import fields, replace
 from typing import Any
@@ -10,8 +11,10 @@ from trl import GRPOConfig
 
 from grpo_ext.environments.begin import Begin, beginning, beginning_with_tools
 from grpo_ext.environments.rules import episode_rules
+from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.recipe.episode_options import TURN_ENDS
 from grpo_ext.recipe.rules import check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
@@ -27,6 +30,8 @@ from grpo_ext.step.cut import CutRule
 from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.judge import AdvantageRule, EndRule
 from grpo_ext.step.loss import LossSettings
+
+logger = logging.getLogger(__name__)
 
 
 def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
@@ -86,10 +91,19 @@ def end_rule(trainer: Any) -> EndRule:
 
 
 def trl_generates(trainer: Any) -> bool:
-    """Whether TRL generates: for images, and for tools with a sampler that plays no episodes."""
+    """Whether TRL generates: for images, and for tools if the sampler or the chat template allows no episodes of ours."""
     vision = isinstance(trainer.processing_class, ProcessorMixin)
     plays_none = trainer.use_transformers_continuous_batching or trainer.rollout_func is not None
-    return bool(vision or (trainer.tools and plays_none))
+    return bool(vision or (trainer.tools and (plays_none or template_fault(trainer))))
+
+
+def template_fault(trainer: Any) -> str | None:
+    """Why the chat template does not let our samplers play episodes with the trainer's tools; `None` if it does."""
+    try:
+        TurnTokens(trainer.processing_class, trainer.eos_token_ids, trainer.args.chat_template_kwargs, trainer.tools, False)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
@@ -100,12 +114,16 @@ def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
     args = trainer.args
     by_trl = trainer.as_trl or trl_generates(trainer)
     if args.environment is None and (by_trl or not trainer.tools):
+        if trainer.tools and (fault := template_fault(trainer)):
+            logger.warning("TRL generates and calls the tools, one rank at a time: %s", fault.removeprefix("environment: "))
         return None
     if args.environment is not None and trainer.tools:
         raise ValueError("environment in the arguments does not go with tools or environment_factory: take one of the two out.")
     if not sampler.plays or by_trl:
         raise ValueError(f"{sampler.name} does not play episodes of several turns, as environment and tools need them.")
     tokenizer, ends = trainer.processing_class, trainer.eos_token_ids
+    if given := sorted(TURN_ENDS & {*(args.generation_kwargs or {})}):
+        raise ValueError(f"A turn ends with an end token or at the limit: take {given[0]} out of generation_kwargs.")
     if args.environment is not None:
         return beginning(args.environment, tokenizer, ends, args)
     return beginning_with_tools(*seam.tools_of(trainer), tokenizer, ends, args)

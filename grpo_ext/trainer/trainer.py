@@ -70,7 +70,8 @@ class GRPOExtTrainer(GRPOTrainer):
     ):
         check_contract()
         args = checked_arguments(args, model)
-        check_prompt(train_dataset)
+        if not kwargs.get("environment_factory"):  # its `reset` may return the prompt
+            check_prompt(train_dataset)
         self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
         with our_vllm(args):

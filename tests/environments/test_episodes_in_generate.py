@@ -13,7 +13,7 @@ from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
-from grpo_ext.samplers.by_turns import take_turn
+from grpo_ext.samplers.by_turns import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching
 
 PROMPTS = ["Use 3, 4, 5.", "Use 1.", "Use 9, 9, 1 to make 17."]
@@ -143,6 +143,13 @@ def test_all_completions_of_a_row_face_the_same_world(parts):
     assert len(others) > 3
 
 
+def written(one, tokens, asked):
+    """Let the model write, and the environment answer."""
+    count = write_turn(one, tokens, asked)
+    hear([one])
+    return count
+
+
 def episode(parts, make=Counting, room=50, prompt="Go.", **rules):
     tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     row = {"prompt": [{"role": "user", "content": prompt}]}
@@ -151,19 +158,19 @@ def episode(parts, make=Counting, room=50, prompt="Go.", **rules):
 
 def test_a_turn_that_an_engine_cuts_is_kept(parts):
     one = episode(parts)
-    assert take_turn(one, [300, 301, 302], asked=3) == 3 and not one.ended and one.turns == 0
+    assert written(one, [300, 301, 302], asked=3) == 3 and not one.ended and one.turns == 0
     assert one.turn_left() == 47
-    assert take_turn(one, [303], asked=5) == 1
+    assert written(one, [303], asked=5) == 1
     assert one.ended and one.truncated and one.turns == 1 and len(one.messages) == 1 and one.environment.turns == 0
 
 
 def test_an_answer_that_nobody_reads_is_not_the_last_word(parts):
     one = episode(parts)
-    take_turn(one, [300, parts[1].eos_token_id], asked=40)
+    written(one, [300, parts[1].eos_token_id], asked=40)
     assert [m["role"] for m in one.messages] == ["assistant", "user"]
     while one.pending:
         one.read()
-    assert take_turn(one, [], asked=40) == 0
+    assert written(one, [], asked=40) == 0
     assert one.ended and one.truncated and [m["role"] for m in one.messages] == ["assistant"]
 
 
@@ -181,7 +188,7 @@ class Leaving(Counting):
 def test_an_environment_ends_no_run(parts):
     one = episode(parts, Leaving, room=400)
     for _ in range(2):
-        take_turn(one, [300, parts[1].eos_token_id], asked=40)
+        written(one, [300, parts[1].eos_token_id], asked=40)
         while one.pending:
             one.read()
     said = [m["content"] for m in one.messages if m["role"] == "user"]
@@ -208,7 +215,7 @@ def test_what_an_environment_may_say_and_hold(parts):
     one = episode(parts, Odd, room=400, credit="turn")
     assert one.prompt[-1]["content"].endswith("error: KeyError: 'level'") and one.world.failures == 1
     for _ in range(3):
-        take_turn(one, [300, parts[1].eos_token_id], asked=40)
+        written(one, [300, parts[1].eos_token_id], asked=40)
         while one.pending:
             one.read()
     assert [m["content"] for m in one.messages if m["role"] == "user"] == [
