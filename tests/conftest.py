@@ -28,7 +28,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that has been imported, which accelerate has it go through at the end of each training."""
+    """Spare the garbage collector what has been imported: accelerate has it go through everything after each training."""
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -53,6 +53,13 @@ class Forked:
             raise AssertionError(f"it took more than {seconds:g} s:\n{self.printed[-3000:]}")
         return self.poll()
 
+    def wait_for(self, words: str) -> None:
+        """Until it has printed these."""
+        end = time.monotonic() + LIMIT
+        while words not in self.printed:
+            assert self.poll() is None and time.monotonic() < end, self.printed[-3000:]
+            time.sleep(0.02)
+
     def kill(self) -> None:
         """End it and all that it has started."""
         os.killpg(self.pid, signal.SIGKILL)

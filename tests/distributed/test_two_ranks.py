@@ -9,6 +9,9 @@ import sys
 
 import pytest
 from conftest import REPO
+from forked import on_ranks
+
+from grpo_ext.train import main as train
 
 pytestmark = pytest.mark.slow
 SMALL = [
@@ -77,18 +80,7 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
         words += ["--output_dir", str(tmp_path / str(ranks)), "--learning_rate", "0"]
         settings = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
         settings |= {"--max_steps": "1", "--eval_strategy": "steps", "--eval_steps": "1", "--max_eval_samples": "9"}
-        run(
-            [
-                sys.executable,
-                "-m",
-                "grpo_ext",
-                "train",
-                "--num_processes",
-                str(ranks),
-                *words,
-                *sum(settings.items(), ()),
-            ]
-        )
+        on_ranks(ranks, train, [*words, *sum(settings.items(), ())])
         history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())["log_history"]
         found = [entry for entry in history if "eval_length" in entry]
         assert len(found) == 2  # at the start and after the step
