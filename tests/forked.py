@@ -6,6 +6,7 @@ environment and signals of its own. What a command line or a launcher starts sta
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 CONTEXT = multiprocessing.get_context("forkserver")
 LIMIT = 300.0  # seconds that a process may take
+STARTED: list[Forked] = []
 
 
 class Forked:
@@ -41,6 +44,7 @@ class Forked:
         self._process = CONTEXT.Process(target=_begin, args=(function, words, variables, str(folder), self._printed.name))
         self._process.start()
         self.pid = self._process.pid
+        STARTED.append(self)
 
     def poll(self) -> int | None:
         return self._process.exitcode
@@ -61,8 +65,10 @@ class Forked:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """End it and all that it has started."""
-        os.killpg(self.pid, signal.SIGKILL)
+        """End it and its session."""
+        for end in (os.killpg, os.kill):  # it may have ended, and may not have begun its session yet
+            with suppress(ProcessLookupError):
+                end(self.pid, signal.SIGKILL)
         self._process.join()
 
     def send_signal(self, number: int) -> None:
@@ -96,6 +102,14 @@ def on_ranks(count: int, function: Callable[..., Any], *words: Any, environment:
     if any(rank.poll() != code for rank in ranks):
         raise AssertionError("\n".join(f"rank {i}: {rank.poll()}\n{rank.printed[-3000:]}" for i, rank in enumerate(ranks)))
     return ranks[0].printed
+
+
+@atexit.register
+def end_what_tests_left() -> None:
+    """Without this, Python would wait for a process whose test has failed."""
+    for process in STARTED:
+        if process.poll() is None:
+            process.kill()
 
 
 def run_script(path: Path | str, *words: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.devices import wait_calmly
+from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -33,9 +34,10 @@ def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer
 
 def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> tuple[int, Any]:
     """Return the exit code, and the recipe if it could be used."""
-    from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
-    from grpo_ext.trainer.nonfinite import NonFiniteSteps
-    from grpo_ext.trainer.signals import Interrupted
+    with without_collector():
+        from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
+        from grpo_ext.trainer.nonfinite import NonFiniteSteps
+        from grpo_ext.trainer.signals import Interrupted
 
     check_ranks()
     end_with_launcher()

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from forked import Forked
+from forked import REPO, Forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -138,6 +138,6 @@ def test_a_recipe_that_trains_no_adapter_saves_none_merged():
         load_recipe(None, values)
     with pytest.raises(RecipeError, match="save_merged merges an adapter, and this recipe trains none"):
         load_sft_recipe(None, {**values, "dataset_name": "rows.jsonl"})
-    with pytest.raises(RecipeError, match="save_merged adds the adapter to the base"):
+    with pytest.raises(RecipeError, match="save_merged adds the adapter to exact weights"):
         load_recipe(None, {**values, "use_peft": True, "load_in_4bit": True})
     assert load_recipe(None, {**values, "use_peft": True}).run.save_merged
