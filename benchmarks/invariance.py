@@ -231,6 +231,15 @@ def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float
         return torch.load(Path(out) / "gradients.pt")
 
 
+def one_of_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]], out: Path) -> None:
+    """What each of two ranks does for `on_two_ranks`; the first saves the gradients in `out`."""
+    keep_order()
+    found = [gradient(folder, *job, ranks=2, beta=beta) for *job, beta in jobs]
+    if int(os.environ["RANK"]) == 0:
+        torch.save(found, out / "gradients.pt")
+    leave_ranks()
+
+
 def measure(folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool) -> list[dict[str, Any]]:
     """Return one row per loss: the largest difference over the cuts, ours and TRL's, on one and on two ranks."""
     table = []
@@ -280,11 +289,7 @@ def main() -> None:
     transformers_logging.disable_progress_bar()
     keep_order()
     if args.rank_jobs:
-        found = [gradient(args.model, *job, ranks=2, beta=beta) for *job, beta in args.rank_jobs]
-        if int(os.environ["RANK"]) == 0:
-            torch.save(found, args.out / "gradients.pt")
-        leave_ranks()
-        return
+        return one_of_two_ranks(args.model, args.rank_jobs, args.out)
     with tempfile.TemporaryDirectory() as folder:
         losses, cuts = (("grpo", "dapo"), [(2, 1), (4, 4), (4, 8)]) if args.quick else (TRL_LOSSES, CUTS)
         table = measure(tiny_model(Path(folder)), losses, cuts, two_ranks=not args.quick)

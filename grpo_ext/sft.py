@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from grpo_ext.common.devices import wait_calmly
+from grpo_ext.common.modules import without_collector
 from grpo_ext.run.training import run_training
 
 if TYPE_CHECKING:
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
 
 def main(words: list[str] | None = None) -> int:
     """Train as the recipe in `words` says; returns the exit code (see `run_training`)."""
-    from grpo_ext.recipe.load import load_sft_recipe
-
+    wait_calmly()
+    with without_collector():
+        from grpo_ext.recipe.load import load_sft_recipe
     return run_training(words, load_sft_recipe, make_trainer)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from grpo_ext.common.devices import wait_calmly
+from grpo_ext.common.modules import without_collector
 from grpo_ext.run.training import run_training
 
 if TYPE_CHECKING:
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
 
 def main(words: list[str] | None = None) -> int:
     """Train as the recipe in `words` says; returns the exit code (see `run_training`)."""
-    from grpo_ext.recipe.load import load_recipe
-
+    wait_calmly()
+    with without_collector():
+        from grpo_ext.recipe.load import load_recipe
     return run_training(words, load_recipe, make_trainer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,18 @@ REPO = Path(__file__).resolve().parents[1]
 # vLLM's CPU build lives in an environment of its own, whose tests `make vllm` runs.
 # (No folder here is named vllm: `import vllm` would find it.)
 collect_ignore_glob = [] if find_spec("vllm") and not gpu_is_there() else ["engine/*"]
+
+
+def pytest_sessionstart() -> None:
+    """Let the garbage collector wait while the tests' modules are imported: it would go through them again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what has been imported: accelerate has it go through everything after each training."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

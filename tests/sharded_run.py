@@ -1,4 +1,4 @@
-"""Steps on several ranks of a CPU that share a model out, by FSDP2 or ZeRO; run by torch.distributed, as `launched` does it.
+"""Steps on several ranks of a CPU that share a model out, by FSDP2 or ZeRO; `launched` starts them.
 
 accelerate shards on GPUs only: with `use_cpu` it leaves both out, whatever the ranks are told. `shard_on_a_cpu` passes its
 ranks on a CPU off as what those branches ask for. All that follows, `fully_shard` and DeepSpeed's engine with its collectives
@@ -15,10 +15,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar
 
-import torch
-
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO), str(REPO / "tests" / "trainer")]
+sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests" / "trainer")]
+import torch  # noqa: E402
+from forked import on_ranks  # noqa: E402
 
 STEPS = 10
 FSDP2 = {
@@ -37,12 +37,14 @@ BY_THE_TRAINER = (
 
 
 def launched(how: str, ranks: int, out: Path, *words: str, environment: dict[str, str] | None = None) -> str:
-    """Run this program on so many ranks; what it printed.
+    """Call `main` on so many ranks; what was printed. Torch's launcher starts those of ZeRO, in DeepSpeed's environment.
 
     Args:
         how: `plain`, `fsdp2`, `zero2` or `zero3`.
         words: `steps FOLDER`, the model's; `guard FOLDER`; or `train` and the words of `grpo_ext.train`.
     """
+    if not how.startswith("zero"):
+        return on_ranks(ranks, main, how, str(out), *words)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--rdzv_backend", "c10d"]
     done = subprocess.run(
         [*launch, "--rdzv_endpoint", "127.0.0.1:0", __file__, how, str(out), *words],

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 from conftest import REPO
+from forked import Forked, run_script
 
 SAID = {
     "own_reward.py": "step 5: mean reward",
@@ -31,14 +28,7 @@ def test_every_example_is_listed_and_run():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_an_example_runs(name, tmp_path):
-    out = subprocess.run(
-        [sys.executable, str(REPO / "examples" / name)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
-    assert out.returncode == 0, out.stderr[-2000:]
-    assert SAID[name] in out.stdout
+    process = Forked(run_script, REPO / "examples" / name, folder=tmp_path)
+    assert process.wait() == 0, process.printed[-2000:]
+    assert SAID[name] in process.printed
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]

@@ -18,6 +18,7 @@ from typing import Any
 
 from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
+from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.problems import Findings, RecipeError
 
 
@@ -37,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     except RecipeError as error:
         findings = Findings(error.problems)
     if findings.sound:
-        from grpo_ext.preflight.check_recipe import check_recipe
-        from grpo_ext.recipe.load import write_key_table
+        with without_collector():
+            from grpo_ext.preflight.check_recipe import check_recipe
+            from grpo_ext.recipe.load import write_key_table
 
         findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
         write_key_table()

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from grpo_ext.cli.command import add_processes, add_recipe_command
+from grpo_ext.common.modules import without_collector
 
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
@@ -43,11 +44,12 @@ def add_training_parser(subparsers: argparse._SubParsersAction, doc: str | None,
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.preflight.check_recipe import check_start
-    from grpo_ext.recipe.difference import check_same_run
-    from grpo_ext.recipe.load import load_recipe, load_sft_recipe
-    from grpo_ext.recipe.rules import processes
-    from grpo_ext.run.launch import launch, threads_of
+    with without_collector():
+        from grpo_ext.preflight.check_recipe import check_start
+        from grpo_ext.recipe.difference import check_same_run
+        from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+        from grpo_ext.recipe.rules import processes
+        from grpo_ext.run.launch import launch, threads_of
 
     # The processes check the recipe again; here a fault is reported once, before they start.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe

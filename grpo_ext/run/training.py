@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.common.devices import wait_calmly
+from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
@@ -23,7 +23,6 @@ def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer
     The exit code is 0; 1 if a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2 if
     the recipe, its data, its rewards or the checkpoint cannot be used; 75 if a signal ended the run, which can be continued.
     """
-    wait_calmly()
     code, recipe = _train(words, load, make_trainer)
     leave_ranks()  # the trainer is out of scope here
     if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":
@@ -33,9 +32,10 @@ def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer
 
 def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> tuple[int, Any]:
     """Return the exit code, and the recipe if it could be used."""
-    from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
-    from grpo_ext.trainer.nonfinite import NonFiniteSteps
-    from grpo_ext.trainer.signals import Interrupted
+    with without_collector():
+        from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
+        from grpo_ext.trainer.nonfinite import NonFiniteSteps
+        from grpo_ext.trainer.signals import Interrupted
 
     check_ranks()
     end_with_launcher()

@@ -7,12 +7,15 @@ import sys
 
 import pytest
 from conftest import REPO
+from forked import Forked
 
 from grpo_ext.cli.main import SUBCOMMANDS, main, split_debug
 
 
 def grpo_ext(*words):
-    return subprocess.run([sys.executable, "-m", "grpo_ext", *words], capture_output=True, text=True, cwd=REPO, timeout=120)
+    """The exit code and what is printed, also by other means than `print`."""
+    process = Forked(main, list(words))
+    return process.wait(), process.printed
 
 
 @pytest.mark.parametrize("command", [None, *SUBCOMMANDS])
@@ -49,22 +52,22 @@ def test_any_other_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
 
 
 def test_a_missing_recipe_is_one_sentence():
-    out = grpo_ext("train", "--config", "nowhere.yaml")
-    assert out.returncode == 2
-    assert out.stderr.startswith("grpo-ext: There is no recipe at nowhere.yaml.") and "grpo-ext recipes" in out.stderr
-    assert len(out.stderr.strip().splitlines()) == 1
+    code, printed = grpo_ext("train", "--config", "nowhere.yaml")
+    assert code == 2
+    assert printed.startswith("grpo-ext: There is no recipe at nowhere.yaml.") and "grpo-ext recipes" in printed
+    assert len(printed.strip().splitlines()) == 1
 
 
 def test_a_mistyped_key_is_named_before_a_model_is_loaded(tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("model_name_or_path: no/such-model\naccelerate_config: cpu\nlearning_rte: 1.0\n")
-    out = grpo_ext("train", "--config", str(recipe), "--num_generation", "4")
-    assert out.returncode == 2
-    assert "r.yaml:3" in out.stderr and "'learning_rate'" in out.stderr
-    assert "command line" in out.stderr and "'num_generations'" in out.stderr
-    assert "Traceback" not in out.stderr.split("learning_rate")[0]
+    code, printed = grpo_ext("train", "--config", str(recipe), "--num_generation", "4")
+    assert code == 2
+    assert "r.yaml:3" in printed and "'learning_rate'" in printed
+    assert "command line" in printed and "'num_generations'" in printed
+    assert "Traceback" not in printed.split("learning_rate")[0]
 
 
 def test_a_mistyped_subcommand_is_refused():
-    out = grpo_ext("trian")
-    assert out.returncode == 2
+    done = subprocess.run([sys.executable, "-m", "grpo_ext", "trian"], cwd=REPO, timeout=120)
+    assert done.returncode == 2

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import REPO
+from forked import Forked
+
+from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.pipeline import run_demo
 
 pytestmark = pytest.mark.slow
 
@@ -35,30 +35,22 @@ def small_recipe(name: str, folder: Path) -> Path:
 
 
 def small_demo(folder: Path):
-    from grpo_ext.demo.known import DEMOS
-
     folder.mkdir(exist_ok=True)
     names = {field: str(small_recipe(getattr(DEMOS["countdown"], field), folder)) for field in ("recipe", "sft_recipe")}
     return replace(DEMOS["countdown"], **names)
 
 
-def start(folder: Path) -> subprocess.Popen:
-    code = (
-        "import sys; sys.path.insert(0, 'tests/demo')\n"
-        "from pathlib import Path; from test_demo import small_demo; from grpo_ext.demo.pipeline import run_demo\n"
-        f"folder = Path({str(folder)!r}); run_demo(small_demo(folder), folder / 'run')"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=REPO, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )  # fmt: skip
+def run(folder: Path) -> None:
+    run_demo(small_demo(folder), folder / "run")
 
 
-def finish(process: subprocess.Popen) -> str:
-    output, _ = process.communicate(timeout=500)
-    assert process.returncode == 0, output[-4000:]
-    return output
+def start(folder: Path) -> Forked:
+    return Forked(run, folder, environment={"PYTHONPATH": str(REPO), "HF_HUB_OFFLINE": "1"})
+
+
+def finish(process: Forked) -> str:
+    assert process.wait(500) == 0, process.printed[-4000:]
+    return process.printed
 
 
 def test_a_demo_is_stopped_in_training_and_finished_later(tmp_path):
@@ -66,10 +58,9 @@ def test_a_demo_is_stopped_in_training_and_finished_later(tmp_path):
     process = start(tmp_path)
     deadline = time.time() + 400
     while not list(run.glob("grpo/checkpoint-*/trainer_state.json")):
-        assert process.poll() is None and time.time() < deadline, process.communicate()[0][-4000:]
+        assert process.poll() is None and time.time() < deadline, process.printed[-4000:]
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
     made = {
         name: (run / name).stat().st_mtime_ns
         for name in ("demonstrations.jsonl", "warm_start/model.safetensors", "eval_before.json")

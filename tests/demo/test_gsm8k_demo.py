@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from conftest import REPO
+from forked import Forked, run_module
 
 from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.pipeline import run_demo
 from grpo_ext.evaluation.completions import encode_prompts
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.rewards import build
@@ -137,11 +139,17 @@ def shortened(name: str, folder: Path, values: dict[str, int]) -> str:
     return str(path)
 
 
+def launched(module: str, words: list[str], *_, **__) -> int:
+    """Train in a process of its own, which accelerate's launcher has not started."""
+    process = Forked(run_module, module, *words)
+    code = process.wait()
+    print(process.printed)
+    return code
+
+
 @pytest.mark.slow
 def test_the_demo_in_small_runs_from_nothing_to_its_report(tmp_path, monkeypatch, capfd):
-    from grpo_ext.demo.pipeline import run_demo
-
-    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    monkeypatch.setattr("grpo_ext.demo.pipeline.launch", launched)
     demo = DEMOS["gsm8k"]
     small = replace(
         demo,

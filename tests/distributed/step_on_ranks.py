@@ -1,10 +1,9 @@
-"""Run by torch.distributed: steps of TRL and of ours on two ranks, and what each rank called; rank 0 writes it down."""
+"""Called on two ranks: steps of TRL and of ours on two ranks, and what each rank called; rank 0 writes it down."""
 
 from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,8 @@ def counted(calls: Counter, name: str):
     return wrapper
 
 
-def main(out: Path) -> None:
+def compare(out: Path) -> None:
+    torch.set_num_threads(1)
     calls: Counter = Counter()
     for name in COLLECTIVES:
         setattr(dist, name, counted(calls, name))
@@ -64,9 +64,5 @@ def main(out: Path) -> None:
         found[name] = both
     if dist.get_rank() == 0:
         out.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]))
+    del bench, trainer, loss
     leave_ranks()

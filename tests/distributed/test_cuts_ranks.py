@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from conftest import REPO
-from step_on_ranks import VARIANTS
+from forked import on_ranks
+from step_on_ranks import VARIANTS, compare
 
 pytestmark = pytest.mark.slow
 
@@ -17,17 +14,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     out = tmp_path_factory.mktemp("ranks") / "found.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv_backend", "c10d"]
-    command += ["--rdzv_endpoint", "127.0.0.1:0", str(REPO / "tests" / "distributed" / "step_on_ranks.py"), str(out)]
-    path = f"{REPO}{os.pathsep}{REPO / 'tests'}"
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    on_ranks(2, compare, out)
     return json.loads(out.read_text())
 
 

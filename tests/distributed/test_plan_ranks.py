@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
-from conftest import REPO
+from forked import on_ranks
 
 from grpo_ext import load_recipe
 from grpo_ext.preflight.forecast import make_forecast
+from grpo_ext.train import main as train
 
 VALUES = {
     "accelerate_config": "cpu",
@@ -40,9 +39,7 @@ VALUES = {
 def test_two_ranks_take_the_steps_of_the_plan(tiny_folder, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({**VALUES, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run")}))
-    words = ["train", "--config", str(path), "--num_processes", "2"]
-    out = subprocess.run([sys.executable, "-m", "grpo_ext", *words], capture_output=True, text=True, cwd=REPO, timeout=600)
-    assert out.returncode == 0, out.stderr[-8000:]
+    on_ranks(2, train, ["--config", str(path)])
     plan = make_forecast(load_recipe(path, num_processes=2), num_processes=2).plan
     assert (plan.batch.prompts, plan.batch.completions, plan.rows_dropped) == (3, 18, 2)
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())

@@ -9,6 +9,9 @@ import sys
 
 import pytest
 from conftest import REPO
+from forked import on_ranks
+
+from grpo_ext.train import main as train
 
 pytestmark = pytest.mark.slow
 SMALL = [
@@ -77,18 +80,7 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
         words += ["--output_dir", str(tmp_path / str(ranks)), "--learning_rate", "0"]
         settings = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
         settings |= {"--max_steps": "1", "--eval_strategy": "steps", "--eval_steps": "1", "--max_eval_samples": "9"}
-        run(
-            [
-                sys.executable,
-                "-m",
-                "grpo_ext",
-                "train",
-                "--num_processes",
-                str(ranks),
-                *words,
-                *sum(settings.items(), ()),
-            ]
-        )
+        on_ranks(ranks, train, [*words, *sum(settings.items(), ())])
         history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())["log_history"]
         found = [entry for entry in history if "eval_length" in entry]
         assert len(found) == 2  # at the start and after the step
@@ -99,16 +91,7 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
 def test_a_run_that_would_not_be_sharded_is_refused(tiny_folder, tmp_path):
     """accelerate sets FSDP aside on a CPU; the run says so instead of training unsharded."""
     words = ["--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder)]
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/fsdp2.yaml"]
-    launch += ["--num_processes", "2", "--main_process_port", "0", "--mixed_precision", "no", "-m", "grpo_ext.train"]
-    out = subprocess.run(
-        [*launch, *words, "--output_dir", str(tmp_path), *SMALL],
-        capture_output=True,
-        text=True,
-        cwd=REPO,
-        timeout=400,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )
-    assert out.returncode != 0
-    assert "The accelerate config asks for FSDP, and accelerate has not set it up" in out.stderr
+    words += ["--output_dir", str(tmp_path), *SMALL]
+    with pytest.raises(AssertionError, match="The accelerate config asks for FSDP, and accelerate has not set it up"):
+        on_ranks(2, train, words, environment={"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"})
     assert not (tmp_path / "trainer_state.json").exists()

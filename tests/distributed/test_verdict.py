@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
-import torch.multiprocessing
 from accelerate import Accelerator
+from forked import on_ranks
 
 from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.samplers.choose import _refuse_raw_logprobs
@@ -20,12 +21,9 @@ def server_info(mode):
     return {"model_config": {"logprobs_mode": mode}}
 
 
-def ask(rank, port, folder, mode):
-    import os
-
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def ask(folder, mode):
     accelerator = Accelerator(cpu=True)
+    rank = int(os.environ["RANK"])
     client = SimpleNamespace(get_server_info=lambda: server_info(mode))
     trainer = SimpleNamespace(accelerator=accelerator, vllm_generation=SimpleNamespace(vllm_client=client))
     if rank:
@@ -44,16 +42,7 @@ def ask(rank, port, folder, mode):
     "mode, words",
     [("raw_logprobs", "2 The vLLM server returns raw"), ("processed_logprobs", "2 taken"), (None, "2 no answer")],
 )
-def test_both_ranks_hear_of_the_server(tmp_path, unused_port, mode, words):
-    torch.multiprocessing.spawn(ask, args=(unused_port, tmp_path, mode), nprocs=2)
+def test_both_ranks_hear_of_the_server(tmp_path, mode, words):
+    on_ranks(2, ask, tmp_path, mode)
     for rank in (0, 1):
         assert (tmp_path / f"{rank}.txt").read_text().startswith(words)
-
-
-@pytest.fixture
-def unused_port():
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

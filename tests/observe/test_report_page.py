@@ -7,14 +7,12 @@ import gzip
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from conftest import REPO
+from forked import REPO, Forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -277,14 +275,12 @@ def test_a_folder_without_a_run_is_told(tmp_path, capsys):
 
 def test_watch_renews_the_page_when_lines_come(tmp_path):
     folder = write_run(tmp_path, [sample(1, "first")])
-    command = [sys.executable, "-m", "grpo_ext", "report", str(folder), "--watch", "0.2"]
-    process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True)
+    process = Forked(main, ["report", str(folder), "--watch", "0.2"])
     try:
-        assert "1 completions" in process.stdout.readline()
+        process.wait_for("1 completions")
         JsonLines(folder / "samples.jsonl").append([sample(2, "second")])
-        assert "2 completions" in process.stdout.readline()
+        process.wait_for("2 completions")
     finally:
-        process.terminate()
-        process.communicate()
+        process.kill()
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
     assert page.block("runs")["renew"] == 0.2 and page.block("texts-0-0")[1][0] == "second"

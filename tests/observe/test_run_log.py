@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 import yaml
-from conftest import REPO
 from datasets import Dataset
+from forked import on_ranks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.observe.jsonl import read
+from grpo_ext.train import main as train_recipe
 
 
 def digits(completions, **kwargs):
@@ -168,14 +166,11 @@ def test_an_evaluation_in_batches_larger_than_a_generation_is_there_whole(tiny_f
 def test_two_ranks_write_one_log(tiny_folder, tmp_path):
     words = [
         "--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder), "--output_dir", str(tmp_path),
-        "--num_processes", "2", "--max_steps", "3", "--per_device_train_batch_size", "4", "--num_generations", "4",
+        "--max_steps", "3", "--per_device_train_batch_size", "4", "--num_generations", "4",
         "--max_completion_length", "12", "--num_problems", "64", "--max_eval_samples", "5", "--eval_steps", "2",
         "--save_strategy", "no", "--disable_tqdm", "true",
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO)}
-    command = [sys.executable, "-m", "grpo_ext", "train", *words]
-    out = subprocess.run(command, capture_output=True, text=True, cwd=REPO, timeout=300, env=environment)
-    assert out.returncode == 0, out.stderr[-3000:]
+    on_ranks(2, train_recipe, words)
     rows = list(read(tmp_path / "samples.jsonl"))
     train = [(row["step"], row["group"]) for row in rows if row["mode"] == "train"]
     assert train == [(step, group) for step in (1, 2, 3) for group in (0, 0, 0, 0, 1, 1, 1, 1)]

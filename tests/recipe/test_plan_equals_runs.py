@@ -126,7 +126,7 @@ def test_steps_are_those_of_the_data_loader(model, tokenizer, tmp_path_factory, 
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans(small=True))
 def test_runs_do_what_the_plan_says(model, tokenizer, tmp_path_factory, drawn):
     values, rows = drawn

@@ -1,30 +1,22 @@
-"""A trainer whose completions and rewards are scripted, so that it is known which groups have no signal, and an oracle.
-
-As a program it trains on the ranks that it was started with and saves the gradients: `... scripted_groups.py MODEL OUT JSON`.
-"""
+"""A trainer whose completions and rewards are scripted, so that it is known which groups have no signal, and an oracle."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from forked import on_ranks
+from oracle import loss_of_step, token_logps
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO), str(REPO / "tests" / "objective")]
-from oracle import loss_of_step, token_logps  # noqa: E402
-
-from benchmarks.invariance import Catch, fixed_completion, lucky  # noqa: E402
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer  # noqa: E402
-from grpo_ext.run.ranks import leave_ranks  # noqa: E402
+from benchmarks.invariance import Catch, fixed_completion, lucky
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.run.ranks import leave_ranks
 
 GROUP, LENGTH, GROUPS = 4, 9, 4  # completions a prompt, tokens a completion, groups an optimizer step
 DEAD = {2: 0.0, 3: 1.0, 7: 0.0, 14: 1.0}  # prompt -> what every completion of it scores
@@ -153,16 +145,7 @@ def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
 def on_two_ranks(folder: Path, jobs: list[dict]) -> list[dict]:
     """For each job, settings of `train`: the prompts of its generations, gradients and weights of its steps, its logs."""
     with tempfile.TemporaryDirectory() as out:
-        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-        launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"]
-        done = subprocess.run(
-            [*launch, __file__, str(folder), out, json.dumps(jobs)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO)},
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        on_ranks(2, train_all, folder, Path(out), jobs)
         return torch.load(Path(out) / "found.pt", weights_only=False)
 
 
@@ -171,17 +154,18 @@ def gloo_threads() -> list[str]:
     return [name for name in names if "gloo" in name]
 
 
-def main(folder: str, out: str, jobs: str) -> None:
-    found = []
-    for job in json.loads(jobs):
-        trainer, steps = train(folder, out, ranks=2, **job)
-        found.append({"calls": trainer.calls, "steps": steps, "logs": trainer.state.log_history})
-    if int(os.environ["RANK"]) == 0:
-        torch.save(found, Path(out) / "found.pt")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def train_all(folder: Path, out: Path, jobs: list[dict]) -> None:
+    """What each rank does: train on its share, save what was found, and leave the others."""
+    save_all(folder, out, jobs)
     assert gloo_threads(), "the group has its threads before it is left"
     leave_ranks()
     assert not gloo_threads(), "a thread of the group lives on, and may abort the process while Python ends"
+
+
+def save_all(folder: Path, out: Path, jobs: list[dict]) -> None:
+    found = []
+    for job in jobs:
+        trainer, steps = train(folder, out, ranks=2, **job)
+        found.append({"calls": trainer.calls, "steps": steps, "logs": trainer.state.log_history})
+    if int(os.environ["RANK"]) == 0:
+        torch.save(found, out / "found.pt")

@@ -1,0 +1,21 @@
+"""What the processes of `forked.py` have imported before they begin."""
+
+# ruff: noqa: E402, F401
+import gc
+
+gc.disable()  # it would go through all that is imported again and again
+
+import pytest
+import torch
+from trl import GRPOTrainer, SFTTrainer
+
+import benchmarks.invariance
+import grpo_ext.cli.main
+import grpo_ext.sft
+import grpo_ext.train
+import grpo_ext.trainer
+from grpo_ext.preflight import check_recipe
+from grpo_ext.recipe import load
+
+gc.freeze()
+gc.enable()
