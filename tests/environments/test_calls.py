@@ -325,3 +325,76 @@ def test_templates_that_cannot_hold_tools_are_refused(tiny_folder):
         tokenizer = with_template(tiny_folder, name)
         with pytest.raises(ValueError, match="environment: "):
             TurnTokens(tokenizer, tokenizer.get_added_vocab().values(), None, TOOLS)
+
+
+class Both(Environment):
+    """Has a tool, and answers turns without calls."""
+
+    def tools(self):
+        return [multiply]
+
+    def step(self, text):
+        return "Go on.", False
+
+
+def test_a_template_must_also_hold_the_answers_of_step(tiny_folder):
+    """Qwen3's own drops thoughts before a user's message, which only `step` writes: TRL's variant keeps them."""
+    tokenizer = with_template(tiny_folder, "qwen3")
+    begin = beginning(f"{__file__}:Both", tokenizer, [tokenizer.eos_token_id], options())
+    [one] = begin([ASKED])
+    say(one, "<think>\nhm\n</think>\n\nI do not know.")
+    assert one.messages[-1] == {"role": "user", "content": "Go on."} and not one.ended
+
+
+def test_calls_of_the_last_turn_are_not_made(tokenizer):
+    one = episode(tokenizer, turns=2)
+    say(one, called("multiply", a=3, b=4))
+    say(one, called("multiply", a=5, b=4))
+    assert one.ended and not one.truncated and one.world.calls == 1
+
+
+def test_all_calls_of_a_turn_share_their_time(tokenizer):
+    one = episode(tokenizer, step_timeout=0.5)
+    before = time.process_time()
+    say(one, called("fail", kind="hang") + called("wait", seconds=30) + called("wait", seconds=0) * 3)
+    assert time.process_time() - before < 20 and one.world.calls == 5 and one.world.failed_calls >= 2
+    assert one.messages[1]["content"] == "error: it took more than 0.5 s"
+
+
+class Leaves(Environment):
+    """Its tools, errors and exits are as bad as can be."""
+
+    def tools(self):
+        return [self.leave, self.speechless]
+
+    async def leave(self) -> str:
+        """Leave the program."""
+        sys.exit(3)
+
+    def speechless(self) -> str:
+        """Raise an error that cannot be written."""
+
+        class Silent(Exception):
+            def __str__(self):
+                raise RuntimeError
+
+        raise Silent
+
+
+def test_exits_and_errors_without_words_are_answers(tokenizer):
+    begin = beginning({"name": f"{__file__}:Leaves"}, tokenizer, [tokenizer.eos_token_id], options())
+    one, other = begin([ASKED, ASKED])
+    say(one, called("leave") + called("speechless"))
+    assert [m["content"] for m in one.messages[1:]] == ["error: RuntimeError: SystemExit: 3", "error: Silent"]
+    say(other, called("leave"))  # the loop of async tools goes on
+    assert other.messages[-1]["content"] == "error: RuntimeError: SystemExit: 3"
+
+
+def test_text_that_later_readers_could_not_write(tokenizer):
+    one = episode(tokenizer)
+    say(one, '<tool_call>\n{"name": "multiply", "arguments": {"a": "\\ud800", "b": 1}}\n</tool_call>')
+    json.dumps(one.messages, ensure_ascii=False).encode()
+    say(one, called("multiply", a=json.loads("[" * 100 + "]" * 100), b=1))
+    assert one.messages[-1]["content"].startswith("error: the call could not be read")
+    say(one, "I need no <tool_call> here: the answer is 12.")
+    assert one.ended and one.world.failed_calls == 1 and one.world.calls == 2
