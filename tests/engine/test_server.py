@@ -72,7 +72,7 @@ def test_weights_of_another_run_are_noticed(engine_folder, tmp_path, place, serv
     answer = generation.generate([[5, 6, 7]] * 4, None, 4)
     assert generation.syncs == syncs + 1 and len(answer[1]) == 4
     version = requests.get(f"{server.url}/weight_info", timeout=10).json()["weight_version"]
-    assert version == generation.vllm_client._version
+    assert version == generation.vllm_client.version
 
 
 def test_hung_server_is_asked_again(engine_folder, tmp_path, place, server):
