@@ -22,7 +22,7 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, takes_overrides=False)
     return parser
 
 

@@ -69,7 +69,7 @@ def main(words: list[str] | None = None) -> int:
     debug, words = split_debug(sys.argv[1:] if words is None else words)
     parser = make_parser()
     args, rest = parser.parse_known_args(words)
-    if rest and not getattr(args, "takes_overrides", False):
+    if rest and not args.takes_overrides:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.overrides = rest
     # transformers warns about its own options

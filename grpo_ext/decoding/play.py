@@ -31,15 +31,14 @@ class Player:
         first, self._width = self._width is None, width
         if first:
             return
-        asked = []
         for episode, token in zip(self.episodes, input_ids[:, -1].tolist(), strict=True):
             if episode.pending:
                 episode.read()
             elif not episode.ended and episode.write(token):
                 episode.ask()
-                asked.append(episode)
-        for episode in asked:  # async environments and tools have answered beside each other
-            episode.hear()
+        for episode in self.episodes:  # async environments have worked beside each other
+            if episode.asking:
+                episode.hear()
 
     def all_forced(self) -> bool:
         """Whether every row that continues has its next token from its environment."""

@@ -102,8 +102,9 @@ class Episode:
     def ask(self) -> None:
         """End the current turn and pass it to the environment, whose async code runs until `hear`."""
         ids = self.ids[self._first :]
-        message, broken = self.tokens.message(ids, self.prompt_ids + self.ids[: self._first])
-        self.take_turn(message, self.tokens.text(ids), ids[-1] in self.tokens.ends, broken)
+        text = self.tokens.text(ids)
+        message, broken = self.tokens.message(text, ids, self.prompt_ids + self.ids[: self._first])
+        self.take_turn(message, text, ids[-1] in self.tokens.ends, broken)
 
     def cut_off(self) -> None:
         """End the episode with the tokens that the current turn has."""
@@ -127,8 +128,8 @@ class Episode:
         self.said.append(text)
         self._stopped, self.asking = stopped, True
         self.truncated = not stopped and len(self.ids) == self.room
-        calls = broken or "tool_calls" in message
-        self.ended = self.truncated or (calls and self.turns == self.rules.turns)  # nobody would read the answer
+        calls = broken or message.get("tool_calls")
+        self.ended = self.truncated or bool(calls and self.turns == self.rules.turns)  # nobody would read the answer
         if not self.ended:
             self.world.ask(message, broken)
 

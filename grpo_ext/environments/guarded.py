@@ -53,7 +53,7 @@ class GuardedEnvironment:
 
     def answer(self) -> tuple[list[Message], bool]:
         """Return the answer to the last turn as chat messages, and whether the episode is over."""
-        if self._broken and not self._requests:
+        if self._broken:
             self.calls += 1
             self.failed_calls += 1
             return [self._tool_message("", UNREADABLE)], False

@@ -94,19 +94,19 @@ class TurnTokens:
             found += after
         return found
 
-    def message(self, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
+    def message(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
         """Return a turn of the model as a chat message, and whether it has a call that cannot be read.
 
         Args:
+            text: of the turn, without special tokens.
             ids: of the turn.
             prefix: tokens before it.
         """
-        plain = {"role": "assistant", "content": self.text(ids)}
+        plain = {"role": "assistant", "content": text}
         if not self.tools:
             return plain, False
-        begins = next(
-            (i for i in range(len(prefix), 0, -1) if prefix[i - 1] in self.ends), 0
-        )  # the template's header of the turn
+        # only the template's header of the turn matters, and some parsers take long for more
+        begins = next((i for i in range(len(prefix), 0, -1) if prefix[i - 1] in self.ends), 0)
         try:
             with deadline(PARSE_SECONDS):
                 found = _plain(parse(self.tokenizer, ids, prefix[begins:], self.tools))

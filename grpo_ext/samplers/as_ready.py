@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.samplers.by_turns import hear, write_turn
+from grpo_ext.samplers.by_turns import hear, read_answer, write_turn
 
 MOST_REQUESTS = 256  # of a rank at a time
 Told = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
@@ -37,9 +37,7 @@ def play_as_ready(
     with ThreadPoolExecutor(max(1, min(len(episodes), MOST_REQUESTS))) as pool:
 
         def go_on(i: int) -> None:
-            while episodes[i].pending:
-                episodes[i].read()
-                logps[i].append(None)
+            read_answer(episodes[i], logps[i])
             left = episodes[i].turn_left()
             running[pool.submit(ask, prompt_ids[i] + episodes[i].ids, left)] = i, left
 

@@ -31,9 +31,7 @@ def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Compl
         if not most:
             break
         for i in waiting:
-            while episodes[i].pending:
-                episodes[i].read()
-                logps[i].append(None)
+            read_answer(episodes[i], logps[i])
         left = min(gather_object([episodes[i].turn_left() for i in waiting]))
         contexts = [request.prompt_ids[i] + episodes[i].ids for i in waiting]
         ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), left)
@@ -53,6 +51,13 @@ def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
         sampling_logps=logp_tensors(logps),
     )
     return of_episodes(found, request.episodes)
+
+
+def read_answer(episode: Episode, logps: list[float | None]) -> None:
+    """Append the tokens of the last answer to an episode; they have no log-probs."""
+    while episode.pending:
+        episode.read()
+        logps.append(None)
 
 
 def hear(episodes: list[Episode]) -> None:

@@ -55,13 +55,13 @@ class Parts:
         accumulation, slices, uses = args.gradient_accumulation_steps, args.steps_per_generation, args.num_iterations
         schedule, by_trl = resolve_schedule(vars(args), accumulation, slices, uses), settings.trl_generates(trainer)
         limits = args.group_filter_max_rounds, args.max_staleness
-        check_decoding(trainer)
+        check_decoding(trainer, by_trl)
         if sampler is not None and (trainer.as_trl or by_trl):
             raise ValueError(
                 "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: "
                 "take it out."
             )
-        self.sampler = sampler or make_sampler(trainer, settings.watches(trainer), schedule.moves)
+        self.sampler = sampler or make_sampler(trainer, settings.watches(trainer, by_trl), schedule.moves)
         params = scoring_params(trainer, self.sampler, schedule.moves)
         layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
         self.cutting = settings.cut_rule(trainer, layout, loss)
@@ -92,7 +92,7 @@ class Parts:
             refill=RefillRule.of(*limits, slices * uses, accumulation, trainer.num_generations, ranks.count),
             schedule=schedule,
             by_trl=by_trl,
-            begin=settings.episodes_of(trainer, self.sampler),
+            begin=settings.episodes_of(trainer, self.sampler, by_trl),
             turn_weights=settings.turn_weights(trainer),
         )
         self.feed = Feed(

@@ -12,7 +12,6 @@ from grpo_ext.evaluation.completions import Completion, Decoding, generate_compl
 from grpo_ext.evaluation.score import Sample, outcome_figures, summarize
 from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.samples import by_name
-from grpo_ext.trainer.settings import trl_generates
 
 
 def decoding_of(args: Any) -> Decoding | None:
@@ -24,9 +23,9 @@ def decoding_of(args: Any) -> Decoding | None:
     return Decoding(args.max_completion_length, **given, seed=args.seed)
 
 
-def check_decoding(trainer: Any) -> None:
+def check_decoding(trainer: Any, by_trl: bool) -> None:
     """Raise a `ValueError` for `eval_temperature` if training does not complete plain text by `generate`."""
-    if trainer.eval_decoding is not None and (trainer.rollout_func is not None or trl_generates(trainer)):
+    if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
             "eval_temperature decodes with the model's generate, without rollout_func and images: leave it out, and TRL "
             "evaluates as it trains."

@@ -92,34 +92,31 @@ def end_rule(trainer: Any) -> EndRule:
 
 def trl_generates(trainer: Any) -> bool:
     """Whether TRL generates: for images, and for tools if the sampler or the chat template allows no episodes of ours."""
-    vision = isinstance(trainer.processing_class, ProcessorMixin)
-    plays_none = trainer.use_transformers_continuous_batching or trainer.rollout_func is not None
-    return bool(vision or (trainer.tools and (plays_none or template_fault(trainer))))
-
-
-def template_fault(trainer: Any) -> str | None:
-    """Why the chat template does not let our samplers play episodes with the trainer's tools; `None` if it does."""
+    if isinstance(trainer.processing_class, ProcessorMixin):
+        return True
+    if not trainer.tools:
+        return False
+    if trainer.as_trl or trainer.use_transformers_continuous_batching or trainer.rollout_func is not None:
+        return True
     try:
         TurnTokens(trainer.processing_class, trainer.eos_token_ids, trainer.args.chat_template_kwargs, trainer.tools, False)
     except ValueError as error:
-        return str(error)
-    return None
+        logger.warning("TRL generates and calls the tools, one rank at a time: %s", str(error).removeprefix("environment: "))
+        return True
+    return False
 
 
-def episodes_of(trainer: Any, sampler: Sampler) -> Begin | None:
+def episodes_of(trainer: Any, sampler: Sampler, by_trl: bool) -> Begin | None:
     """Return the function that makes the episodes of rows, by `environment` or with tools; `None` without either.
 
     `ValueError` if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
-    by_trl = trainer.as_trl or trl_generates(trainer)
     if args.environment is None and (by_trl or not trainer.tools):
-        if trainer.tools and (fault := template_fault(trainer)):
-            logger.warning("TRL generates and calls the tools, one rank at a time: %s", fault.removeprefix("environment: "))
         return None
     if args.environment is not None and trainer.tools:
         raise ValueError("environment in the arguments does not go with tools or environment_factory: take one of the two out.")
-    if not sampler.plays or by_trl:
+    if not sampler.plays or by_trl or trainer.as_trl:
         raise ValueError(f"{sampler.name} does not play episodes of several turns, as environment and tools need them.")
     tokenizer, ends = trainer.processing_class, trainer.eos_token_ids
     if given := sorted(TURN_ENDS & {*(args.generation_kwargs or {})}):
@@ -141,9 +138,9 @@ def turn_weights(trainer: Any) -> dict[str, float] | None:
     return dict(found)
 
 
-def watches(trainer: Any) -> bool:
+def watches(trainer: Any, by_trl: bool) -> bool:
     """Whether every sampled token goes through one call of transformers' `generate` that can be watched."""
-    by_others = trainer.use_transformers_continuous_batching or trl_generates(trainer)
+    by_others = trainer.use_transformers_continuous_batching or by_trl
     return not by_others and trainer.args.logprob_policy != "trl" and not trainer.as_trl
 
 

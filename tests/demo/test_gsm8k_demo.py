@@ -8,11 +8,10 @@ import operator
 import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from conftest import REPO
-from forked import Forked, run_module
+from small_demo import launched, shortened
 
 from grpo_ext.demo.known import DEMOS
 from grpo_ext.demo.pipeline import run_demo
@@ -128,23 +127,6 @@ SMALL = {
     "max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4, "max_completion_length": 24, "eval_steps": 2,
     "num_problems": 64, "num_test_problems": 8, "save_steps": 2,
 }  # fmt: skip
-
-
-def shortened(name: str, folder: Path, values: dict[str, int]) -> str:
-    """A copy of a recipe with some values replaced."""
-    lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()
-    kept = [line for line in lines if line.split(":")[0] not in values]
-    path = folder / Path(name).name
-    path.write_text("\n".join([*kept, *(f"{key}: {value}" for key, value in values.items())]), encoding="utf-8")
-    return str(path)
-
-
-def launched(module: str, words: list[str], *_, **__) -> int:
-    """Train in a process of its own, which accelerate's launcher has not started."""
-    process = Forked(run_module, module, *words)
-    code = process.wait()
-    print(process.printed)
-    return code
 
 
 @pytest.mark.slow

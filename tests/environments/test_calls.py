@@ -201,7 +201,7 @@ def test_any_text_is_a_turn(text):
     one = test_any_text_is_a_turn.episode
     one.ended = False
     before = one.turns
-    message, broken = one.tokens.message(one.tokens.tokenizer(text)["input_ids"], [])
+    message, broken = one.tokens.message(text, one.tokens.tokenizer(text)["input_ids"], [])
     one.take_turn(message, text, broken=broken)
     one.hear()
     one.pending.clear()

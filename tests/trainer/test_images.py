@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+import trl
 from conftest import REPO
 from datasets import Dataset
 from PIL import Image
@@ -21,9 +23,9 @@ def digits(completions, **kwargs):
     return [sum(ch.isdigit() for ch in c[0]["content"]) / (1 + len(c[0]["content"])) for c in completions]
 
 
-def run(trainer_class, config_class, folder, out, **settings):
+def run(trainer_class, config_class, folder, out, chat=(), tools=None, **settings):
     """Train on four prompts with an image each; the trainer, and the weights afterwards."""
-    model, processor = llava(folder)
+    model, processor = llava(folder, *chat)
     model.save_pretrained(out / "model")  # where TRL finds the reference
     model = type(model).from_pretrained(out / "model", dtype=torch.float32)
     colours = ("red", "green", "blue", "white")
@@ -50,7 +52,8 @@ def run(trainer_class, config_class, folder, out, **settings):
         seed=3,
         **settings,
     )
-    trainer = trainer_class(model, digits, args, train_dataset=Dataset.from_list(rows), processing_class=processor)
+    rows = Dataset.from_list(rows)
+    trainer = trainer_class(model, digits, args, train_dataset=rows, processing_class=processor, tools=tools)
     trainer.train()
     return trainer, torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
@@ -90,3 +93,18 @@ def test_several_updates_and_a_reference(tiny_folder, tmp_path, settings, monkey
 def test_an_evaluation_by_generate_is_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match=r"without .* images"):
         run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path, eval_temperature=0.0)
+
+
+def double(x: int) -> int:
+    """Double a number.
+
+    Args:
+        x: the number.
+    """
+    return 2 * x
+
+
+def test_tools_beside_images_are_called_by_trl(tiny_folder, tmp_path):
+    chat = (Path(trl.__file__).parent / "chat_templates" / "qwen3_vl.jinja").read_text(encoding="utf-8"), "<|image_pad|>"
+    trainer, weights = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path, chat, tools=[double])
+    assert weights.isfinite().all() and trainer.state.log_history[0]["tools/failure_frequency"] == 0

@@ -40,11 +40,11 @@ def qwen_vision(kind: str, vocab_size: int):
     return model
 
 
-def llava(folder):
+def llava(folder, chat: str = CHAT, image_token: str = "<image>"):
     """A model that reads images of 8 by 8 as 4 tokens each, with the tokenizer of `folder`, and its processor."""
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    tokenizer.chat_template = CHAT
+    tokenizer.add_special_tokens({"additional_special_tokens": [image_token]})
+    tokenizer.chat_template = chat
     size = {"height": 8, "width": 8}
     processor = LlavaProcessor(
         image_processor=CLIPImageProcessor(size=size, crop_size=size),
@@ -52,12 +52,12 @@ def llava(folder):
         patch_size=4,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
-        image_token="<image>",
-        chat_template=CHAT,
+        image_token=image_token,
+        chat_template=chat,
     )
     text = {**TEXT, "model_type": "llama", "vocab_size": len(tokenizer)}
     text |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     eyes = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     eyes |= {"num_attention_heads": 2, "image_size": 8, "patch_size": 4, "projection_dim": 32}
-    image = tokenizer.convert_tokens_to_ids("<image>")
+    image = tokenizer.convert_tokens_to_ids(image_token)
     return seeded(AutoConfig.for_model("llava", text_config=text, vision_config=eyes, image_token_id=image)), processor
