@@ -4,8 +4,9 @@
 
 Three ways with the same model, prompts and number of tokens: one turn as long as the episodes; episodes within one `generate`;
 and a loop that requests one turn at a time and reads the conversation again each time, like the tool loop of TRL 1.16. All use
-the fast decoding loop. Then training runs of both tasks with truncated sampling: how far the importance ratio of a token that
-the model wrote is from 1. Predicted before the first run: 1.0 times the tokens of one turn, 0.4 times those of the loop.
+the fast decoding loop. Then training runs: TRL's own tool loop beside ours; and both tasks with truncated sampling, to see how
+far the importance ratio of a token that the model wrote is from 1. Predicted before the first run: 1.0 times the tokens of one
+turn, 0.4 times those of the loop; TRL reads 3 times the tokens of ours.
 """
 
 from __future__ import annotations
@@ -13,28 +14,23 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from benchmarks.turns_runs import exactness, read_in_training
 from grpo_ext import Environment
 from grpo_ext.decoding.play import Player
-from grpo_ext.demo.known import DEMOS
-from grpo_ext.demo.pipeline import words
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
-from grpo_ext.recipe.folder import recipe_folder
-from grpo_ext.recipe.load import load_recipe
 from grpo_ext.samplers.by_turns import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching
 from grpo_ext.tiny.model import build_model
@@ -116,49 +112,6 @@ class Bench:
         into.append((self.read, time.perf_counter() - start))
 
 
-def exactness(folder: Path, quick: bool) -> dict[str, float]:
-    """Return the largest distance between the trainer's and the sampler's log-probs of tokens that the model wrote.
-
-    Both tasks train a few steps with truncated sampling after a short warm start, with every sampler that is installed, on one
-    and, unless `quick`, on two ranks. A wrong or misplaced token would have another log-prob.
-    """
-    engines: dict[str, dict[str, Any]] = {"transformers": {}}
-    if find_spec("vllm") and not quick:
-        engines["vLLM"] = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 320}
-    found = {}
-    for name in ("guess", "check"):
-        demo, work = DEMOS[name], folder / name
-        demo.prepare(load_recipe(recipe_folder() / demo.recipe, words(model_name_or_path="x")).task, work, 0)
-        given = {"model_name_or_path": work / "model", "dataset_name": work / "demonstrations.jsonl", "max_steps": 60}
-        command("sft", demo.sft_recipe, **given, output_dir=work / "warm")
-        for engine, options in engines.items():
-            for ranks in (1,) if quick else (1, 2):
-                out = work / f"{engine}-{ranks}"
-                sampling = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "per_device_train_batch_size": 64 // ranks}
-                steps = {"max_steps": 3, "eval_strategy": "no", "eval_on_start": False, "save_strategy": "no"}
-                where = {"model_name_or_path": work / "warm", "output_dir": out, "num_processes": ranks}
-                command("train", demo.recipe, **where, **sampling, **steps, **options)
-                found[f"{name}, {engine}, {ranks} rank{'s' * (ranks > 1)}"] = farthest(out / "metrics.jsonl")
-    return found
-
-
-def command(verb: str, recipe: str, **settings: Any) -> None:
-    """Run `grpo-ext` with a recipe and settings; `RuntimeError` with the end of its output if it fails."""
-    ran = [sys.executable, "-m", "grpo_ext", verb, "--config", str(recipe_folder() / recipe), *words(**settings)]
-    done = subprocess.run(ran, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(ran)}: {done.stdout[-500:]}{done.stderr[-2000:]}")
-
-
-def farthest(logs: Path) -> float:
-    """Return the largest distance of an importance ratio from 1 in a run's logs."""
-    steps = [json.loads(line) for line in logs.read_text().splitlines()]
-    ratios = [
-        step[key] for step in steps for key in step if key.startswith("sampling/") and key.endswith(("ratio/min", "ratio/max"))
-    ]
-    return max(abs(ratio - 1) for ratio in ratios)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
@@ -176,14 +129,20 @@ def main() -> int:
                 bench.in_one_generate()
             with bench.measured(found["read anew"]):
                 bench.read_anew()
+        loops = read_in_training(Path(name) / "loops")
         ratios = exactness(Path(name), given.quick)
-    figures: dict[str, Any] = {"ratios": ratios, "episode_tokens": length}
+    figures: dict[str, Any] = {"ratios": ratios, "loops": loops, "episode_tokens": length}
     for way, values in found.items():
         tokens, seconds = (statistics.median(part) for part in zip(*values, strict=True))
         figures[way] = {"tokens": tokens, "seconds": seconds}
         print(f"{way:<14} {tokens:>9.0f} tokens  {seconds:6.2f} s")
     more = figures["one generate"]["tokens"] / figures["one turn"]["tokens"]
     print(f"episodes read {more:.3f} times the tokens of one turn (asked for: at most {BOUNDS['tokens of one turn']})")
+    for side, cost in loops.items():
+        print(
+            f"{side}, {cost['calls']:.1f} calls an episode: {cost['read']:.1f} tokens read for each of a completion, "
+            f"{cost['seconds']:.1f} s a step"
+        )
     for case, ratio in ratios.items():
         print(f"{case}: importance ratios within {ratio:.1e} of 1 (asked for: {BOUNDS['ratio']:g})")
     if given.out:
