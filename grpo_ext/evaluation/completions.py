@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode, as_text
-from grpo_ext.seams.generate import fast_generation, watching
+from grpo_ext.seams.generate import fast_generation, generate_batch, watching
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def generate_completions(
         for start in range(0, len(jobs), batch_size):
             batch, played = jobs[start : start + batch_size], episodes[start : start + batch_size]
             with watching(model, None, Player(played)) if played else nullcontext():
-                made = _generate_batch(model, config, [ids for _, ids in batch])
+                made = generate_batch(model, config, [ids for _, ids in batch])
             for n, ((i, _), ids) in enumerate(zip(batch, made, strict=True)):
                 completions[i].append(_completion(tokenizer, config, ids, played[n] if played else None))
             bar.update(len(batch))
@@ -158,15 +158,3 @@ def _completion(tokenizer: Any, config: GenerationConfig, ids: list[int], episod
         return Completion(as_text(episode.messages), episode.ids, "length" if episode.truncated else "stop", episode)
     reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
     return Completion(str(tokenizer.decode(ids, skip_special_tokens=True)), ids, reason)
-
-
-def _generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]) -> list[list[int]]:
-    """Return the completion ids of a batch, each cut after its first end-of-sequence token."""
-    width = max(len(ids) for ids in prompt_ids)
-    input_ids = torch.tensor([[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids])  # (B, P)
-    attention_mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])  # (B, P)
-    generate: Any = model.generate  # a `GenerationMixin`'s
-    output = generate(input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device))
-    tails = output[:, width:].tolist()  # (B, C)
-    ends = set(config.eos_token_id)
-    return [ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))] for ids in tails]

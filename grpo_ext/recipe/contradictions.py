@@ -12,6 +12,7 @@ from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolv
 from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.needs import TRL_LOSSES
+from grpo_ext.recipe.overlap_options import separate
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
@@ -133,7 +134,7 @@ def _reaches(value: float | None, limit: float | None) -> bool:
 
 def corrected(v: Values) -> bool:
     """Whether the log-probs of a separate sampler correct the gradient."""
-    return bool(v["use_vllm"] and v["vllm_importance_sampling_correction"])
+    return separate(v) and v["vllm_importance_sampling_correction"] and v["behaviour_policy"] == "decoupled"
 
 
 def plugins(v: Values, _: int) -> Iterator[Problem]:

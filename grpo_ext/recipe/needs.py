@@ -5,6 +5,7 @@ from typing import Any
 
 from grpo_ext.objective.policy import ratios_move
 from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.overlap_options import separate
 from grpo_ext.recipe.problems import Problem
 
 Values = Mapping[str, Any]
@@ -39,7 +40,9 @@ READERS = {
 
 # Options that do nothing unless another one has some value: how they begin, when they work, and what makes them work.
 IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
-    ("vllm_", lambda v: v["use_vllm"], "use_vllm: true"),
+    ("vllm_importance_sampling_", separate, "use_vllm: true or sampler: process"),
+    ("vllm_", lambda v: v["use_vllm"] or v["sampler"], "use_vllm: true"),
+    ("sampler_device", lambda v: v["sampler"], "sampler: process"),
     ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
     ("lora_", lambda v: v["use_peft"], "use_peft: true"),
     ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),

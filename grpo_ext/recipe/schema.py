@@ -15,6 +15,7 @@ from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.episode_options import EpisodeOptions
 from grpo_ext.recipe.fields import documented, field_problems
 from grpo_ext.recipe.group_options import GroupOptions
+from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.safety_options import SafetyOptions
 from grpo_ext.recipe.step_options import SamplingOptions, SpeedOptions
@@ -24,7 +25,9 @@ from grpo_ext.recipe.vllm_options import EngineOptions
 
 @documented
 @dataclass
-class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig):
+class GRPOExtConfig(
+    GroupOptions, SamplingOptions, OverlapOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig
+):
     """TRL's `GRPOConfig` with the options of this package.
 
     Every argument of `GRPOConfig` means what it means there. A run of `GRPOExtTrainer` equals one of `GRPOTrainer` bit for bit

@@ -17,20 +17,13 @@ from typing import Any, NoReturn
 
 import psutil
 
+from grpo_ext.common.processes import die_with
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import in_full, scores_of
 from grpo_ext.rewards.undisturbed import one_process
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_CHILD_SUBREAPER = 36
 ENDS = {signal.SIGTERM, signal.SIGCHLD}
-
-
-def die_with(parent: int, number: int) -> None:
-    """Ask the kernel, on Linux, for a signal when the thread that started this process ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)
 
 
 def leave_keeper(parent: int, fd: int) -> None:

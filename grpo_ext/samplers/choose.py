@@ -1,6 +1,8 @@
 """Choose the sampler of a trainer, its sampling parameters, and check that its samples can be scored exactly."""
 
+import copy
 import logging
+import os
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -13,6 +15,7 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
+from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler, from_main
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.vllm import generates_with
@@ -39,6 +42,8 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
         return FunctionSampler(trainer.rollout_func, trainer, vllm)
     if vllm is not None:
         return vllm
+    if args.sampler == "process":
+        return process_sampler(trainer)
     return HFSampler(
         turn=lambda ids, number: seam.complete(trainer, ids, number),
         model=lambda: trainer.accelerator.unwrap_model(trainer.model_wrapped),
@@ -48,6 +53,16 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
         every=round(1 / args.sampler_check_share),
         watched=watched,
     )
+
+
+def process_sampler(trainer: Any) -> ProcessSampler:
+    """Make the sampler process of this rank."""
+    args, ranks = trainer.args, int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    free = f"cuda:{ranks}" if torch.cuda.device_count() > ranks else "cpu"
+    config = copy.deepcopy(trainer.generation_config)
+    config.eos_token_id = trainer.eos_token_ids
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, args.sampler_device or free)
 
 
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
@@ -66,7 +81,12 @@ def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     old_pass = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
     if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
         raise ValueError(UNTOLD_KEPT_SETS)
-    if (params.restricted or params.temperature != 1.0 or moves) and corrects and trainer.vllm_mode == "server":
+    if (
+        (params.restricted or params.temperature != 1.0 or moves)
+        and corrects
+        and trainer.use_vllm
+        and trainer.vllm_mode == "server"
+    ):
         _refuse_raw_logprobs(trainer)
     return params
 
@@ -80,7 +100,9 @@ def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
     if not vllm and "suppress_tokens" in trainer.generation_kwargs:
         given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
     own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-    filled_in = not (vllm or trainer.use_transformers_continuous_batching)  # only `generate` uses the model's defaults
+    filled_in = not (
+        sampler.separate or trainer.use_transformers_continuous_batching
+    )  # only `generate` uses the model's defaults
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
         given,

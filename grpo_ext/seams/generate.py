@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import EosTokenCriteria, StoppingCriteriaList
+from transformers import EosTokenCriteria, GenerationConfig, PreTrainedModel, StoppingCriteriaList
 from transformers.utils import logging
 
 from grpo_ext.decoding.decode import decode
@@ -65,3 +65,15 @@ def watching(model: torch.nn.Module, recorder: Recorder | None, player: Player |
 
     with replaced(inner, _get_logits_processor=processors, _get_stopping_criteria=criteria):
         yield
+
+
+def generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]) -> list[list[int]]:
+    """Return the completion ids of a batch, each cut after its first end-of-sequence token."""
+    width = max(len(ids) for ids in prompt_ids)
+    input_ids = torch.tensor([[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids])  # (B, P)
+    attention_mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])  # (B, P)
+    generate: Any = model.generate  # a `GenerationMixin`'s
+    output = generate(input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device))
+    tails = output[:, width:].tolist()  # (B, C)
+    ends = set(config.eos_token_id)
+    return [ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))] for ids in tails]

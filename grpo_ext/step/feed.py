@@ -4,13 +4,45 @@ A generation is split into `steps_per_generation` slices and used `num_iteration
 at its start: the policy does not change within a step, so the samples are the same, and the counts of the step are known.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpo_ext.step.records import MicroBatch, Scored
+
+
+class BatchesAhead:
+    """The batches of the data loader in their order; some can be seen before their turn."""
+
+    def __init__(self) -> None:
+        self._source: Iterator[Any] | None = None
+        self._seen: deque[Any] = deque()
+
+    def of(self, source: Iterator[Any]) -> "BatchesAhead":
+        """Continue with this iterator, which is another one in each epoch."""
+        if source is not self._source:
+            self._source, self._seen = source, deque()
+        return self
+
+    def __iter__(self) -> "BatchesAhead":
+        return self
+
+    def __next__(self) -> Any:
+        assert self._source is not None
+        return self._seen.popleft() if self._seen else next(self._source)
+
+    def see(self, distance: int) -> Any:
+        """Return the batch that `next` returns after `distance` others; `None` if the epoch ends before."""
+        assert self._source is not None
+        while len(self._seen) <= distance:
+            try:
+                self._seen.append(next(self._source))
+            except StopIteration:
+                return None
+        return self._seen[distance]
 
 
 class Feed:
@@ -38,13 +70,18 @@ class Feed:
         self.slices, self.uses = steps_per_generation, steps_per_generation * num_iterations
         self.position = 0  # slices handed out since the start
         self.generation: list[Scored] | None = None  # in slices
-        self._asked: list[Any] = []  # batches of the data loader for the next step
+        self._asked: list[Any] = []  # batches of the data loader for this step
+        self.batches = BatchesAhead()
         self._ready: list[MicroBatch] = []
         self._to_come = 0  # micro-batches that the trainer will still ask for in this step
 
     def begin_step(self, batches: list[Any]) -> None:
         """Begin an optimizer step with these batches of the data loader."""
         self._asked, self._ready, self._to_come = list(batches), [], len(batches)
+
+    def following(self) -> Any:
+        """Return the batch of the next generation; `None` if the epoch ends before."""
+        return self.batches.see(self.uses - len(self._asked))
 
     def next(self, batch: Any) -> MicroBatch:
         """Return the next micro-batch of the current step."""

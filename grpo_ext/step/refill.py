@@ -28,13 +28,14 @@ class RefillRule:
     max_rounds: int  #: the maximum number of further generations
     max_staleness: int  #: the number of optimizer steps for which a carried group may be kept
     may_carry: bool  #: whether groups may be generated in excess
+    between: int = 1  #: optimizer steps from one generation to the next, rounded up
     unit: int = 1  #: groups are generated in multiples of this, so that all ranks make the same number of completions
 
     @classmethod
     def of(cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int) -> RefillRule:
         """Return the rule if a generation gives `passes` micro-batches and a step takes `accumulation` of them."""
-        between = -(-passes // accumulation)  # optimizer steps from one generation to the next, rounded up
-        return cls(max_rounds, max_staleness, max_staleness >= between, ranks // math.gcd(group, ranks))
+        between = -(-passes // accumulation)
+        return cls(max_rounds, max_staleness, max_staleness >= between, between, ranks // math.gcd(group, ranks))
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ def refill(
     assert groups is not None and len(groups) == wanted
     left = live.take(range(used, len(live))) if live else None
     return Filled(groups, left, used, max(0, drawn - wanted + reused), expired, reused, wanted - used)
+
+
+def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule) -> int:
+    """Return how many groups `refill` will draw first."""
+    missing = wanted - count(fresh(carried, step, rule.max_staleness)[0])
+    return groups_to_draw(missing, 0, 0, wanted, rule.unit) if missing > 0 else 0
 
 
 def fresh(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:

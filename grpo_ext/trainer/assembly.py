@@ -28,6 +28,7 @@ from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.refill import RefillRule
+from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
 from grpo_ext.trainer.judging import Judge, rewards_of
@@ -77,7 +78,10 @@ class Parts:
                 trainer,
                 self.scorer,
                 ranks,
-                corrects=self.sampler.separate and args.vllm_importance_sampling_correction,
+                to_sampler=self.sampler.separate and args.behaviour_policy == "sampler",
+                corrects=self.sampler.separate
+                and args.vllm_importance_sampling_correction
+                and args.behaviour_policy == "decoupled",
                 returns_kept=self.sampler.watched,
                 sync_check=make_sync_check(trainer, self.sampler, self.scorer),
             ),
@@ -94,6 +98,8 @@ class Parts:
             by_trl=by_trl,
             begin=settings.episodes_of(trainer, self.sampler, by_trl),
             turn_weights=settings.turn_weights(trainer),
+            ahead=None if args.overlap == "off" else Ahead(self.sampler),
+            following=self._following,
         )
         self.feed = Feed(
             lambda rows: seam.generate_and_score(trainer, rows),
@@ -115,6 +121,12 @@ class Parts:
         self.stopping = Stopping(trainer, self.finite, self.checkpoints, self.monitor, self.log)
         self.checkpoints.parts["stopping"] = self.stopping
         self.output = RunOutput(trainer, recipe)
+
+    def _following(self) -> Any:
+        """Return this rank's rows of the next generation; `None` if the run or the epoch ends before."""
+        state = self.rollout.trainer.state
+        last = state.global_step + self.rollout.refill.between >= state.max_steps
+        return None if last else self.feed.following()
 
     def figures(self, training: bool) -> dict[str, float]:
         """Return the figures that are logged in addition to TRL's."""

@@ -28,6 +28,7 @@ class OldAndReference:
     trainer: Any
     scorer: Scorer
     ranks: Ranks
+    to_sampler: bool  # whether ratios are taken to the sampler by its own log-probs (`behaviour_policy: sampler`)
     corrects: bool  # whether the sampler is another engine, whose log-probs correct the gradient
     returns_kept: bool  # whether the sampler returns the tokens that truncation kept
     sync_check: SyncCheck | None  # compares the log-probs of another engine with the trainer's
@@ -49,6 +50,15 @@ class OldAndReference:
         if self.corrects:
             table = self._corrected(table)
         return table
+
+    def behaved(self, table: Scored) -> Scored:
+        """With `behaviour_policy: sampler`, set `old_per_token_logps` of new completions to the log-probs of the sampler."""
+        if not self.to_sampler:
+            return table
+        sampled = table.sampling_per_token_logps
+        if sampled is None or (sampled.isnan() & table.loss_mask.bool()).any():
+            raise ValueError("behaviour_policy: sampler needs the log-prob of each token, and the sampler did not return all.")
+        return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
     def with_kept(self, table: Scored) -> Scored:
         """Set `old_per_token_logps` and `kept` by a pass, before the policy changes."""

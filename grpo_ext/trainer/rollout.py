@@ -4,6 +4,7 @@ prompts ──► Sampler ──► Judge ──► advantages ──► keep, d
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +22,9 @@ from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, fill_unscored
 from grpo_ext.step.metrics import episode_figures, length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored
-from grpo_ext.step.refill import Filled, RefillRule, refill
+from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
 from grpo_ext.step.tables import join, table_of
+from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.prompt_order import PromptOrder
@@ -55,6 +57,8 @@ class Rollout:
     # Entries of an environment's state with the weights of the rewards that read them, if each turn has an advantage; `None`:
     # a completion has one advantage.
     turn_weights: dict[str, float] | None
+    ahead: Ahead | None  # `None`: the sampler and the trainer take turns
+    following: Callable[[], list[Row] | None]  # this rank's rows of the next generation; `None` after the last one
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
 
     def __post_init__(self) -> None:
@@ -104,7 +108,7 @@ class Rollout:
         episodes = self.begin(rows) if self.begin else []
         self._check_resets(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
-        generation = self._sample(prompts, episodes)
+        generation = self._generation(prompts, episodes)
         if episodes:
             counts = [(e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes]
             seam.log_figures(self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks))
@@ -120,6 +124,7 @@ class Rollout:
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
+        table = self.old_and_reference.behaved(table)
         self.old_and_reference.check_sync(table)
         table = self.old_and_reference(table) if scored else table
         rule = self._rule
@@ -146,7 +151,40 @@ class Rollout:
                 f"No environment could be reset. A prompt with its error: {(failed or ['on another rank'])[0][-500:]}"
             )
 
-    def _sample(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
+    def _generation(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
+        """Return the generation that was asked for ahead, or else sample one; ask for the next one."""
+        found, training = None, self.trainer.model.training
+        if self.ahead is not None:
+            self.ahead.wait()  # the sampler must be free, also for an evaluation
+            found = self.ahead.take() if training else None
+        if found is None:
+            request = self._request(prompts, episodes)
+            self.sampler.load_weights(request.policy_step)
+            self.sampler.submit(request)
+            found = self.sampler.collect()
+        if training and self.group_filter != "refill":
+            self._ask_ahead()
+        return found
+
+    def _ask_ahead(self) -> None:
+        """Ask for the next generation, whose completions the weights of this step sample."""
+        if self.ahead is None or (rows := self.following()) is None:
+            return
+        size, drawn = self.trainer.num_generations, None
+        if self.group_filter == "refill":
+            supply, wanted = self.order.further, len(rows) * self.ranks.count // size
+            assert supply is not None
+            supply.put(self._whole_prompts(rows))
+            next_step = self.trainer.state.global_step + self.refill.between
+            drawn = supply.take(first_round(wanted, self.carried, next_step, self.refill))
+            copies = [row for row in drawn for _ in range(size)]
+            rows = copies[self.ranks.mine(len(copies))]
+        request = self._request([row["prompt"] for row in rows], []) if rows else None
+        if request is not None:
+            self.sampler.load_weights(request.policy_step)
+        self.ahead.ask(request, drawn)
+
+    def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         state, schedule = self.trainer.state, self.schedule
         temperature = schedule.at(state.global_step, state.max_steps)
         if schedule.moves:
@@ -156,10 +194,7 @@ class Rollout:
             ids = seam.prompt_tokens(self.trainer, prompts)
         for episode, prompt in zip(episodes, ids, strict=False):
             episode.room = self.ends.room(len(prompt))
-        request = Request(prompts, ids, self._rule.num_generations, state.global_step, temperature, episodes)
-        self.sampler.load_weights(state.global_step)
-        self.sampler.submit(request)
-        return self.sampler.collect()
+        return Request(prompts, ids, self._rule.num_generations, state.global_step, temperature, episodes)
 
     @property
     def _rule(self) -> AdvantageRule:
@@ -196,15 +231,24 @@ class Rollout:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
             return Groups(table, judged.rewards, (step,) * len(prompts)), live
 
-        supply.put(self._whole_prompts(rows))
+        drawn = None if self.ahead is None else self.ahead.prompts
+        if drawn is None:
+            supply.put(self._whole_prompts(rows))
+
+        def take(number: int) -> list[Row]:
+            nonlocal drawn
+            found, drawn = drawn, None
+            return found or supply.take(number)
+
         wanted = len(rows) * self.ranks.count // size
-        filled = refill(wanted, supply.take, complete, self.carried, step, rule)
+        filled = refill(wanted, take, complete, self.carried, step, rule)
         if made:
             self._record(made)
         self.carried = filled.carried
         if self.carried is not None and rule.max_staleness > 0:
             self.carried = replace(self.carried, table=self.old_and_reference.scored_everywhere(self.carried.table))
         self.log.refilled(filled)
+        self._ask_ahead()
         self._say_what_is_missing(filled, wanted)
         mine = self.ranks.mine(len(filled.groups.table))
         table = filled.groups.table.take(torch.arange(mine.start, mine.stop))
@@ -272,9 +316,12 @@ class Rollout:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of groups and prompts; the same on all ranks."""
-        return {"carried": self.carried, "order": self.order.state_dict()}
+        ahead = self.ahead and self.ahead.state_dict()
+        return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.carried = state["carried"] and state["carried"].on(self.ranks.device)
         self.order.load_state_dict(state["order"])
+        if self.ahead is not None and state["ahead"] is not None:
+            self.ahead.load_state_dict(state["ahead"])

@@ -11,9 +11,10 @@ from accelerate.utils import send_to_device
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.step.groups import Groups
-from grpo_ext.step.records import MicroBatch, Scored
+from grpo_ext.step.records import Generation, MicroBatch, Scored
 
-RECORDS: list[Any] = [Scored, KeptSet, Groups, MicroBatch, StepCounts]  # a file may hold these, tensors and plain types
+# a file may hold these, tensors and plain types
+RECORDS: list[Any] = [Generation, Scored, KeptSet, Groups, MicroBatch, StepCounts]
 
 
 class CheckpointMismatch(ValueError):

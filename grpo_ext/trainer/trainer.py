@@ -107,7 +107,7 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- an optimizer step
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches, num_items = super().get_batch_samples(self.parts.feed.batches.of(epoch_iterator), num_batches, device)
         self.parts.feed.begin_step(batches)
         self.parts.finite.begin_step()
         return batches, num_items

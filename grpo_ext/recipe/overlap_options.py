@@ -1,0 +1,78 @@
+"""The options about a separate sampler and its overlap with training. `docs/overlap.md` explains them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.folder import sharding
+from grpo_ext.recipe.problems import Problem
+
+
+@dataclass
+class OverlapOptions:
+    """Recipe keys about a separate sampler; a base of `GRPOExtConfig`.
+
+    Args:
+        overlap (`str`, defaults to `"off"`): `"one_step"` lets a separate sampler (`sampler: process`, or a vLLM server) work
+            on the next generation while the trainer trains on the present one. Completions are then sampled by the weights of
+            one generation before; their log-probs are those of the sampler, so that ratios and gradients stay exact.
+        sampler (`str`, *optional*): `"process"` samples with transformers in a second process beside each rank. `None`: the
+            trainer itself, or vLLM with `use_vllm`.
+        sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`. `None`: the first GPU that
+            trains nothing, else the CPU.
+        behaviour_policy (`str`, defaults to `"decoupled"`): the policy that ratios are taken to, with a separate sampler.
+            `"decoupled"`: the trainer's own weights before the step, and a bounded weight (`vllm_importance_sampling_mode`)
+            corrects from them to the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler itself by
+            the log-probs that it returned, without that weight and without the forward pass for it.
+    """
+
+    overlap: Literal["off", "one_step"] = "off"
+    sampler: Literal["process"] | None = None
+    sampler_device: str | None = None
+    behaviour_policy: Literal["decoupled", "sampler"] = "decoupled"
+
+
+def separate(v: Mapping[str, Any]) -> bool:
+    """Whether something else than the trained model samples."""
+    return bool(v["use_vllm"] or v["sampler"])
+
+
+def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
+    """A separate sampler can do what is asked of it, exactly."""
+    if v["sampler"]:
+        for key, wrong in {"use_vllm": True, "use_transformers_continuous_batching": True}.items():
+            if v[key] == wrong:
+                yield Problem(f"sampler: process samples itself: take {key} out.", "sampler")
+        if sharding(v) >= 3:
+            words = "copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a vLLM server, or ddp or zero2."
+            yield Problem(f"sampler: process {words}", "sampler")
+        if v["environment"] is not None:
+            yield Problem("sampler: process plays no environments: take one of the two out.", "sampler")
+    truncated = v["use_vllm"] and (v["top_k"] or v["top_p"] < 1 or v["min_p"])
+    for key, off in {"overlap": "off", "behaviour_policy": "decoupled"}.items():
+        if v[key] == off:
+            continue
+        if not separate(v):
+            yield Problem(f"{key}: {v[key]} needs a separate sampler: write sampler: process, or use_vllm: true.", key)
+        for other, right in {"logprob_policy": "sampling", "loss_normalization": "step"}.items():
+            if v[other] != right:
+                yield Problem(f"{key}: {v[key]} needs {other}: {right}.", key)
+        if truncated:
+            words = "needs the tokens that truncation kept, which vLLM does not return: set top_k: 0, top_p: 1.0, min_p: null."
+            yield Problem(f"{key}: {v[key]} {words}", key)
+    if v["overlap"] == "off":
+        return
+    if v["use_vllm"] and v["vllm_mode"] == "colocate":
+        yield Problem(
+            "overlap: one_step needs a device for each side, and vllm_mode: colocate shares one: write server.", "overlap"
+        )
+    if v["environment"] is not None:
+        yield Problem("overlap: one_step does not play environments yet: write overlap: off.", "overlap")
+    if v["behaviour_policy"] == "decoupled" and not v["vllm_importance_sampling_correction"]:
+        words = "vllm_importance_sampling_correction: true, or behaviour_policy: sampler"
+        yield Problem(f"overlap: one_step trains on completions of older weights: write {words}.", "overlap")
+    batch = batch_of(v, num_processes)
+    if batch.passes % batch.gradient_accumulation_steps:
+        words = f"steps_per_generation x num_iterations ({batch.passes})"
+        yield Problem(f"overlap: one_step needs {words} to be a multiple of gradient_accumulation_steps.", "overlap")

@@ -1,0 +1,132 @@
+"""`sampler: process`: transformers' `generate` in a process of its own, on a device of its own, beside the trainer.
+
+Each rank has its own process. The weights are in memory that both map; the trainer writes them while the process waits.
+"""
+
+import contextlib
+import copy
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from transformers import GenerationConfig
+
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.process_worker import Job, Start
+from grpo_ext.samplers.shared_weights import mapped, packed, places_of, tensors_of
+from grpo_ext.step.records import Generation
+from grpo_ext.vllm import EngineFailure
+
+RESTARTS = 2  # of a process that died, for one generation
+MEMORY = Path("/dev/shm")  # a file there is memory
+
+
+class ProcessSampler(Sampler):
+    """Samples in another process, which keeps its own copy of the weights.
+
+    Args:
+        model: without wrappers; its weights are those that `load_weights` gives to the process.
+        config: of `generate`; its temperature is that of each request.
+        params: returns the sampling parameters that are scored.
+        device: on which the process samples, such as `"cuda:1"` or `"cpu"`.
+    """
+
+    name, separate, watched = "a process of its own", True, True
+
+    def __init__(self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str):
+        self.config, self.params = config, params
+        self._tensors = tensors_of(model)
+        self._places, size = places_of(self._tensors)
+        self._folder = tempfile.mkdtemp(prefix="grpo_ext-sampler-", dir=MEMORY if MEMORY.is_dir() else None)
+        path = Path(self._folder) / "weights"
+        with path.open("wb") as file:
+            file.truncate(size)
+        self._shared = mapped(path, size, self._places)
+        self._start = Start(packed(model), path, size, self._places, device, torch.get_num_threads())
+        self._process: subprocess.Popen | None = None
+        self._line: Connection | None = None
+        self._loaded: int | None = None
+        self._job: Job | None = None
+        self.seconds = 0.0  # of the last generation, in the process
+        self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def load_weights(self, step: int) -> None:
+        if step == self._loaded:
+            return
+        with torch.no_grad():
+            for shared, tensor in zip(self._shared, self._tensors, strict=True):
+                shared.copy_(tensor)
+        self._loaded = step
+
+    def submit(self, request: Request) -> None:
+        super().submit(request)
+        seed = int(torch.randint(2**62, ()))  # of the rank's random state, which a checkpoint has
+        config = copy.copy(self.config)
+        config.temperature = request.temperature
+        self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=request.temperature), seed)
+        with contextlib.suppress(OSError):  # `collect` starts another process
+            self._send()
+
+    def collect(self) -> Generation:
+        """Return the generation. A process that died is started again, and repeats it with the weights that it had."""
+        request, self._asked = self._asked, None
+        assert request is not None, "call submit before collect"
+        answer = self._answer()
+        if failed := [error for error in gather_object([answer if isinstance(answer, Exception) else None]) if error]:
+            raise EngineFailure(f"A sampler process failed: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
+        ids, kept, logps, self.seconds = answer
+        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps, kept)
+
+    def _send(self) -> None:
+        if self._process is None:
+            self._launch()
+        assert self._line is not None
+        self._line.send(self._job)
+
+    def _answer(self) -> Any:
+        for attempt in range(1 + RESTARTS):
+            try:
+                if attempt:
+                    self.stop()
+                    self._send()
+                assert self._line is not None
+                return self._line.recv()
+            except (EOFError, OSError):
+                failure = ConnectionError(f"it died {attempt + 1} times while it sampled, out of memory or by a crash")
+        return failure
+
+    def _launch(self) -> None:
+        self._line, theirs = Pipe()
+        path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "grpo_ext.samplers.process_worker", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C is for the trainer
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._start.threads)},
+            )
+        weakref.finalize(self, self._process.kill)
+        self._line.send_bytes(pickle.dumps(self._start))
+        self._line.recv()  # it is ready
+
+    def stop(self) -> None:
+        """End the process; the next request starts another one."""
+        if self._line is not None:
+            self._line.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._line = None

@@ -1,0 +1,91 @@
+"""The program of a sampler process: it completes prompts with the weights that the trainer has written into shared memory.
+
+It is a fresh interpreter, so that the training script is not run again, and ends with the trainer.
+"""
+
+import os
+import pickle
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from grpo_ext.common.processes import die_with
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.objective.watch import Recorder
+from grpo_ext.samplers.shared_weights import Place, mapped, tensors_of, unpacked
+from grpo_ext.seams.generate import fast_generation, generate_batch, watching
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a sampler process needs to begin."""
+
+    model: bytes  # `packed`
+    weights: Path  # the shared file
+    size: int  # of the file, in bytes
+    places: list[Place]
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request."""
+
+    prompt_ids: list[list[int]]  # B lists of tokens
+    config: GenerationConfig
+    params: SamplingParams  # that the config means, which are scored
+    seed: int
+
+
+def serve(connection: Connection) -> None:
+    """Load the model, and answer each `Job` with `complete(...)` until the pipe is closed."""
+    start: Start = pickle.loads(connection.recv_bytes())
+    torch.set_num_threads(start.threads)
+    shared = mapped(start.weights, start.size, start.places)
+    own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
+    model = unpacked(start.model, start.places, own).eval()
+    connection.send(None)
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:
+            return
+        if own is not shared:
+            for mine, given in zip(tensors_of(model), shared, strict=True):
+                mine.copy_(given)
+        try:
+            connection.send(complete(model, job))
+        except Exception as error:
+            connection.send(error)
+
+
+def complete(model: Any, job: Job) -> tuple[Any, ...]:
+    """Return completions, kept sets and log-probs as a `Generation` has them, and the seconds that it took."""
+    begun = time.monotonic()
+    torch.manual_seed(job.seed)
+    model.generation_config = job.config  # its own values would fill in options that the recipe leaves out
+    recorder = Recorder(job.params)
+    with torch.no_grad(), fast_generation(model), watching(model, recorder):
+        ids = generate_batch(model, job.config, job.prompt_ids)
+    kept, logps = recorder.rows(ids)
+    return ids, kept, None if logps is None else [row.cpu() for row in logps], time.monotonic() - begun
+
+
+def main() -> None:
+    fd, parent = map(int, sys.argv[1:3])
+    die_with(parent)
+    try:
+        serve(Connection(fd))
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
