@@ -14,7 +14,7 @@ from grpo_ext.demo.known import DEMOS
 from grpo_ext.demo.pipeline import checked_launch, words
 from grpo_ext.evaluation.evaluate_recipe import evaluate_models
 from grpo_ext.recipe.folder import recipe_folder
-from grpo_ext.recipe.load import Recipe, load_recipe
+from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 
 DEMO = DEMOS["countdown"]
@@ -28,7 +28,8 @@ def warm_start(folder: Path, seed: int = 0) -> Path:
         DEMO.prepare(load_recipe(RECIPE, words(model_name_or_path=folder / "model")).task, folder, seed)
         data = {"model_name_or_path": folder / "model", "dataset_name": folder / "demonstrations.jsonl"}
         sft = words(**data, output_dir=done, seed=seed)
-        checked_launch("grpo_ext.sft", recipe_folder() / DEMO.sft_recipe, sft, "cpu")
+        path = recipe_folder() / DEMO.sft_recipe
+        checked_launch("grpo_ext.sft", path, sft, load_sft_recipe(path, sft))
     logging.disable(logging.WARNING)
     return done
 

@@ -151,7 +151,7 @@ def warm_started(folder: Path, quick: bool) -> str:
     from grpo_ext.demo.known import DEMOS
     from grpo_ext.demo.pipeline import checked_launch, words
     from grpo_ext.recipe.folder import recipe_folder
-    from grpo_ext.recipe.load import load_recipe
+    from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 
     demo = DEMOS["countdown"]
     recipe = load_recipe(recipe_folder() / demo.recipe, {"model_name_or_path": str(folder / "model")})
@@ -162,7 +162,8 @@ def warm_started(folder: Path, quick: bool) -> str:
         "output_dir": folder / "warm_start",
         **({"max_steps": 100} if quick else {}),
     }
-    checked_launch("grpo_ext.sft", recipe_folder() / demo.sft_recipe, words(**settings), "cpu")
+    path = recipe_folder() / demo.sft_recipe
+    checked_launch("grpo_ext.sft", path, words(**settings), load_sft_recipe(path, words(**settings)))
     return str(folder / "warm_start")
 
 

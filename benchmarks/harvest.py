@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
 from grpo_ext.demo.pipeline import checked_launch, words
 from grpo_ext.recipe.folder import recipe_folder
+from grpo_ext.recipe.load import load_sft_recipe
 
 SFT = recipe_folder() / "countdown" / "tiny-harvest-sft.yaml"
 
@@ -40,7 +41,7 @@ def one_seed(model: Path, folder: Path, steps: int, seed: int) -> dict[str, Any]
     last = statistics.mean(tokens["first"][-8:])  # completions grow at first
     left = max(1, round((sum(tokens["alone"]) - sum(tokens["first"])) / last))
     sft = words(model_name_or_path=first, dataset_name=first / "harvest.jsonl", output_dir=harvested, seed=seed)
-    checked_launch("grpo_ext.sft", SFT, sft, "cpu")
+    checked_launch("grpo_ext.sft", SFT, sft, load_sft_recipe(SFT, sft))
     tokens["second"] = grpo(harvested, second, left, seed + 100)
     ends = {"alone": alone, "first": first, "harvested": harvested, "second": second}
     found = {name: accuracy(recipe_for(model, end, seed=seed), end) for name, end in ends.items()}

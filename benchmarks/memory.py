@@ -47,7 +47,7 @@ def estimates(shape: tuple[int, ...], way: tuple[bool, int, int]) -> dict[str, i
     lora, sharding, gpus = way
     size = ModelSize(parameters, adapter if lora else parameters, "bfloat16", hidden, layers, width)
     v = load_recipe(None, {**RECIPE, "use_peft": lora}, gpus).flat
-    return memory_estimate(size, v, batch_of(v, gpus), sharding, prompt_tokens=256)
+    return memory_estimate(size, v, batch_of(v, gpus), sharding, prompt=256)
 
 
 def table() -> str:
