@@ -1,6 +1,7 @@
 """The correction for a separate sampler: p as scored here divided by p of the sampler, for one policy in two engines.
 
-"token" modes weight each token by its own ratio, "sequence" modes by the product over the completion. "truncate" clamps a ratio
+"token" modes weight each token by its own ratio, "sequence" modes by the product over the completion, "geometric" modes by the
+geometric mean over it, which does not grow with the length. "truncate" clamps a ratio
 to the bounds, "mask" sets a ratio outside them to 0 (TRL's `vllm_importance_sampling_mode`; TIS, MIS).
 """
 
@@ -21,15 +22,17 @@ def sampler_correction(
         logps: (B, T), of the policy that sampled, as scored here.
         sampled: (B, T), of the sampler; NaN if it returned none: the ratio is then 1.
         mask: (B, T), 1 for counted tokens.
-        mode: "token_truncate", "token_mask", "sequence_truncate" or "sequence_mask".
+        mode: "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate" or "geometric_mask".
         lowest, highest: bounds of the ratio; `None`: no bound.
 
     Returns:
-        (B, T) for "token" modes, (B, 1) for "sequence" modes.
+        (B, T) for "token" modes, (B, 1) for the others.
     """
     difference = ((logps - sampled) * mask).nan_to_num(nan=0.0)
-    if mode.startswith("sequence"):
+    if not mode.startswith("token"):
         difference = difference.sum(-1, keepdim=True)
+    if mode.startswith("geometric"):
+        difference = difference / mask.sum(-1, keepdim=True).clamp(min=1.0)
     ratio = difference.exp()
     low, high = -torch.inf if lowest is None else lowest, torch.inf if highest is None else highest
     inside = ratio.clamp(low, high)

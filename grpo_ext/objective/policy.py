@@ -23,6 +23,7 @@ class LossOptions:
     delta: float | None = None
     sapo_temperature_pos: float = 1.0
     sapo_temperature_neg: float = 1.05
+    dppo_delta: float = 0.15
     vespo_k_pos: float = 2.0
     vespo_lambda_pos: float = 3.0
     vespo_k_neg: float = 3.0
@@ -131,6 +132,11 @@ def vespo_stats(x: LossInputs) -> dict[str, Stat]:
     return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask)}
 
 
+def dppo_stats(x: LossInputs) -> dict[str, Stat]:
+    """Return the share of tokens that are masked."""
+    return {"dppo/masked": mean_stat(1 - dppo_mask(x), x.mask)}
+
+
 def ratios_move(accumulation: int, passes: int) -> bool:
     """Whether several optimizer steps train on one generation, so that ratios differ from 1 and old log-probs are needed.
 
@@ -182,6 +188,23 @@ def sapo(x: LossInputs) -> torch.Tensor:
     o = x.options
     tau = torch.where(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg)
     return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
+
+
+@register_loss("dppo", aggregation="token_mean", stats=dppo_stats, needs_advantage=True)
+def dppo(x: LossInputs) -> torch.Tensor:
+    """DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879): -M w A, with the mask of `dppo_mask` and no clip."""
+    return -dppo_mask(x) * x.ratio * x.advantages
+
+
+@torch.no_grad()
+def dppo_mask(x: LossInputs) -> torch.Tensor:
+    """(B, T), 0 for tokens that the update would move further away from a policy that they have left, by binary variation.
+
+    A token has left it where |p - p_old| is above `dppo_delta`; it moves away with A > 0 and w > 1, or A < 0 and w < 1. The
+    clip of PPO goes by w alone, which is large for rare tokens whose probability hardly changed.
+    """
+    away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)
+    return (~(away & ((x.logps.exp() - x.old_logps.exp()).abs() > x.options.dppo_delta))).float()
 
 
 @register_loss("vespo", aggregation="token_mean", stats=vespo_stats, needs_advantage=True, corrects_sampler=True)

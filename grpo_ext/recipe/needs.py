@@ -46,6 +46,7 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
     ("lora_", lambda v: v["use_peft"], "use_peft: true"),
     ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),
+    ("dppo_", lambda v: v["loss_type"] == "dppo", "loss_type: dppo"),
     ("vespo_", lambda v: v["loss_type"] == "vespo", "loss_type: vespo"),
     ("ref_model_", lambda v: v["sync_ref_model"], "sync_ref_model: true"),
     ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import PositiveShare
 
 
 @dataclass
@@ -25,12 +26,15 @@ class OverlapOptions:
             `"decoupled"`: the trainer's own weights before the step, and a bounded weight (`vllm_importance_sampling_mode`)
             corrects from them to the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler itself by
             the log-probs that it returned, without that weight and without the forward pass for it.
+        dppo_delta (`float`, defaults to 0.15): change of a token's probability above which `loss_type: dppo` masks it, where
+            the update would change it further.
     """
 
     overlap: Literal["off", "one_step"] = "off"
     sampler: Literal["process"] | None = None
     sampler_device: str | None = None
     behaviour_policy: Literal["decoupled", "sampler"] = "decoupled"
+    dppo_delta: PositiveShare = 0.15
 
 
 def separate(v: Mapping[str, Any]) -> bool:

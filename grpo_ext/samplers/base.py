@@ -32,6 +32,8 @@ class Sampler:
     plays = False  #: whether it plays episodes of several turns
     order = "hf"  #: the order of its truncations, "hf" or "vllm"
 
+    seconds = 0.0  #: that the last generation took
+
     _asked: Request | None = None
 
     def submit(self, request: Request) -> None:

@@ -59,7 +59,6 @@ class ProcessSampler(Sampler):
         self._line: Connection | None = None
         self._loaded: int | None = None
         self._job: Job | None = None
-        self.seconds = 0.0  # of the last generation, in the process
         self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def load_weights(self, step: int) -> None:
@@ -93,7 +92,7 @@ class ProcessSampler(Sampler):
         if self._process is None:
             self._launch()
         assert self._line is not None
-        self._line.send(self._job)
+        self._line.send_bytes(pickle.dumps(self._job))
 
     def _answer(self) -> Any:
         for attempt in range(1 + RESTARTS):
@@ -102,7 +101,7 @@ class ProcessSampler(Sampler):
                     self.stop()
                     self._send()
                 assert self._line is not None
-                return self._line.recv()
+                return pickle.loads(self._line.recv_bytes())
             except (EOFError, OSError):
                 failure = ConnectionError(f"it died {attempt + 1} times while it sampled, out of memory or by a crash")
         return failure
@@ -120,7 +119,7 @@ class ProcessSampler(Sampler):
             )
         weakref.finalize(self, self._process.kill)
         self._line.send_bytes(pickle.dumps(self._start))
-        self._line.recv()  # it is ready
+        self._line.recv_bytes()  # it is ready
 
     def stop(self) -> None:
         """End the process; the next request starts another one."""

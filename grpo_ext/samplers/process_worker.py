@@ -51,19 +51,20 @@ def serve(connection: Connection) -> None:
     shared = mapped(start.weights, start.size, start.places)
     own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
     model = unpacked(start.model, start.places, own).eval()
-    connection.send(None)
+    connection.send_bytes(pickle.dumps(None))
     while True:
         try:
-            job = connection.recv()
+            job: Job = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
         if own is not shared:
             for mine, given in zip(tensors_of(model), shared, strict=True):
                 mine.copy_(given)
         try:
-            connection.send(complete(model, job))
+            answer: Any = complete(model, job)
         except Exception as error:
-            connection.send(error)
+            answer = error
+        connection.send_bytes(pickle.dumps(answer))
 
 
 def complete(model: Any, job: Job) -> tuple[Any, ...]:

@@ -28,14 +28,18 @@ class SyncCheck:
     truncated: bool  # whether sampling is truncated
     _checked: int | None = None  # the sync of the last check
 
+    @property
+    def due(self) -> bool:
+        """Whether the next completions are compared."""
+        return self._checked is None or self.vllm.syncs - self._checked >= self.every
+
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
         """Return the mean absolute difference of log-probs; `None` if no check is due, or no token counts. All ranks call it.
 
         `table` has the completions that the engine has just sampled. `score` returns log-probs (b, T) of a table under the
         trainer's policy, without dropout. `EngineFailure` on all ranks, if the difference is above the limit.
         """
-        due = self._checked is None or self.vllm.syncs - self._checked >= self.every
-        if not due or table.sampling_per_token_logps is None:
+        if not self.due or table.sampling_per_token_logps is None:
             return None
         if self.limit is None:
             self.limit = 1e-3 if self.vllm.dtype() == "float32" else 0.2

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.settings import TextModel, cpu_settings, server_url, vllm_dtype
 
 logger = logging.getLogger(__name__)
+FEW, FEW_TOKENS = 4, 16  # prompts of a rank, and tokens of each, that show which weights the engine has
 
 
 class VLLMSampler(Sampler):
@@ -46,6 +48,26 @@ class VLLMSampler(Sampler):
         if step != self._loaded:
             self.vllm.sync_weights()
             self._loaded = step
+
+    @property
+    def seconds(self) -> float:  # type: ignore[override]  # a server's client measures them
+        """Seconds that the last generation of a server took; 0 on other ranks than the main one."""
+        return getattr(self.vllm, "vllm_client", self.vllm).seconds
+
+    def submit(self, request: Request) -> None:
+        super().submit(request)
+        self.vllm.temperature = request.temperature
+        if self.vllm.mode == "server" and not request.episodes:
+            self.vllm.start(prompts=request.prompt_ids, images=None, num_generations=request.num_generations)
+
+    def few(self, request: Request) -> Generation:
+        """Complete a few prompts of a request by a few tokens."""
+        longest, self.vllm.max_completion_length = self.vllm.max_completion_length, FEW_TOKENS
+        try:
+            small = replace(request, prompts=request.prompts[:FEW], prompt_ids=request.prompt_ids[:FEW], num_generations=1)
+            return self.sample(small)
+        finally:
+            self.vllm.max_completion_length = longest
 
     def sample(self, request: Request) -> Generation:
         self.vllm.temperature = request.temperature
@@ -90,6 +112,7 @@ class OurVLLM(VLLMGeneration):
     """As TRL's, with `syncs`, the number of times that the engine got the weights."""
 
     options: GRPOExtConfig  # the trainer's arguments
+    seconds = 0.0
     model: Any
 
     def __init__(self, options: GRPOExtConfig, *args: Any, **kwargs: Any):
@@ -162,6 +185,13 @@ class OurVLLM(VLLMGeneration):
         `EngineFailure` on all ranks, if the server does not come back or refuses the request.
         """
         return self._until_answered(partial(super().generate, *args, **kwargs))
+
+    def start(self, *args: Any, **kwargs: Any) -> None:
+        """Send a server the request that the next `generate` with the same arguments answers."""
+        client = self.vllm_client if self.accelerator.is_main_process else None
+        if client is not None:
+            client.starts = True
+        super().generate(*args, **kwargs)  # gathers the prompts of all ranks; the client answers nothing yet
 
     def play(self, request: Request, logps: LogProbs) -> None:
         """Play a request's episodes, all ranks at once and each by its own requests; `logps` as `play_as_ready` has them.

@@ -9,8 +9,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from threading import Thread
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ class ServerClient(VLLMClient):
         self.failure: str | None = None  # what went wrong
         self.refused = False  # whether the server answered that the request was wrong, so that a retry is useless
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
+        self.starts, self.seconds = False, 0.0
+        self._answer: Future[dict[str, Any]] | None = None  # to the request under way
         self.version: str | None = None  # of the weights that the server must have
         self._line, self._vocabulary = Line(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
@@ -132,9 +135,27 @@ class ServerClient(VLLMClient):
 
     # TRL passes all options by name
     def generate(self, prompts: Any, features: Any = None, n: int = 1, **sampling: Any) -> dict[str, Any]:  # type: ignore[override]
-        """As TRL's if the answer is what was asked for; else `NOTHING`."""
+        """As TRL's if the answer is what was asked for; else `NOTHING`.
+
+        With `starts` set, send the request in a thread and return `NOTHING`; the next call returns its answer.
+        """
         generate = super().generate
-        return self._attempt(lambda: self._checked(generate, prompts, features, n, sampling)) or NOTHING
+        if self._answer is not None:
+            found, self._answer = self._answer.result(), None
+            return found
+
+        def work() -> dict[str, Any]:
+            start = time.monotonic()
+            found = self._attempt(lambda: self._checked(generate, prompts, features, n, sampling)) or NOTHING
+            self.seconds = time.monotonic() - start
+            return found
+
+        if not self.starts:
+            return work()
+        self.starts, answer = False, Future()
+        self._answer = answer
+        Thread(target=lambda: answer.set_result(work()), daemon=True).start()  # a hung server does not hold up the end
+        return NOTHING
 
     def _checked(self, generate: Any, prompts: Any, features: Any, n: int, sampling: dict[str, Any]) -> dict[str, Any]:
         given = {"max_tokens": 16, "logprobs": 0, **sampling, **(sampling.get("generation_kwargs") or {})}

@@ -125,7 +125,8 @@ class Rollout:
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
         table = self.old_and_reference.behaved(table)
-        self.old_and_reference.check_sync(table)
+        if self.ahead is None:  # else completions may be of older weights
+            self.old_and_reference.check_sync(table)
         table = self.old_and_reference(table) if scored else table
         rule = self._rule
         given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
@@ -157,6 +158,9 @@ class Rollout:
         if self.ahead is not None:
             self.ahead.wait()  # the sampler must be free, also for an evaluation
             found = self.ahead.take() if training else None
+            if found is not None:
+                age = self.trainer.state.global_step - found.policy_step
+                seam.log_figures(self.trainer, {**self.ahead.figures(), "overlap/age": age})
         if found is None:
             request = self._request(prompts, episodes)
             self.sampler.load_weights(request.policy_step)
@@ -182,7 +186,18 @@ class Rollout:
         request = self._request([row["prompt"] for row in rows], []) if rows else None
         if request is not None:
             self.sampler.load_weights(request.policy_step)
+            self._probe(request)
         self.ahead.ask(request, drawn)
+
+    def _probe(self, request: Request) -> None:
+        """Let the sampler write a few tokens with the weights that it has just got, if these are checked.
+
+        The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
+        """
+        if (due := self.old_and_reference.sync_check) is not None and due.due:
+            found = self.sampler.few(request)
+            table = table_of(found, seam.pad_token(self.trainer), torch.zeros(len(found.prompt_ids)).bool(), self.ranks.device)
+            self.old_and_reference.check_sync(table)
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         state, schedule = self.trainer.state, self.schedule
