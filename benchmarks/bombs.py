@@ -26,12 +26,12 @@ from grpo_ext.rewards.pool import RewardPool
 
 TIMEOUT = float(GRPOExtConfig.reward_timeout)
 BOUNDS = {"longest": TIMEOUT + 0.5, "trainer": 1000.0, "worker": 1500.0, "above 0": 0}  # seconds, MB, MB, formulas
-# what no formula here comes to
+# in a box; no formula here comes to one of them
 GOLD = [
     r"\frac{12345}{67891}",
     r"\sqrt{12345}+\frac{1}{67891}",
-    "x^{77}-67891",
-    r"(\sqrt{2}, 67891)",
+    "x^{77}-6789",
+    r"(\sqrt{2}, 6789)",
     r"\frac{67891\pi}{12345}",
 ]
 MIB = 2**20
