@@ -9,6 +9,8 @@ from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import PositiveShare
 
+SHARDED = "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a vLLM server, or ddp or zero2."
+
 
 @dataclass
 class OverlapOptions:
@@ -42,17 +44,21 @@ def separate(v: Mapping[str, Any]) -> bool:
     return bool(v["use_vllm"] or v["sampler"])
 
 
+def sampler_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """Nothing else samples beside a sampler process, which has whole weights."""
+    if v["sampler"] is None:
+        return
+    for key in ("use_vllm", "use_transformers_continuous_batching"):
+        if v[key]:
+            yield Problem(f"sampler: process samples itself: take {key} out.", "sampler")
+    if v["environment"] is not None:
+        yield Problem("sampler: process plays no environments: take one of the two out.", "sampler")
+    if sharding(v) >= 3:
+        yield Problem(SHARDED, "sampler")
+
+
 def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
-    """A separate sampler can do what is asked of it, exactly."""
-    if v["sampler"]:
-        for key, wrong in {"use_vllm": True, "use_transformers_continuous_batching": True}.items():
-            if v[key] == wrong:
-                yield Problem(f"sampler: process samples itself: take {key} out.", "sampler")
-        if sharding(v) >= 3:
-            words = "copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a vLLM server, or ddp or zero2."
-            yield Problem(f"sampler: process {words}", "sampler")
-        if v["environment"] is not None:
-            yield Problem("sampler: process plays no environments: take one of the two out.", "sampler")
+    """What a separate sampler does beside the trainer is exact."""
     truncated = v["use_vllm"] and (v["top_k"] or v["top_p"] < 1 or v["min_p"])
     for key, off in {"overlap": "off", "behaviour_policy": "decoupled"}.items():
         if v[key] == off:

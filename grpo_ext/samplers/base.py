@@ -50,5 +50,12 @@ class Sampler:
         """Complete the prompts."""
         raise NotImplementedError
 
+    def few(self, request: Request) -> Generation:
+        """Complete a few prompts of a request by a few tokens, to see which weights another engine has."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End what the sampler has started; the next request starts it again."""
+
     def load_weights(self, step: int) -> None:
         """Take the trainer's weights of this optimizer step, if the sampler has a separate copy."""

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from grpo_ext.objective.policy import ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, SamplingParams, resolve_sampling
+from grpo_ext.recipe.overlap_options import SHARDED
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.function import FunctionSampler
@@ -57,6 +59,8 @@ def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
 
 def process_sampler(trainer: Any) -> ProcessSampler:
     """Make the sampler process of this rank."""
+    if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
+        raise ValueError(SHARDED)
     args, ranks = trainer.args, int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     free = f"cuda:{ranks}" if torch.cuda.device_count() > ranks else "cpu"
     config = copy.deepcopy(trainer.generation_config)

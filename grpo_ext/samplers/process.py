@@ -75,7 +75,7 @@ class ProcessSampler(Sampler):
         config = copy.copy(self.config)
         config.temperature = request.temperature
         self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=request.temperature), seed)
-        with contextlib.suppress(OSError):  # `collect` starts another process
+        with contextlib.suppress(EOFError, OSError):  # `collect` starts another process
             self._send()
 
     def collect(self) -> Generation:

@@ -152,7 +152,8 @@ class ServerClient(VLLMClient):
 
         if not self.starts:
             return work()
-        self.starts, answer = False, Future()
+        answer: Future[dict[str, Any]] = Future()
+        self.starts = False
         self._answer = answer
         Thread(target=lambda: answer.set_result(work()), daemon=True).start()  # a hung server does not hold up the end
         return NOTHING

@@ -93,6 +93,8 @@ class GRPOExtTrainer(GRPOTrainer):
         except (RewardFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
             raise
+        finally:
+            self.parts.sampler.stop()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """As in transformers, which would take one more step after the checkpoint of the last step."""

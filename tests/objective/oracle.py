@@ -50,8 +50,8 @@ def oracle_gradients(used, folder, weights, ref_model, old_weights=None, loss_ty
 def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3", corrected=True, **o):
     """The loss of one optimizer step.
 
-    `rows`: dicts with `logps`, `old`, `ref` (lists of scalars, a token each), `advantage`, `masked` (truncated and left out)
-    and, for the step's counts, `useful`.
+    `rows`: dicts with `logps`, `old`, `ref` (lists of scalars, a token each), `advantage`, `masked` (truncated and left out),
+    for the step's counts `useful`, and `weights` of tokens where another engine has sampled.
     """
     o = {"low": 0.2, "high": 0.2, "delta": None, "useful_only": False, **o}
     counted = [r for r in rows if not r["masked"]]
@@ -63,7 +63,10 @@ def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3
         w = [torch.exp(mean if level == "sequence" else x) for x in ratios]
         terms, kl_terms = [], []
         for t in range(len(w)):
-            terms.append(token_term(loss_type, w[t], r["advantage"], r["logps"][t], ratios, o))
+            weights = r.get("weights") or [torch.ones(())] * len(w)  # of the sampler's correction
+            beside = [weight.log() for weight in weights] if loss_type == "vespo" else []
+            term = token_term(loss_type, w[t], r["advantage"], r["logps"][t], ratios + beside, o)
+            terms.append(term if loss_type == "vespo" else term * weights[t])
             if beta:
                 d = r["ref"][t] - r["logps"][t]
                 k = {"k1": -d, "k2": d * d / 2, "k3": torch.exp(d) - d - 1}[kl]

@@ -35,6 +35,11 @@ SETTINGS = {
         "temperature_end": 0.7,
     },
     "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "easy_pool"},
+    "a generation under way": {"sampler": "process", "overlap": "one_step", "top_k": 9, "curriculum": "adaptive"},
+    "a refilled one under way": {
+        **{"sampler": "process", "overlap": "one_step", "group_filter": "refill", "max_staleness": 1},
+        **{"eval_strategy": "steps", "eval_steps": 2},
+    },
     "evaluation on": {"eval_strategy": "steps", "eval_steps": 2, "eval_temperature": 0.8},
 }
 
@@ -76,7 +81,7 @@ def weights(trainer):
 
 def logged(trainer):
     """What was logged, but for clocks and the mean loss since the start of a process."""
-    clocks = ("time", "per_second", "runtime", "train_loss", "speed")
+    clocks = ("time", "per_second", "runtime", "train_loss", "speed", "overlap/")
     return [{k: v for k, v in entry.items() if not any(c in k for c in clocks)} for entry in trainer.state.log_history]
 
 

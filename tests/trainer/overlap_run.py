@@ -1,0 +1,64 @@
+"""A run of a few steps with a generation under way, which writes down what each step trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+
+LR = 0.5
+
+
+def letters(completions, **kwargs):
+    """1 or 0 by the text, so that some groups have no signal."""
+    return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
+
+
+class Noting(GRPOExtTrainer):
+    """Keeps, by step, the micro-batches that it trains on, and the weights before."""
+
+    def __init__(self, *args, **kwargs):
+        self.steps = {}
+        super().__init__(*args, **kwargs)
+
+    def _compute_loss(self, model, inputs):
+        if self.model.training:
+            weights = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+            step = self.steps.setdefault(self.state.global_step, {"weights": weights, "used": []})
+            step["used"].append(inputs.rows)
+        return super()._compute_loss(model, inputs)
+
+
+def make(folder, out, **settings):
+    rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 49)]
+    usual = {"overlap": "one_step", "sampler": "process", "max_steps": 4, "learning_rate": LR, "max_completion_length": 6}
+    usual |= {"per_device_train_batch_size": 8, "num_generations": 4, "save_strategy": "no", "max_grad_norm": 0.0}
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        optim="sgd",
+        lr_scheduler_type="constant",
+        logging_steps=1,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        skip_dead_rows=False,
+        **{**usual, **settings},
+    )
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    return Noting(model, [letters], args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+
+
+def train(folder, out, settings):
+    """Train, and save the steps of this rank."""
+    trainer = make(folder, out, **settings)
+    trainer.train()
+    steps, last = trainer.steps, {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    torch.save(
+        {"steps": steps, "last": last, "logs": trainer.state.log_history}, Path(out) / f"{trainer.args.process_index}.pt"
+    )

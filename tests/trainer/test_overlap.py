@@ -1,0 +1,170 @@
+"""`overlap: one_step`: completions of the weights before, exact gradients, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import overlap_run
+import psutil
+import pytest
+import torch
+from forked import on_ranks
+from oracle import loss_of_step, token_logps
+from transformers import AutoModelForCausalLM
+
+from grpo_ext.recipe.needs import TRL_LOSSES
+from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.step.feed import BatchesAhead
+from grpo_ext.vllm import EngineFailure
+
+BIG_CAP = {"vllm_importance_sampling_clip_max": 1e9}  # no weight is cut
+
+
+def test_batches_are_seen_before_their_turn_and_given_once():
+    ahead, source = BatchesAhead(), iter("abcd")
+    assert ahead.of(source).see(1) == "b"
+    assert next(ahead.of(source)) == "a" and ahead.see(0) == "b" and ahead.see(2) == "d" and ahead.see(3) is None
+    assert list(ahead.of(source)) == ["b", "c", "d"]
+    assert list(ahead.of(iter("xy"))) == ["x", "y"]
+
+
+def model_of(folder, weights):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.load_state_dict(weights, strict=False)
+    return model
+
+
+def rows_of(parts):
+    for part in parts:
+        for i in range(len(part)):
+            prompt = part.prompt_ids[i][part.prompt_mask[i].bool()].tolist()
+            yield part, i, prompt, part.completion_ids[i][part.completion_mask[i].bool()].tolist()
+
+
+def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
+    trainer = overlap_run.make(tiny_folder, tmp_path)
+    trainer.train()
+    for step, noted in trainer.steps.items():
+        version = max(0, step - 1)
+        sampler = model_of(tiny_folder, trainer.steps[version]["weights"])
+        for part, i, prompt, completion in rows_of(noted["used"]):
+            assert part.policy_step[i] == version
+            with torch.no_grad():
+                wanted = torch.stack(token_logps(sampler, prompt, completion))
+            assert torch.allclose(part.sampling_per_token_logps[i, : len(wanted)], wanted, atol=1e-5)
+    logged = trainer.state.log_history
+    assert [row["overlap/age"] for row in logged if "overlap/age" in row] == [1.0, 1.0, 1.0]
+    assert all(row["overlap/waited"] >= 0 and 0 <= row["overlap/share"] <= 1 for row in logged if "overlap/share" in row)
+
+
+SETTINGS = {
+    "sampler": {"behaviour_policy": "sampler"},
+    "decoupled": BIG_CAP,
+}
+CASES = [
+    pytest.param(ranks, loss, policy, marks=[] if (ranks, loss) == (1, "dapo") else pytest.mark.slow)
+    for ranks, losses in ((1, TRL_LOSSES), (2, ("grpo", "dapo")))
+    for loss in losses
+    for policy in SETTINGS
+]
+
+
+@pytest.mark.parametrize("ranks, loss_type, policy", CASES)
+def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss_type, policy):
+    """Groups that were carried over and groups that were under way, against the formula token by token."""
+    high = {"epsilon_high": 5.0} if loss_type == "cispo" else {}
+    settings = {"group_filter": "refill", "max_staleness": 3, "loss_type": loss_type, **SETTINGS[policy], **high}
+    settings |= {"per_device_train_batch_size": 16 // ranks, "max_steps": 4}
+    on_ranks(ranks, overlap_run.train, tiny_folder, tmp_path, settings)
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
+    steps, mixed = found[0]["steps"], 0
+    models = [model_of(tiny_folder, noted["weights"]) for noted in steps.values()]
+    for step in steps:
+        parts = [part for rank in found for part in rank["steps"][step]["used"]]
+        mixed += len({int(version) for part in parts for version in part.policy_step}) > 1
+        model, rows = models[step], []
+        for part, i, prompt, completion in rows_of(parts):
+            version = int(part.policy_step[i])
+            if not completion:
+                rows.append({"logps": [], "old": [], "advantage": 0.0, "masked": not bool(part.counted[i]), "useful": True})
+                continue
+            with torch.no_grad():
+                sampled = token_logps(models[version], prompt, completion)
+                # what was sampled while the trainer trained is scored one version later
+                scored = [token_logps(models[v], prompt, completion) for v in {version, min(version + 1, step)}]
+            old = part.old_per_token_logps[i, : len(completion)].unbind()
+            assert any(torch.allclose(torch.stack(old), torch.stack(s), atol=1e-5) for s in scored)
+            assert policy == "decoupled" or torch.allclose(torch.stack(old), torch.stack(sampled), atol=1e-5)
+            weights = [torch.exp(o - s) for o, s in zip(old, sampled, strict=True)]
+            rows.append(
+                {
+                    "logps": token_logps(model, prompt, completion),
+                    "old": old,
+                    "weights": None if policy == "sampler" else weights,
+                    "advantage": float(part.advantages[i]),
+                    "masked": not bool(part.counted[i]),
+                    "useful": True,
+                }
+            )
+        loss = loss_of_step(loss_type, rows, max_length=6, high=high.get("epsilon_high", 0.2))
+        names, parameters = zip(*model.named_parameters(), strict=True)
+        wanted = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+        after = steps[step + 1]["weights"] if step + 1 in steps else found[0]["last"]
+        largest = max(float(g.abs().max()) for g in wanted.values())
+        for name, gradient in wanted.items():
+            moved = (steps[step]["weights"][name] - after[name]) / overlap_run.LR
+            assert (moved - gradient).abs().max() <= 1e-5 * max(largest, 1e-2), (step, name)
+    assert mixed
+
+
+def below() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True) if "process_worker" in " ".join(child.cmdline())}
+
+
+def test_no_process_is_left_and_a_killed_one_repeats_its_work(tiny_folder, tmp_path):
+    before = below()
+    whole = overlap_run.make(tiny_folder, tmp_path)
+    whole.train()
+    assert below() == before
+    killed = overlap_run.make(tiny_folder, tmp_path)
+    plain, calls = killed.parts.sampler.collect, []
+
+    def collect():
+        calls.append(1)
+        if len(calls) == 2:
+            [pid] = below() - before
+            os.kill(pid, signal.SIGKILL)
+        return plain()
+
+    killed.parts.sampler.collect = collect
+    killed.train()
+    assert len(calls) == 4
+    for name, p in killed.model.named_parameters():
+        assert torch.equal(p, dict(whole.model.named_parameters())[name])
+
+
+def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path):
+    trainer = overlap_run.make(tiny_folder, tmp_path)
+    trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")  # no process can begin with it
+    with pytest.raises(EngineFailure, match="sampler process"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"sampler": None}, "needs a separate sampler"),
+        ({"gradient_accumulation_steps": 3, "steps_per_generation": 1}, "multiple of gradient_accumulation_steps"),
+        ({"vllm_importance_sampling_correction": False}, "completions of older weights"),
+        ({"logprob_policy": "model"}, "needs logprob_policy: sampling"),
+        ({"sampler": None, "use_vllm": True, "vllm_mode": "colocate"}, "shares one"),
+        ({"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5}, "vLLM does not return"),
+        ({"environment": "guess"}, "plays no environments"),
+    ],
+    ids=lambda value: "",
+)
+def test_what_cannot_be_exact_is_refused(tiny_folder, tmp_path, settings, words):
+    with pytest.raises(RecipeError, match=words):
+        overlap_run.make(tiny_folder, tmp_path, **settings)
