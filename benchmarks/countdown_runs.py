@@ -40,12 +40,27 @@ def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
     return load_recipe(RECIPE, words(model_name_or_path=model, output_dir=out, **{**quiet, **settings}))
 
 
-def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None) -> list[dict[str, float]]:
-    """Train by the recipe, with "TRL" or "ours", and save the model; return the logs, one row per step."""
+def train(
+    side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None, sampled: list[float] | None = None
+) -> list[dict[str, float]]:
+    """Train by the recipe, with "TRL" or "ours", and save the model; return the logs, one row per step.
+
+    `sampled` gets the seconds of each generation of a separate sampler.
+    """
     rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
     trainer = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
         recipe.model.model_name_or_path, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
     )
+    if sampled is not None and side == "ours":
+        sampler: Any = trainer.parts.sampler
+        collect = sampler.collect
+
+        def noted() -> Any:
+            found = collect()
+            sampled.append(sampler.seconds)
+            return found
+
+        sampler.collect = noted
     trainer.train()
     trainer.save_model()
     return [row for row in trainer.state.log_history if "reward" in row]

@@ -67,4 +67,6 @@ class Ahead:
         return {"prompts": self.prompts, "arrived": self._arrived}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`, without what is under way."""
+        self.wait()
         self.prompts, self._arrived, self._under_way = state["prompts"], state["arrived"], False

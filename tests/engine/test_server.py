@@ -9,7 +9,7 @@ import time
 
 import pytest
 import requests
-from engine_parts import check_truncated, differences, free_port, lora, make_trainer, without_sync
+from engine_parts import STEPS, check_truncated, differences, free_port, lora, make_trainer, without_sync
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.server import server_of
@@ -42,6 +42,32 @@ def test_five_steps(engine_folder, tmp_path, place):
     trainer = make_trainer(engine_folder, tmp_path, **place)
     assert trainer.vllm_generation.dtype() == "float32"
     assert max(differences(trainer)) <= CLOSE
+
+
+def test_the_server_samples_while_the_trainer_trains(engine_folder, tmp_path, place):
+    """The first generation is of the step's weights, the others of those before; what the engine computes differs by rounding."""
+    trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", **place)
+    found = differences(trainer)
+    assert found[0] <= CLOSE and min(found[2:]) > 10 * CLOSE  # the weights have moved since
+    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry.get("overlap/age") for entry in steps] == [None, 1.0, 1.0, 1.0, 1.0]
+    assert max(entry["sampling/sync_difference"] for entry in steps[:-1]) <= CLOSE
+
+
+def test_a_server_that_hangs_under_way_is_asked_again(engine_folder, tmp_path, place, server):
+    trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", vllm_server_request_timeout=3, **place)
+    client, calls, plain = trainer.vllm_generation.vllm_client, [], trainer.vllm_generation.start
+
+    def start(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            os.killpg(server.process.pid, signal.SIGSTOP)
+            threading.Timer(10, os.killpg, (server.process.pid, signal.SIGCONT)).start()
+        plain(*args, **kwargs)
+
+    trainer.vllm_generation.start = start
+    trainer.train()
+    assert trainer.state.global_step == STEPS and client.failure is None
 
 
 def test_five_steps_of_an_adapter(engine_folder, tmp_path, place):
