@@ -32,6 +32,7 @@ NEEDS: tuple[tuple[str, str, str], ...] = (
     ("attn_implementation", "flash_attention_2", "flash_attn or kernels"),
     ("attn_implementation", "flash_attention_3", "flash_attn_interface or kernels"),
     ("attn_implementation", ".*/.*", "kernels"),
+    ("cache_implementation", "quantized", "optimum or hqq"),
 )
 
 
@@ -66,15 +67,18 @@ def check_launcher(v: Values, findings: Findings) -> None:
 
 
 def check_attention(v: Values, findings: Findings) -> None:
-    """Check that transformers knows the attention, and that this machine can compute it."""
+    """Check that transformers knows the attention, and that this machine can compute it and hold the cache."""
     from transformers import AttentionInterface
 
-    key, name = "attn_implementation", v["attn_implementation"]
+    key, name, cache = "attn_implementation", v["attn_implementation"], "cache_implementation"
+    cpu = v["use_cpu"] or not gpu_is_there()
     known = ["eager", *AttentionInterface().valid_keys()]
     if name and "/" not in name and name not in known:
         findings.problem(f"{key}: {unknown('attention', name, known)}", key)
-    elif name and "flash" in name and (v["use_cpu"] or not gpu_is_there()):
+    elif name and "flash" in name and cpu:
         findings.problem(f"{key}: {name} computes on a GPU: write sdpa.", key)
+    if cpu and (v[cache] or "").startswith("offloaded"):
+        findings.problem(f"{cache}: {v[cache]} moves the cache between a GPU and the CPU: write dynamic.", cache)
 
 
 def check_uploads(v: Values, findings: Findings) -> None:
