@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_ext.rewards.answers import first_answer, first_span
 from grpo_ext.rewards.explanation import Explanation, answer_marks, clip
-from grpo_ext.rewards.expression import ExpressionError, literals, parse, value
+from grpo_ext.rewards.expression import ExpressionError, evaluate
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import Example
 
@@ -26,15 +26,13 @@ def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: f
     """What is wrong with an expression, as a sentence without its full stop, or None if it is right."""
     goal = exact(target, "target")
     try:
-        postfix = parse(expression)
+        numbers, result = evaluate(expression)
     except ExpressionError as error:
         return f"the answer is not a plain expression: {error}"
-    used, wanted = sorted(literals(postfix)), sorted(exact(number, "nums") for number in nums)
+    used, wanted = sorted(numbers), sorted(exact(number, "nums") for number in nums)
     if used != wanted:
         return f"it uses the numbers {listing(used)}, but it must use {listing(wanted)}, each once"
-    try:
-        result = value(postfix)
-    except ZeroDivisionError:
+    if result is None:
         return "it divides by zero"
     right = result == goal or abs(result - goal) <= Fraction(tolerance)
     return None if right else f"its value is {readable(result)}, not {target}"
