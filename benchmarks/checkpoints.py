@@ -29,8 +29,8 @@ from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.tiny.model import build_model
 from grpo_ext.trainer import manifest
 
-BIG = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 12}
-LESS = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+BIG: dict[str, Any] = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 12}
+LESS: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
 
 
 @contextmanager
@@ -54,7 +54,13 @@ def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
 
 def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
     """Return medians over `times` checkpoints: seconds of their parts, and bytes."""
-    quiet = {"eval_strategy": "no", "group_filter": "off", "curriculum": "none", "beta": 0.0, "sync_ref_model": False}
+    quiet: dict[str, Any] = {
+        "eval_strategy": "no",
+        "group_filter": "off",
+        "curriculum": "none",
+        "beta": 0.0,
+        "sync_ref_model": False,
+    }
     trainer = make(model, out, max_steps=2, save_strategy="no", num_iterations=1, steps_per_generation=2, **quiet)
     trainer.train()
     rounds = []
@@ -89,7 +95,7 @@ def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
 
 def logging_share(model: Path, out: Path, steps: int) -> float:
     """Return the share of the steps' time that is spent on appending lines to the logs."""
-    quiet = {
+    quiet: dict[str, Any] = {
         "eval_strategy": "no",
         "group_filter": "off",
         "curriculum": "none",

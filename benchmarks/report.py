@@ -90,7 +90,11 @@ def open_page(page: Path, repeats: int) -> dict[str, Any]:
 
 def take_pictures(page: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    looks = {"desktop": {}, "dark": {"dark": True}, "phone": {"width": 390, "height": 844, "phone": True}}
+    looks: dict[str, dict[str, Any]] = {
+        "desktop": {},
+        "dark": {"dark": True},
+        "phone": {"width": 390, "height": 844, "phone": True},
+    }
     for look, settings in looks.items():
         with Browser(**settings) as browser:
             browser.open(page)
