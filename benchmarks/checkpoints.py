@@ -28,15 +28,16 @@ from benchmarks.fault_runs import build_start, make, work_folder
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.tiny.model import build_model
 from grpo_ext.trainer import manifest
+from grpo_ext.trainer.samples import Samples
 
 BIG: dict[str, Any] = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 12}
 LESS: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
 
 
 @contextmanager
-def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of all calls of `owner.name`, with the calls that it makes, under its name."""
-    function: Callable[..., Any] = getattr(owner, name)
+def timed(owner: Any, function: Callable[..., Any], spent: dict[str, float]) -> Iterator[None]:
+    """Add up the seconds of all calls of a function of `owner`, with the calls that it makes, under its name."""
+    name = function.__name__
 
     def measured(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
@@ -67,9 +68,9 @@ def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
     for _ in range(times):
         spent: dict[str, float] = {}
         with (
-            timed(GRPOTrainer, "_save_checkpoint", spent),
-            timed(manifest, "flush", spent),
-            timed(manifest, "_hashes", spent),
+            timed(GRPOTrainer, GRPOTrainer._save_checkpoint, spent),
+            timed(manifest, manifest.flush, spent),
+            timed(manifest, manifest._hashes, spent),
         ):
             began = time.perf_counter()
             trainer._save_checkpoint(trainer.model, None)
@@ -104,7 +105,7 @@ def logging_share(model: Path, out: Path, steps: int) -> float:
     }
     trainer = make(model, out, max_steps=steps, **quiet)
     spent: dict[str, float] = {}
-    with timed(JsonLines, "append", spent), timed(trainer, "_hand_out", spent):
+    with timed(JsonLines, JsonLines.append, spent), timed(Samples, Samples.hand_out, spent):
         began = time.perf_counter()
         trainer.train()
         whole = time.perf_counter() - began
