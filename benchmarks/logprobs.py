@@ -172,7 +172,8 @@ def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
 @contextmanager
 def timed_recorder() -> Iterator[list[float]]:
     """Record the processor time of each call of the recorder."""
-    seconds, originals = [], {name: getattr(Recorder, name) for name in ("__call__", "rows")}
+    seconds: list[float] = []
+    originals: dict[str, Callable[..., Any]] = {"__call__": Recorder.__call__, "rows": Recorder.rows}
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
