@@ -106,6 +106,8 @@ def _fork(rank: int, ranks: int, port: int, out: Path, body: Callable[[], None])
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code)
     except BaseException:
         traceback.print_exc()
     finally:
