@@ -43,8 +43,9 @@ def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
 def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None) -> list[dict[str, float]]:
     """Train by the recipe, with "TRL" or "ours", and save the model; return the logs, one row per step."""
     rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
+    model: Any = recipe.model.model_name_or_path  # never None: a recipe without it is refused
     trainer = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
-        recipe.model.model_name_or_path, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
+        model, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
     )
     trainer.train()
     trainer.save_model()
