@@ -70,7 +70,7 @@ def literal(token: str) -> int | Fraction:
     """Return the exact value of a number."""
     if token.isascii() and token.isdecimal():
         return int(token)
-    if len(token) > 1:  # the only longer tokens are numbers with a point
+    if len(token) > 1 and token not in ("**", "//"):  # the other longer tokens are numbers with a point
         return Fraction(token)
     raise ExpressionError(f"{token!r} is not allowed")
 
