@@ -38,7 +38,7 @@ class RewardInfo(Signature):
     name: str
     summary: str  # the first paragraph of `doc`, on one line
     doc: str = ""
-    function: Any = None  # `None` where its module cannot be imported
+    function: Any
     needs_cpu: bool = False
     examples: tuple[Example, ...] = ()
     explain: Callable[..., Explanation] | None = None
