@@ -13,18 +13,14 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from grpo_ext.common.files import data_lines
+from grpo_ext.common.files import data_lines, data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SYSTEM_PROMPT = (
-    "You solve word problems. First reason step by step, then give the final result as a number alone. Reply in exactly "
-    "this form, with each tag on a line of its own:\n<think>\nyour reasoning\n</think>\n<answer>\nthe number\n</answer>"
-)
-
+PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["gsm8k"]
 TEST_FRACTION = 0.15  # share of the stories that is held out
 PATIENCE = 20_000  # draws in a row without a new story, after which hardly any are left
 
@@ -63,7 +59,7 @@ class GSM8K(Task):
     max_prompt_tokens: int | None = None  # drop rows whose prompt, in the chat template, has more tokens. `None`: keep all
     max_answer_tokens: int | None = None  # drop rows whose reference answer has more tokens. `None`: keep all
     length_tokenizer: str | None = None  # name or folder of the tokenizer that counts them; a run sets that of its model
-    system_prompt: str = SYSTEM_PROMPT  # an empty string omits the message
+    system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
     def __post_init__(self) -> None:
         if self.max_number < 3:
