@@ -5,7 +5,6 @@ Stories have the same format, with calculator marks `<<2*3=6>>`, one or two step
 """
 
 import json
-import operator
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from grpo_ext.common.files import data_lines, data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
+from grpo_ext.tasks.countdown import apply
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +40,6 @@ class Story(NamedTuple):
 
 
 STORIES = [Story(**json.loads(line)) for line in data_lines("grpo_ext.tasks", "stories.jsonl")]
-OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 @dataclass
@@ -118,9 +117,9 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
     for equation, sentence in story.steps:
         left, sign, right = equation.split()
         x, y = (values.get(side) or int(side) for side in (left, right))
-        if (sign == "/" and x % y) or (sign == "-" and x <= y):
+        values["x"] = apply(sign, x, y)
+        if not values["x"]:
             return None
-        values["x"] = OPERATIONS[sign](x, y)
         lines.append(sentence.format(equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words))
     answer = "\n".join([*lines, f"#### {values['x']}"])
     return {"question": story.question.format(**numbers, **words), "answer": answer}
