@@ -49,7 +49,7 @@ class Episode:
         prompt = row.get("prompt", [{"role": "user", "content": ""}])  # TRL's environments may say all of it
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
-        self.environment = environment or rules.make(**rules.options)
+        self.environment = environment or rules.make()
         self.ids: list[int] = []
         self.mask: list[int] = []
         self.messages: list[Message] = []
