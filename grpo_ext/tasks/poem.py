@@ -13,24 +13,22 @@ from typing import ClassVar
 from grpo_ext.common.files import data_lines, data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.rewards.poem import judge
-from grpo_ext.rewards.poem.characters import EITHER, UNKNOWN, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
 from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["poem"]
 QUATRAINS: list[Row] = list(map(json.loads, data_lines("grpo_ext.tasks", "quatrains.jsonl")))
-OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_group")
+OPTIONAL = ("form", "length", "title", "author", "pattern", "rhyme_group")
 
 
 @dataclass
 class Poem(Task):
     """Last lines of regulated verse.
 
-    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {tones},
-    {pattern} and {rhyme_group}. The last three describe only the given lines, by the defaults of `judge`: the tones of their
-    characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and their rhyme group in 平水韵, such
-    as 十五删, or 无.
+    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {pattern} and
+    {rhyme_group}. The last two describe only the given lines, by the defaults of `judge`: their tones in the pattern that they
+    fit best, and their rhyme group in 平水韵, such as 十五删, or 无.
 
     `ValueError` if `test_fraction` is out of range, or `user_prompt` lacks a field or has an unknown one.
     """
@@ -83,14 +81,8 @@ class Poem(Task):
             length=length[0],
             title=row.get("title") or "无题",
             author=row.get("author") or "佚名",
-            tones="\n".join(map(line_tones, given)),
             pattern="\n".join(verdict.pattern[:-1]),
             rhyme_group=verdict.rhyme_group or "无",
         )
         usual = PROMPTS["think_first" if self.chain_of_thought else "line_alone"]
         return chat(usual if self.system_prompt is None else self.system_prompt, user)
-
-
-def line_tones(line: str) -> str:
-    """Return the Mandarin tones of a line, such as 平平中仄仄平平, where 中 can be either."""
-    return "".join("中" if (tones := tones_of(character)) in (EITHER, UNKNOWN) else tones for character in line)
