@@ -8,9 +8,8 @@ from grpo_ext.rewards.answers import first_answer, first_span
 from grpo_ext.rewards.explanation import Explanation, answer_marks, clip
 from grpo_ext.rewards.expression import ExpressionError, evaluate
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
-_ROW = {"nums": [19, 36, 55, 7], "target": 65}
 _TOLERANCE = 1e-5
 
 
@@ -84,21 +83,7 @@ def explain_countdown(completion: str, *, nums: Sequence[float], target: float, 
     return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
 
 
-@register(
-    "countdown",
-    explain=explain_countdown,
-    examples=[
-        Example("<think> 55+36=91 </think>\n<answer> 55 + 36 - 7 - 19 </answer>", 1.0, _ROW),
-        Example("<answer>(55 + 36) - (7 + 19) = 65</answer>", 1.0, _ROW),
-        Example("<answer>1 / (1 / 3 + 1 / 6)</answer>", 1.0, {"nums": [1, 1, 1, 3, 6], "target": 2}),
-        Example("<answer>55 + 36 - 7 * 19</answer>", 0.0, _ROW),
-        Example("<answer>55 + 36 - 19 - 7 + 7 - 7</answer>", 0.0, _ROW),
-        Example("<answer>65</answer>", 0.0, _ROW),
-        Example("55 + 36 - 7 - 19", 0.0, _ROW),
-        Example("<answer>8 ** 2</answer>", 0.0, {"nums": [8, 2], "target": 64}),
-        Example("<answer>-7 + 10</answer>", 0.0, {"nums": [7, 10], "target": 3}),
-    ],
-)
+@register("countdown", explain=explain_countdown, examples=shipped_examples("countdown"))
 def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 
