@@ -42,22 +42,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def explaining_rewards() -> list[str]:
-    """Return the names of the rewards with explanations."""
-    from grpo_ext.rewards.registry import explaining, names
-
-    return [name for name in names() if explaining(name)]
-
-
 def explaining_reward(name: str) -> tuple[RewardInfo, Explain]:
     """Return the reward `name`, or the first with explanations whose name begins so, and its function of explanations.
 
     `ValueError` if there is no such reward, or it has no explanations.
     """
-    from grpo_ext.rewards.registry import explaining, lookup
+    from grpo_ext.rewards.registry import explaining, lookup, names
 
-    known = explaining_rewards()
-    chosen = name if name in known else next((full for full in known if full.startswith(name)), name)
+    known = [name for name in names() if explaining(name)]
+    chosen = next((full for full in known if full.startswith(name)), name)  # sorted: the name itself comes first
     if (entry := explaining(chosen)) and entry.explain:
         return entry, entry.explain
     lookup(name)  # refuses an unknown reward

@@ -33,7 +33,7 @@ from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
     "recipes", "tasks", "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards",
-    "explain", "completion",
+    "explain",
 )  # fmt: skip
 
 
