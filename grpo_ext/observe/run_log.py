@@ -4,29 +4,26 @@ docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they surviv
 """
 
 import json
-import platform
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-import grpo_ext
+from grpo_ext import __version__
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.modules import versions
 from grpo_ext.common.share import in_share
-from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
+from grpo_ext.observe.jsonl import JsonLines, read, row_of
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
 SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
     "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
     "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,
 }  # fmt: skip
-PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
 
 @dataclass(eq=False)
@@ -37,7 +34,6 @@ class RunLog(TrainerCallback):
     """
 
     share: float = 1.0  # of the groups whose completions are written, 0 to 1
-    max_mb: float = 256.0  # size in MiB at which a log continues in a new file
     about: dict[str, Any] = field(default_factory=dict)  # further entries of `run.json`
     metrics: JsonLines | None = None
     samples: JsonLines | None = None
@@ -50,7 +46,7 @@ class RunLog(TrainerCallback):
         folder = Path(args.output_dir)
         if state.global_step == 0:
             set_aside(folder)
-        self.metrics, self.samples = (JsonLines(folder / name, self.max_mb) for name in (METRICS, SAMPLES))
+        self.metrics, self.samples = (JsonLines(folder / name) for name in (METRICS, SAMPLES))
         for log in (self.metrics, self.samples):
             log.cut(state.global_step)
         last = deque(read(self.metrics.path), maxlen=1)
@@ -91,22 +87,14 @@ class RunLog(TrainerCallback):
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             starts = []
         start = {"step": step, "time": round(time.time(), 3), "processes": args.world_size, "device": args.device.type}
-        about = {**self.about, "versions": versions(), "starts": [*starts, start]}
+        about = {**self.about, "versions": {"grpo_ext": __version__, **versions()}, "starts": [*starts, start]}
         write_atomically(folder / RUN, json.dumps(about, indent=2, default=str) + "\n")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a run uses."""
-    found = {"grpo_ext": grpo_ext.__version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
     """Move the logs of an earlier run, and files that match the patterns `more`, to `folder/earlier-N`."""
-    old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size]
+    logs = (folder / METRICS, folder / SAMPLES)
+    old = [log for log in logs if log.exists() and log.stat().st_size]
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:
         return
