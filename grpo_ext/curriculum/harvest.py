@@ -15,6 +15,8 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.observe.jsonl import JsonLines, read
 
+_ONE_FILE = 2.0**30  # MiB, so that the data set stays in one file
+
 
 @dataclass(eq=False)
 class Harvest(TrainerCallback):
@@ -34,7 +36,7 @@ class Harvest(TrainerCallback):
         if state.global_step == 0 and path.exists():
             free = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in count(1))
             path.rename(next(name for name in free if not name.exists()))
-        self.lines = JsonLines(path)
+        self.lines = JsonLines(path, _ONE_FILE)
         self.kept: Counter[str] = Counter()  # completions by prompt
         self.seen: set[tuple[str, str]] = set()  # prompt and text
         self.lines.cut(state.global_step)

@@ -1,7 +1,8 @@
-"""A log of JSON lines that survives crashes: whole lines, cut back where a run resumes.
+"""A log of JSON lines that survives crashes: whole lines, parts of bounded size, cut back where a run resumes.
 
-Every line begins with its step, and steps never fall from one line to the next. A run that resumes from a checkpoint of step S
-writes the lines after S again, so `cut` removes them and a half-written last line. A second `cut` changes nothing.
+The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on. Every line begins with its
+step, and steps never fall from one line to the next. A run that resumes from a checkpoint of step S writes the lines after S
+again, so `cut` removes them and a half-written last line. A second `cut` changes nothing.
 """
 
 import json
@@ -25,7 +26,8 @@ KEPT_BACK = 64 * 2**20  # bytes kept in memory while the disk fails; beyond them
 class JsonLines:
     """One log, written by one process."""
 
-    path: Path
+    path: Path  # of the newest part, ending in `.jsonl`
+    max_mb: float = 256.0  # size in MiB at which a part is closed and the next one begun
     _pending: list[bytes] = field(default_factory=list)
 
     def append(self, rows: list[dict[str, Any]]) -> None:
@@ -58,19 +60,27 @@ class JsonLines:
 
     def cut(self, step: int) -> None:
         """Remove all lines after `step` and a last line that is not whole."""
-        if self.path.exists():
-            os.truncate(self.path, end_of(self.path, step))
+        for part in reversed(parts(self.path)):
+            if keep := end_of(part, step):
+                os.truncate(part, keep)
+                os.replace(part, self.path)  # the run appends to it again
+                break
+            part.unlink()
 
     def _write(self, data: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab", buffering=0) as file:
-            size = file.tell()
-            try:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size >= max(1, self.max_mb * 2**20):
+            os.replace(self.path, self.path.with_name(f"{self.path.stem}-{len(parts(self.path)):04d}.jsonl"))
+            size = 0
+        try:
+            with self.path.open("ab", buffering=0) as file:
                 while data:
                     data = data[file.write(data) :]
-            except OSError:
-                file.truncate(size)  # no half line
-                raise
+        except OSError:
+            if self.path.exists():
+                os.truncate(self.path, size)  # no half line
+            raise
 
 
 def encoded(row: dict[str, Any]) -> bytes:
@@ -103,10 +113,16 @@ def finite(value: Any, place: str, found: dict[str, str]) -> Any:
     return value
 
 
-def end_of(path: Path, step: int) -> int:
+def parts(path: Path) -> list[Path]:
+    """Return the files of a log, oldest first."""
+    older = path.parent.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]*.jsonl")
+    return [*sorted(older, key=lambda part: int(part.stem.rpartition("-")[2])), *([path] if path.exists() else [])]
+
+
+def end_of(part: Path, step: int) -> int:
     """Return where the first line begins that is later than `step` or not whole; without such a line, the file's size."""
     position = 0
-    with path.open("rb") as file:
+    with part.open("rb") as file:
         for line in file:
             found = STEP.match(line)
             if not line.endswith(b"\n") or found is None or int(found[1]) > step:
@@ -116,25 +132,28 @@ def end_of(path: Path, step: int) -> int:
 
 
 def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, if there is one. It may still be written: a last line that is not whole is left out.
+    """Yield the rows of a log, oldest first. The log may still be written: a last line that is not whole is left out.
 
     A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how
     many there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A number that is
     not finite, or beyond 1e100, becomes `None`.
     """
-    if not path.exists():
-        return
     bad, first = 0, ""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                row = row_of(line, {"step": int, **(fields or {})})
-            except (ValueError, RecursionError) as error:
-                bad, first = bad + 1, first or f"line {number} of {path} ({error})"
-                continue
-            yield row
+    for part in parts(path):
+        try:
+            file = part.open("rb")
+        except FileNotFoundError:  # it was rotated this moment; its lines are read next time
+            continue
+        with file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    row = row_of(line, {"step": int, **(fields or {})})
+                except (ValueError, RecursionError) as error:
+                    bad, first = bad + 1, first or f"line {number} of {part} ({error})"
+                    continue
+                yield row
     if bad:
         told = f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
         logger.warning("%s", told) if faults is None else faults.append(told)

@@ -15,7 +15,7 @@ import yaml
 
 from grpo_ext.common.files import checkpoints
 from grpo_ext.common.share import in_share
-from grpo_ext.observe.jsonl import read, row_of
+from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 Row = dict[str, Any]
@@ -95,7 +95,7 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     folder = find_folder(Path(path).expanduser())
     run = RunData(name or short_name(folder), folder, [])
     run.recipe, run.about = (read_mapping(folder / file, run.faults) for file in ("recipe.yaml", RUN))
-    if (folder / METRICS).exists():
+    if parts(folder / METRICS):
         run.metrics = list(read(folder / METRICS, faults=run.faults))
     else:
         rows = mappings(read_mapping(state_files(folder)[-1], run.faults).get("log_history"))
@@ -119,7 +119,7 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
 
 def find_folder(path: Path) -> Path:
     for folder in (path, path / "grpo"):
-        if (folder / METRICS).exists() or state_files(folder):
+        if parts(folder / METRICS) or state_files(folder):
             return folder
     wrong = f"there is no {METRICS} in it, which `grpo-ext train` writes into its output_dir."
     raise FileNotFoundError(f"{path} holds no run: {wrong}")

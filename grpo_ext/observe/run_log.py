@@ -17,7 +17,7 @@ from grpo_ext import __version__
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.modules import versions
 from grpo_ext.common.share import in_share
-from grpo_ext.observe.jsonl import JsonLines, read, row_of
+from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
 METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
 SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
@@ -34,6 +34,7 @@ class RunLog(TrainerCallback):
     """
 
     share: float = 1.0  # of the groups whose completions are written, 0 to 1
+    max_mb: float = 256.0  # size in MiB at which a log continues in a new file
     about: dict[str, Any] = field(default_factory=dict)  # further entries of `run.json`
     metrics: JsonLines | None = None
     samples: JsonLines | None = None
@@ -46,7 +47,7 @@ class RunLog(TrainerCallback):
         folder = Path(args.output_dir)
         if state.global_step == 0:
             set_aside(folder)
-        self.metrics, self.samples = (JsonLines(folder / name) for name in (METRICS, SAMPLES))
+        self.metrics, self.samples = (JsonLines(folder / name, self.max_mb) for name in (METRICS, SAMPLES))
         for log in (self.metrics, self.samples):
             log.cut(state.global_step)
         last = deque(read(self.metrics.path), maxlen=1)
@@ -93,8 +94,7 @@ class RunLog(TrainerCallback):
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
     """Move the logs of an earlier run, and files that match the patterns `more`, to `folder/earlier-N`."""
-    logs = (folder / METRICS, folder / SAMPLES)
-    old = [log for log in logs if log.exists() and log.stat().st_size]
+    old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size]
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:
         return

@@ -59,6 +59,8 @@ class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions,
             can be interrupted. Raise it for rewards that ask a server.
         log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
             `output_dir`; 0 writes none.
+        log_max_mb (`float`, defaults to 256.0): size in MiB after which `samples.jsonl` and `metrics.jsonl` continue in a new
+            file.
 
     Raises:
         ValueError: naming every argument whose type, word or range is wrong.
@@ -74,6 +76,7 @@ class GRPOExtConfig(GroupOptions, SamplingOptions, EpisodeOptions, SpeedOptions,
     reward_workers: CountOrZero = 1
     reward_timeout: Positive = 5.0
     log_samples: Share = 1.0
+    log_max_mb: Positive = 256.0
 
     def __post_init__(self) -> None:
         if problems := field_problems(self, GRPOExtConfig):

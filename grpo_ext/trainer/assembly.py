@@ -109,7 +109,7 @@ class Parts:
         settings.align_reference(trainer)
         kept: dict[str, Part] = {"rollout": self.rollout, "judge": self.judge, "entropy": entropy, "finite": self.finite}
         self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})
-        self.log = RunLog(args.log_samples, about(trainer))
+        self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
         rules = chosen_rules(args.health_rules, args.health_action)
         self.monitor = HealthMonitor(rules, self.log) if rules else None
         self.stopping = Stopping(trainer, self.finite, self.checkpoints, self.monitor, self.log)

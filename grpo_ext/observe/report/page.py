@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.files import write_atomically
-from grpo_ext.observe.jsonl import finite
+from grpo_ext.observe.jsonl import finite, parts
 from grpo_ext.observe.panels import more_panels, panels
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData, distinct, find_folder, read_run, short_name
@@ -48,7 +48,7 @@ def watch(paths: list[Path], seconds: float, write: Callable[[], None]) -> None:
     seen: list[tuple[str, int]] | None = None
     while True:
         logs = [find_folder(path) / name for path in paths for name in (METRICS, SAMPLES)]
-        now = [(str(log), log.stat().st_size) for log in logs if log.exists()]
+        now = [(str(part), part.stat().st_size) for log in logs for part in parts(log)]
         if now != seen:
             seen = now
             write()
