@@ -4,7 +4,7 @@
 # make wheel  build a wheel, install it into its own environment, import every module and run a short demo there
 # make docs   build the pages and the reference into docs/_build, strictly and offline
 # make lint   ruff, check and format
-# make types  mypy, over the package
+# make types  mypy, over the package and the benchmarks
 # make hunt   look for faults with random input for HUNT_SECONDS (600), and write them to hunted/ as tests
 PYTHON ?= python3
 VENV := .venv

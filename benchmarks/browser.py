@@ -32,6 +32,9 @@ class Browser:
         self._number = 0
 
     def __enter__(self) -> Browser:
+        executable = find_browser()
+        if executable is None:
+            raise RuntimeError(f"There is no Chromium here: none of {', '.join(NAMES)} is on the path.")
         self._profile = tempfile.mkdtemp()
         ours, theirs = os.pipe(), os.pipe()
 
@@ -40,7 +43,7 @@ class Browser:
             os.dup2(read, 3)
             os.dup2(write, 4)
 
-        command = [find_browser(), *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
+        command = [executable, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(
             command, preexec_fn=hand_over, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

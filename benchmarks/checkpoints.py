@@ -28,15 +28,16 @@ from benchmarks.fault_runs import build_start, make, work_folder
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.tiny.model import build_model
 from grpo_ext.trainer import manifest
+from grpo_ext.trainer.samples import Samples
 
-BIG = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 12}
-LESS = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+BIG: dict[str, Any] = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 12}
+LESS: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
 
 
 @contextmanager
-def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of all calls of `owner.name`, with the calls that it makes, under its name."""
-    function: Callable[..., Any] = getattr(owner, name)
+def timed(owner: Any, function: Callable[..., Any], spent: dict[str, float]) -> Iterator[None]:
+    """Add up the seconds of all calls of a function of `owner`, with the calls that it makes, under its name."""
+    name = function.__name__
 
     def measured(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
@@ -54,16 +55,22 @@ def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
 
 def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
     """Return medians over `times` checkpoints: seconds of their parts, and bytes."""
-    quiet = {"eval_strategy": "no", "group_filter": "off", "curriculum": "none", "beta": 0.0, "sync_ref_model": False}
+    quiet: dict[str, Any] = {
+        "eval_strategy": "no",
+        "group_filter": "off",
+        "curriculum": "none",
+        "beta": 0.0,
+        "sync_ref_model": False,
+    }
     trainer = make(model, out, max_steps=2, save_strategy="no", num_iterations=1, steps_per_generation=2, **quiet)
     trainer.train()
     rounds = []
     for _ in range(times):
         spent: dict[str, float] = {}
         with (
-            timed(GRPOTrainer, "_save_checkpoint", spent),
-            timed(manifest, "flush", spent),
-            timed(manifest, "_hashes", spent),
+            timed(GRPOTrainer, GRPOTrainer._save_checkpoint, spent),
+            timed(manifest, manifest.flush, spent),
+            timed(manifest, manifest._hashes, spent),
         ):
             began = time.perf_counter()
             trainer._save_checkpoint(trainer.model, None)
@@ -89,7 +96,7 @@ def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
 
 def logging_share(model: Path, out: Path, steps: int) -> float:
     """Return the share of the steps' time that is spent on appending lines to the logs."""
-    quiet = {
+    quiet: dict[str, Any] = {
         "eval_strategy": "no",
         "group_filter": "off",
         "curriculum": "none",
@@ -98,7 +105,7 @@ def logging_share(model: Path, out: Path, steps: int) -> float:
     }
     trainer = make(model, out, max_steps=steps, **quiet)
     spent: dict[str, float] = {}
-    with timed(JsonLines, "append", spent), timed(trainer, "_hand_out", spent):
+    with timed(JsonLines, JsonLines.append, spent), timed(Samples, Samples.hand_out, spent):
         began = time.perf_counter()
         trainer.train()
         whole = time.perf_counter() - began

@@ -48,8 +48,9 @@ def train(
     `sampled` gets the seconds of each generation of a separate sampler.
     """
     rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
+    model: Any = recipe.model.model_name_or_path  # never None: a recipe without it is refused
     trainer = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
-        recipe.model.model_name_or_path, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
+        model, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
     )
     if sampled is not None and side == "ours":
         sampler: Any = trainer.parts.sampler

@@ -28,7 +28,7 @@ ASKED = 2.0
 class Clock(TrainerCallback):
     """Seconds of each step."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seconds: list[float] = []
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:

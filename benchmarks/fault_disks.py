@@ -13,6 +13,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from benchmarks.fault_runs import Bench, KillAt, Outcome, left_by, lost, make, start, wait
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.preflight.machine import check_disk
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
@@ -22,7 +23,7 @@ from grpo_ext.trainer.manifest import newest_whole
 class FillsTheDisk(TrainerCallback):
     """Fills the file system after step 4, and makes room again after step 9."""
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: GRPOExtTrainer):
         self.trainer, self.out = trainer, Path(trainer.args.output_dir)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

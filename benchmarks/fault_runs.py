@@ -99,13 +99,15 @@ def _fork(rank: int, ranks: int, port: int, out: Path, body: Callable[[], None])
         os.dup2(file, 2)
         sys.stdout = sys.stderr = os.fdopen(file, "w", buffering=1, errors="backslashreplace")  # also if they were captured
         if ranks > 1:
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+            place: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
             os.environ |= {key: str(value) for key, value in place.items()}
         body()
         code = 0
     except SystemExit as error:
-        code = error.code
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -36,6 +36,7 @@ from benchmarks.fault_runs import (
     quiet,
     work_folder,
 )
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.observe import jsonl
 from grpo_ext.trainer.manifest import checkpoints, newest_whole
 
@@ -109,7 +110,7 @@ def inf_reward(bench: Bench) -> Outcome:
 
 def nan_logprob(bench: Bench) -> Outcome:
     class Spoils(TrainerCallback):
-        def __init__(self, trainer: Any):
+        def __init__(self, trainer: GRPOExtTrainer):
             def hook(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
                 spoilt = torch.is_grad_enabled() and trainer.state.global_step == 5
                 return output * math.nan if spoilt else output
@@ -135,7 +136,7 @@ def hanging_reward(bench: Bench) -> Outcome:
             time.sleep(600)
         return letters(completions)
 
-    settings = {"reward_timeout": 0.02, "reward_max_failure_rate": 1.0, "max_steps": 4, "group_filter": "off"}
+    settings: dict[str, Any] = {"reward_timeout": 0.02, "reward_max_failure_rate": 1.0, "max_steps": 4, "group_filter": "off"}
     out, codes = bench.run("hang", reward=hangs, **settings)
     rows = [(bad(line["text"]), line["rewards"]["hangs"]) for line in jsonl.read(out / "samples.jsonl")]
     given_up = [score for is_bad, score in rows if is_bad]
@@ -154,7 +155,7 @@ def dead_worker(bench: Bench) -> Outcome:
     plugin = bench.folder / "dying.py"
     plugin.write_text(DYING)
     rewards, _ = resolve_rewards(["dying"], plugins=[str(plugin)])
-    settings = {"reward_workers": 1, "reward_max_failure_rate": 1.0, "max_steps": 4, "group_filter": "off"}
+    settings: dict[str, Any] = {"reward_workers": 1, "reward_max_failure_rate": 1.0, "max_steps": 4, "group_filter": "off"}
     out, codes = bench.run("worker", reward=rewards[0], **settings)
     failed = last_metrics(out).get("rewards/dying/failed", 0)
     rows = [line["rewards"]["dying"] for line in jsonl.read(out / "samples.jsonl")]

@@ -41,7 +41,7 @@ class Lengths:
     def __init__(self, lengths: torch.Tensor, prompt: int):
         self.lengths, self.prompt = lengths, prompt
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         last = self.lengths <= input_ids.size(1) - self.prompt + 1  # (b,)
         scores = scores.masked_fill(last.unsqueeze(1), -torch.inf)
         scores[:, EOS] = torch.where(last, 0.0, -torch.inf)
@@ -120,10 +120,10 @@ def countdown(folder: str) -> Shape:
     recipe = load_recipe(recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": folder})
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     prompts = [row["prompt"] for row in train_rows(recipe).select(range(32)) for _ in range(8)]
-    batch = tokenizer.apply_chat_template(
+    encoded: Any = tokenizer.apply_chat_template(
         prompts, add_generation_prompt=True, tokenize=True, return_dict=True, padding=True, return_tensors="pt"
     )
-    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    batch = {name: encoded[name] for name in ("input_ids", "attention_mask")}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return Shape(model, batch, 72, [tokenizer.eos_token_id], tokenizer.pad_token_id)
 

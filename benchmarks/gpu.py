@@ -54,7 +54,8 @@ def make_model(shape: str, device: str) -> Qwen2ForCausalLM:
     )
     torch.manual_seed(0)
     with torch.device(device):
-        return Qwen2ForCausalLM(config).to(torch.bfloat16 if device == "cuda" else torch.float32)
+        model: Any = Qwen2ForCausalLM(config)
+        return model.to(torch.bfloat16 if device == "cuda" else torch.float32)
 
 
 def matrix_rate(device: str, dtype: torch.dtype) -> float:

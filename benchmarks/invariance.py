@@ -30,10 +30,11 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import loss_names
 from grpo_ext.run.ranks import leave_ranks
-from grpo_ext.step.records import Scored
+from grpo_ext.step.records import MicroBatch, Scored
 
 TRL_LOSSES = loss_names()
 ROWS, GROUP, LENGTH = 16, 4, 9  # completions per optimizer step and per prompt; tokens per completion
+Tensors = dict[str, torch.Tensor]  # weights of a model, or their gradients, by name
 CUTS = [(ga, spg) for ga in (1, 2, 4, 8) for spg in (ga // 2, ga, 2 * ga) if spg]
 
 
@@ -61,8 +62,9 @@ def fixed_completion(prompt: list[int], nth: int, vocab: int, eos: int) -> list[
 class FixedCompletions(GRPOTrainer):
     """Replaces sampling by completions that are the same for every cut of the step."""
 
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        seen, out = {}, []
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+        seen: dict[tuple[int, ...], int] = {}
+        out = []
         for prompt in map(tuple, prompt_ids):
             seen[prompt] = seen.get(prompt, -1) + 1
             out.append(fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id))
@@ -72,7 +74,7 @@ class FixedCompletions(GRPOTrainer):
 class Plain(FixedCompletions):
     """TRL's trainer, which takes no empty completions."""
 
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
         ids, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return [x or [self._tokenizer.eos_token_id] for x in ids], logprobs
 
@@ -86,23 +88,29 @@ class Exact(FixedCompletions, GRPOExtTrainer):
         self.used = []
         super().__init__(*args, **kwargs)
         feed = self.parts.feed
-        cut, feed.cut = feed.cut, lambda slices: (self.used.extend(slices), cut(slices))[1]
+        cut = feed.cut
+
+        def keep(slices: list[Scored]) -> list[MicroBatch]:
+            self.used.extend(slices)
+            return cut(slices)
+
+        feed.cut = keep
 
 
 class Catch(TrainerCallback):
     """Records the gradients of each optimizer step, and the weights before it."""
 
-    def __init__(self):
-        self.steps = []
+    def __init__(self) -> None:
+        self.steps: list[tuple[Tensors, Tensors]] = []
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         named = [(name.removeprefix("module."), p) for name, p in model.named_parameters()]
         self.steps.append(
             ({n: p.grad.clone() for n, p in named if p.grad is not None}, {n: p.detach().clone() for n, p in named})
         )
 
 
-def lucky(completions, completion_ids, **kwargs):
+def lucky(completions: Any, completion_ids: list[list[int]], **kwargs: Any) -> list[float | None]:
     """A number that the completion determines."""
     return [float((7 * sum(ids) + len(ids)) % 5) for ids in completion_ids]
 
@@ -113,14 +121,14 @@ def train(
     ga: int,
     spg: int,
     *,
-    trainer_class: type = Exact,
-    config: type = Config,
+    trainer_class: type[FixedCompletions] = Exact,
+    config: type[GRPOConfig] = Config,
     ranks: int = 1,
     steps: int = 1,
     ref_noise: float = 0.02,
     numbers: Any = range(1, 17),
     **settings: Any,
-) -> tuple[Any, list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]]:
+) -> tuple[Any, list[tuple[Tensors, Tensors]]]:
     """Train on fixed completions.
 
     Args:
@@ -178,11 +186,11 @@ def keep_order() -> None:
 
     from grpo_ext.step import feed
 
-    module.shuffle_sequence_dict = lambda batch: batch
+    module.shuffle_sequence_dict = lambda seq_dict: seq_dict
     feed.random_order = lambda rows: torch.arange(rows)
 
 
-def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+def apart(a: Tensors, b: Tensors) -> float:
     """Return the relative difference of two gradients."""
     x, y = (torch.cat([g[name].flatten().double() for name in sorted(a)]) for g in (a, b))
     assert y.norm() > 0
@@ -203,7 +211,7 @@ def settings_for(loss_type: str, ours: bool) -> dict[str, Any]:
     return settings | ({} if ours else {"loss_normalization": "micro_batch", "logprob_policy": "trl"})
 
 
-def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool = True, **kwargs: Any) -> dict:
+def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool = True, **kwargs: Any) -> Tensors:
     """Return the gradient of the first step."""
     with tempfile.TemporaryDirectory() as out:
         trainer_class = Exact if ours else Plain
@@ -211,7 +219,7 @@ def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool =
         return train(folder, out, ga, spg, trainer_class=trainer_class, **kwargs)[1][0][0]
 
 
-def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]) -> list[dict[str, torch.Tensor]]:
+def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]) -> list[Tensors]:
     """Return the first step's gradients on two gloo processes, for (loss_type, ga, spg, ours, beta)."""
     with tempfile.TemporaryDirectory() as out:
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
@@ -234,7 +242,7 @@ def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float
 def one_of_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]], out: Path) -> None:
     """What each of two ranks does for `on_two_ranks`; the first saves the gradients in `out`."""
     keep_order()
-    found = [gradient(folder, *job, ranks=2, beta=beta) for *job, beta in jobs]
+    found = [gradient(folder, loss, ga, spg, ours, ranks=2, beta=beta) for loss, ga, spg, ours, beta in jobs]
     if int(os.environ["RANK"]) == 0:
         torch.save(found, out / "gradients.pt")
     leave_ranks()

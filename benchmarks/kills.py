@@ -18,6 +18,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +34,14 @@ def train(model: Path, out: Path, kill: KillAt | None = None, in_save: tuple[int
     if in_save is not None:
         step, delay = in_save
         checkpoints = trainer.parts.checkpoints
-        write = checkpoints.write
+        write_whole = checkpoints.write
 
-        def dies(*args: Any) -> None:
+        def dies(folder: Path, write: Callable[[], None]) -> None:
             if trainer.state.global_step == step:
                 threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
-            write(*args)
+            write_whole(folder, write)
 
-        checkpoints.write = dies
+        checkpoints.write = dies  # type: ignore[method-assign]  # the kill is to strike while it writes
     trainer.train(True)
 
 
@@ -56,13 +58,14 @@ def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, s
     if any(codes):
         raise RuntimeError((whole / "rank-0.log").read_text()[-3000:])
     seconds = time.monotonic() - began
-    wanted, figures = left_by(whole), {"ranks": ranks, "seconds_of_the_whole_run": round(seconds, 1)}
+    wanted = left_by(whole)
+    figures: dict[str, Any] = {"ranks": ranks, "seconds_of_the_whole_run": round(seconds, 1)}
 
     def judged(name: str, kills: int, outs: list[Path]) -> None:
         """Let the killed runs reach their end, and compare them."""
         different: list[str] = []
         for out in outs:
-            codes = wait(start(ranks, out, lambda out=out: train(model, out)))
+            codes = wait(start(ranks, out, partial(train, model, out)))
             different += [(out / "rank-0.log").read_text()[-2000:]] if any(codes) else lost(left_by(out), wanted)
         figures[name] = {"kills": kills, "different": different}
         print(f"{ranks} rank(s), {name}: killed {kills} times, different: {different or 'nothing'}", flush=True)

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,13 +85,15 @@ def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Ten
     trainer.model.train()
     scorer, rows = trainer.parts.scorer, trainer.args.per_device_train_batch_size
     found: dict[str, list[torch.Tensor]] = {"ours": [], "TRL": []}
-    inputs, sampling = [trainer.train_dataset[i // 8 % 8] for i in range(rows)], scorer.params
+    dataset: Any = trainer.train_dataset
+    inputs, sampling = [dataset[i // 8 % 8] for i in range(rows)], scorer.params
     while sum(map(len, found["ours"])) < num_tokens:
         batch = trainer.parts.rollout([dict(row) for row in inputs])
-        mask = batch.completion_mask.bool()
-        found["ours"].append((score(trainer, batch) - batch.sampling_per_token_logps)[mask])
+        mask, sampled = batch.completion_mask.bool(), batch.sampling_per_token_logps
+        assert sampled is not None
+        found["ours"].append((score(trainer, batch) - sampled)[mask])
         scorer.params = SamplingParams(trainer.temperature)  # TRL only uses the temperature
-        found["TRL"].append((score(trainer, batch) - batch.sampling_per_token_logps)[mask])
+        found["TRL"].append((score(trainer, batch) - sampled)[mask])
         scorer.params = sampling
     return {name: torch.cat(parts).double() for name, parts in found.items()}
 
@@ -170,10 +172,11 @@ def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
 @contextmanager
 def timed_recorder() -> Iterator[list[float]]:
     """Record the processor time of each call of the recorder."""
-    seconds, originals = [], {name: getattr(Recorder, name) for name in ("__call__", "rows")}
+    seconds: list[float] = []
+    originals: dict[str, Callable[..., Any]] = {"__call__": Recorder.__call__, "rows": Recorder.rows}
 
-    def timed(method):
-        def call(*args):
+    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
             start = time.process_time()
             result = method(*args)
             seconds.append(time.process_time() - start)

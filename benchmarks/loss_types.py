@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -35,13 +36,14 @@ def token_weights() -> dict[str, list[float]]:
     table = {}
     for name in LOSSES:
         per_token = torch.zeros_like(mask, requires_grad=True)
-        aggregate(per_token, mask, get_loss(name).aggregation, counts, LONGEST).backward()
-        weights = per_token.grad[:, 0]
+        loss = aggregate(per_token, mask, get_loss(name).aggregation, counts, LONGEST)
+        [gradient] = torch.autograd.grad(loss, [per_token])
+        weights = gradient[:, 0]
         table[name] = (weights / weights[LENGTHS.index(40)]).tolist()
     return table
 
 
-def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, object]:
+def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, Any]:
     """Return the logs, and held-out accuracy and length at the end."""
     with tempfile.TemporaryDirectory() as out:
         recipe = recipe_for(model, out, seed=seed, max_steps=steps, loss_type=loss_type)
@@ -51,7 +53,7 @@ def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, object]
     return {"reward": rewards, "length": [row["completions/mean_length"] for row in logged], "end": found}
 
 
-def plot(found: dict[str, list[dict]], path: Path) -> None:
+def plot(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Plot reward and length over the steps: the mean of the seeds, and each seed behind it."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for axis, key, label in zip(axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True):
@@ -80,7 +82,7 @@ def main() -> None:
     for name, values in weights.items():
         print(f"{name:9}" + "".join(f"{value:8.2f}" for value in values))
     seeds, steps = (1, 8) if args.quick else (3, 80)
-    found: dict[str, list[dict]] = {name: [] for name in LOSSES}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in LOSSES}
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or warm_start(Path(folder))
         for seed in range(seeds):

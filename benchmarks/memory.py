@@ -83,18 +83,20 @@ def measured(folder: Path, lora: bool, dtype: str) -> tuple[dict[str, int], dict
     trainer.train()
     weights = {id(p): p for p in trainer.model.parameters()}.values()
     trained = [p for p in weights if p.requires_grad]
-    state = trainer.optimizer.state
+    optimizer: Any = trainer.optimizer
     found = {
         "weights": sum(p.nbytes for p in weights if lora is False or not p.requires_grad),
         "gradients": sum(p.nbytes for p in trained),
-        "optimizer": sum(t.nbytes for p in trained for k, t in state[p].items() if k.startswith("exp_avg")),
+        "optimizer": sum(t.nbytes for p in trained for k, t in optimizer.state[p].items() if k.startswith("exp_avg")),
     }
     size = model_size(recipe.flat, recipe.model)
+    assert size is not None
     said = memory_estimate(size, recipe.flat, batch_of(recipe.flat, 1))
     return found, {name: said[name] for name in found}
 
 
 def check(quick: bool) -> bool:
+    from grpo_ext.tasks.countdown import Countdown
     from grpo_ext.tiny.demonstrations import countdown_demonstrations
     from grpo_ext.tiny.model import build_model
     from grpo_ext.tiny.tokenizer import build_tokenizer
@@ -102,7 +104,7 @@ def check(quick: bool) -> bool:
     good = True
     for lora, dtype in [(False, "float32"), (True, "float32"), (False, "bfloat16")][: 1 if quick else 3]:
         with tempfile.TemporaryDirectory() as folder:
-            rows = countdown_demonstrations(load_recipe(None, {"model_name_or_path": "m"}).task, 100)
+            rows = countdown_demonstrations(Countdown(), 100)
             tokenizer = build_tokenizer([m["content"] for row in rows for part in row.values() for m in part])
             tokenizer.save_pretrained(folder)
             build_model(tokenizer).save_pretrained(folder)

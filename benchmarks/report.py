@@ -90,7 +90,11 @@ def open_page(page: Path, repeats: int) -> dict[str, Any]:
 
 def take_pictures(page: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    looks = {"desktop": {}, "dark": {"dark": True}, "phone": {"width": 390, "height": 844, "phone": True}}
+    looks: dict[str, dict[str, Any]] = {
+        "desktop": {},
+        "dark": {"dark": True},
+        "phone": {"width": 390, "height": 844, "phone": True},
+    }
     for look, settings in looks.items():
         with Browser(**settings) as browser:
             browser.open(page)
@@ -108,7 +112,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--pictures", type=Path, metavar="DIR")
-    parser.add_argument("--run", type=Path, metavar="RUN", help="take the pictures of this run's report")
+    parser.add_argument("--run", type=Path, metavar="RUN", help="take the pictures of this run's report, not of a made-up one")
     args = parser.parse_args()
     if find_browser() is None:
         print("There is no Chromium on this machine; the page's own tests need none: pytest tests/observe.")
@@ -117,6 +121,8 @@ def main() -> int:
         folder = Path(temporary)
         page = folder / "report.html"
         if args.pictures:
+            if args.run is None:
+                made_up_run(folder, 5_000)
             write_report([args.run or folder], page)
             take_pictures(page, args.pictures)
             return 0

@@ -25,6 +25,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
@@ -68,7 +69,7 @@ JUDGES = r"""
 ANSWERS = Path(__file__).resolve().parents[1] / "tests/rewards/answers.tsv"
 
 
-def countdown_by_eval(completions, nums, target):
+def countdown_by_eval(completions: list[str], nums: list[list[int]], target: list[int]) -> list[float]:
     """The function of most Countdown recipes. It runs anything that matches its pattern: `9**9**9` never returns."""
     rewards = []
     for completion, numbers, goal in zip(completions, nums, target, strict=True):
@@ -111,7 +112,7 @@ def countdown_rows(count: int, seed: int = 0) -> dict[str, list]:
     return rows
 
 
-def seconds(function: Callable, *args, **kwargs) -> tuple[float, object]:
+def seconds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[float, Any]:
     started = time.perf_counter()
     result = function(*args, **kwargs)
     return time.perf_counter() - started, result

@@ -60,7 +60,7 @@ class Bench:
             getattr(backbone, "model", backbone).register_forward_pre_hook(self._counter(side), with_kwargs=True)
 
     def _counter(self, side: str) -> Any:
-        def count(module, args, kwargs):
+        def count(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
             self.tokens[side] += kwargs["input_ids"].numel()
 
         return count
@@ -76,7 +76,8 @@ class Bench:
 def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
     """Return one row of the table."""
     bench = Bench(case, ranks=ranks)
-    seconds, tokens, grads = {side: [] for side in SIDES}, {}, {}
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    tokens, grads = {}, {}
     for number in range(rounds + 1):
         for side in SIDES if number % 2 else SIDES[::-1]:
             taken, tokens[side], grads[side] = bench.step(side)

@@ -102,10 +102,13 @@ def make_work(case: Case) -> Work:
 class FixedCompletions(GRPOTrainer):
     """Replaces sampling by the completions of a `Work`."""
 
+    model: Any  # TRL's types of these two allow None
+    num_generations: int
     work: Work
 
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        seen, out = Counter(), []
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+        seen: Counter[int] = Counter()
+        out = []
         for prompt in prompt_ids:
             number = prompt[0] - FIRST_WORD
             out.append(list(self.work.completions[number * self.num_generations + seen[number]]))
@@ -151,10 +154,10 @@ def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrai
     model.config.save_pretrained(f"{out}/model")  # the reference is loaded from there
     # each rank writes its own copy; the model's save_pretrained would write only the first rank's
     save_model(model, f"{out}/model/model.safetensors", {"format": "pt"})
-    given = Counter()
+    given: Counter[int] = Counter()
 
-    def fixed(prompts, completions, number, **kwargs):
-        scores = []
+    def fixed(prompts: Any, completions: Any, number: list[int], **kwargs: Any) -> list[float | None]:
+        scores: list[float | None] = []
         for n in number:
             scores.append(work.rewards[n * case.group + given[n] % case.group])
             given[n] += 1

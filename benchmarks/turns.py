@@ -70,7 +70,7 @@ class Bench:
     def episodes(self) -> tuple[list[Episode], list[list[int]]]:
         """Return new episodes, and the tokens of their prompts."""
         tokens = TurnTokens(self.tokenizer, [self.tokenizer.eos_token_id])
-        rules = EpisodeRules(Counting, {}, turns=TURNS, turn_tokens=TURN_TOKENS)
+        rules = EpisodeRules(Counting, turns=TURNS, turn_tokens=TURN_TOKENS)
         made = [Episode(rules, tokens, 512, row) for row in self.rows]
         asked = self.tokenizer.apply_chat_template([e.prompt for e in made], add_generation_prompt=True, return_dict=True)
         return made, asked["input_ids"]

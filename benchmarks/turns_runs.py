@@ -61,9 +61,9 @@ def exactness(folder: Path, quick: bool) -> dict[str, float]:
     """
     engines: dict[str, dict[str, Any]] = {"transformers": {}}
     if find_spec("vllm") and not quick:
-        engine = {"use_vllm": True, "vllm_max_model_length": 320}
-        engines["vLLM colocate"] = {**engine, "vllm_mode": "colocate"}
-        engines["vLLM server"] = {**engine, "vllm_mode": "server", "vllm_server_host": "127.0.0.1"}
+        vllm = {"use_vllm": True, "vllm_max_model_length": 320}
+        engines["vLLM colocate"] = {**vllm, "vllm_mode": "colocate"}
+        engines["vLLM server"] = {**vllm, "vllm_mode": "server", "vllm_server_host": "127.0.0.1"}
     found = {}
     for name in ("guess", "check"):
         warm = warm_start(name, folder / name)
@@ -101,7 +101,8 @@ def read_in_training(folder: Path) -> dict[str, dict[str, float]]:
         def count(_: Any, ids: tuple[torch.Tensor], __: Any, read: list[int] = read) -> None:
             read[0] += 0 if torch.is_grad_enabled() else ids[0].numel()
 
-        trainer.model.get_input_embeddings().register_forward_hook(count)
+        model: Any = trainer.model
+        model.get_input_embeddings().register_forward_hook(count)
         trainer.train()
         steps = [row for row in trainer.state.log_history if "reward" in row]
         written = sum(row["completions/mean_length"] for row in steps) * recipe.training.per_device_train_batch_size

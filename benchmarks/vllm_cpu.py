@@ -30,18 +30,19 @@ import vllm
 from benchmarks.countdown_runs import warm_start
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe
 from grpo_ext.recipe.folder import recipe_folder
+from grpo_ext.recipe.load import Recipe
 from grpo_ext.run.parts import train_rows
 from grpo_ext.samplers.base import Request
 from grpo_ext.seams import trl as seam
 
-ENGINES = {
+ENGINES: dict[str, dict[str, Any]] = {
     "transformers": {"fast_generate": False},
     "fast_generate": {},
     "vLLM colocate": {"use_vllm": True, "vllm_max_model_length": 192},
 }
 
 
-def make(folder: Path, recipe: Any, rows: int, options: dict[str, Any], output: str) -> GRPOExtTrainer:
+def make(folder: Path, recipe: Recipe, rows: int, options: dict[str, Any], output: str) -> GRPOExtTrainer:
     """Make a trainer that samples by `options`; the recipe's other values do not affect sampling."""
     args = GRPOExtConfig(
         output_dir=output,
@@ -60,11 +61,11 @@ def make(folder: Path, recipe: Any, rows: int, options: dict[str, Any], output: 
     return trainer
 
 
-def sample(trainer: GRPOExtTrainer, examples: list[dict], step: int) -> tuple[int, float]:
+def sample(trainer: GRPOExtTrainer, examples: list[dict[str, Any]], step: int) -> tuple[int, float]:
     """Return completion tokens and seconds of one generation, with weight sync."""
     prompts = [example["prompt"] for example in examples]
-    template = trainer.processing_class.apply_chat_template
-    ids = template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
+    tokenizer: Any = trainer.processing_class
+    ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
     sampler = trainer.parts.sampler
     start = time.perf_counter()
     sampler.load_weights(step)
@@ -76,7 +77,8 @@ def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> d
     """Return tokens per second, and the mean difference of vLLM's log-probs from the trainer's."""
     recipe = load_recipe(recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": str(folder)})
     trainer = make(folder, recipe, rows, ENGINES[engine], output)
-    data, rates, apart = trainer.train_dataset, [], None
+    data: Any = trainer.train_dataset
+    rates, apart = [], None
     for step in range(rounds + 1):
         examples = [data[(step * rows // 8 + i) % len(data)] for i in range(rows // 8) for _ in range(8)]
         tokens, seconds = sample(trainer, examples, step)

@@ -25,6 +25,7 @@ from transformers import TrainerCallback
 from benchmarks.countdown_runs import recipe_for, train, warm_start
 from grpo_ext.evaluation.completions import generate_completions
 from grpo_ext.evaluation.evaluate_recipe import evaluate
+from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards import build
 from grpo_ext.run.parts import eval_rows
 
@@ -41,9 +42,9 @@ POINTS = 12  # evaluations of a run
 class Watch(TrainerCallback):
     """Ends a run after so many seconds of CPU time, and evaluates meanwhile without counting that."""
 
-    def __init__(self, recipe: Any, seconds: float):
+    def __init__(self, recipe: Recipe, seconds: float):
         self.rows, self.seconds = list(eval_rows(recipe)), seconds
-        self.length = recipe.training.max_completion_length
+        self.length: Any = recipe.training.max_completion_length  # a number in the demo's recipe
         self.found: list[tuple[float, float]] = []  # seconds, accuracy
         self.away = 0.0
 

@@ -7,14 +7,12 @@ examples:
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
   grpo-ext demo --seed 1               another seed, in another folder
-  grpo-ext demo --restart              from the beginning
   grpo-ext demo --max_steps 3          a minute or less: all stages run, and little is learnt
 
 It makes the model, warms it up, trains it with GRPO on a CPU, and shows what changed.
 """
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 
@@ -28,21 +26,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
     parser.add_argument("--max_steps", type=int, metavar="N", help="of each training (default: the recipes')")
-    parser.add_argument("--restart", action="store_true", help="delete that folder and begin again")
 
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.demo.known import DEMOS
     from grpo_ext.demo.pipeline import run_demo
 
-    demo = DEMOS[args.task]
-    folder = args.folder or Path(demo.folder + (f"-seed{args.seed}" if args.seed else ""))
-    if args.restart and folder.exists():
-        if not (folder / "stages.json").is_file():
-            raise ValueError(f"--restart would delete {folder}, which is not the folder of a demo.")
-        shutil.rmtree(folder)
+    folder = args.folder or Path(f"runs/{args.task}-tiny" + (f"-seed{args.seed}" if args.seed else ""))
     try:
-        run_demo(demo, folder, args.seed, args.max_steps)
+        run_demo(DEMOS[args.task], folder, args.seed, args.max_steps)
     except RuntimeError as error:
         print(f"grpo-ext demo: {error}", file=sys.stderr)
         return 1

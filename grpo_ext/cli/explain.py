@@ -42,25 +42,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def explaining_rewards() -> list[str]:
-    """Return the names of the rewards with explanations."""
-    from grpo_ext.rewards.registry import explaining, names
-
-    return [name for name in names() if explaining(name)]
-
-
 def explaining_reward(name: str) -> tuple[RewardInfo, Explain]:
     """Return the reward `name`, or the first with explanations whose name begins so, and its function of explanations.
 
     `ValueError` if there is no such reward, or it has no explanations.
     """
-    from grpo_ext.rewards.registry import explaining, lookup
+    from grpo_ext.rewards import list_rewards
+    from grpo_ext.rewards.registry import lookup
 
-    known = explaining_rewards()
+    known = [entry.name for entry in list_rewards() if entry.explain]
     chosen = name if name in known else next((full for full in known if full.startswith(name)), name)
-    if (entry := explaining(chosen)) and entry.explain:
+    if (entry := lookup(chosen)).explain:
         return entry, entry.explain
-    lookup(name)  # refuses an unknown reward
     raise ValueError(f"{name} has no explanations: register(..., explain=...). Rewards that have them: {', '.join(known)}.")
 
 

@@ -19,21 +19,19 @@ and the same command continues it; 130 interrupted
 """
 
 import argparse
-import platform
 import sys
 import warnings
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from grpo_ext import __version__
 from grpo_ext.common.devices import wait_calmly
+from grpo_ext.common.modules import versions
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
     "recipes", "tasks", "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards",
-    "explain", "completion",
+    "explain",
 )  # fmt: skip
 
 
@@ -41,26 +39,13 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    parser.add_argument("--version", action=Versions, nargs=0, help="show the versions of this package and its libraries")
+    found = "\n".join(f"{name} {number}" for name, number in {"grpo_ext": __version__, **versions()}.items())
+    parser.add_argument("--version", action="version", version=found, help="show the versions of this package and others")
     parser.add_argument("--debug", action="store_true", help="show tracebacks; allowed anywhere in the command")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
         import_module(f"grpo_ext.cli.{name}").add_parser(subparsers)
     return parser
-
-
-class Versions(argparse.Action):
-    """The option `--version`, which also shows the versions of the main libraries."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(f"grpo_ext {__version__}")
-        for name in ("trl", "transformers", "torch", "vllm"):
-            try:
-                print(name, version(name))
-            except PackageNotFoundError:
-                print(name, "is not installed")
-        print("python", platform.python_version())
-        parser.exit()
 
 
 def main(words: list[str] | None = None) -> int:

@@ -42,9 +42,11 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
         return 0
 
-    lines = [*plan_lines(forecast), *size_lines(forecast, bool(recipe.flat["use_vllm"]))]
-    for number, (sentence, weights) in enumerate(traffic(recipe.flat, forecast)):
-        lines.append(("vLLM" if number == 0 else "", sentence + (f": {in_bytes(weights)}" if weights else "")))
+    vllm = bool(recipe.flat["use_vllm"])
+    lines = [*plan_lines(forecast), *size_lines(forecast, vllm)]
+    if vllm:
+        sentence, size = traffic(recipe.flat, forecast)
+        lines.append(("vLLM", sentence + (f": {in_bytes(size)}" if size else "")))
     width = max(len(title) for title, _ in lines)
     for title, text in lines:
         print(f"{title:{width}}  {text}")

@@ -5,7 +5,6 @@ examples:
   grpo-ext report runs/a runs/b --output compare.html     several runs, overlaid and compared
   grpo-ext report runs/a --png curves.png                 also the curves as a picture (or .pdf, .svg)
   grpo-ext report runs/a --watch                          renews the page during the run, until Ctrl-C
-  grpo-ext report runs/a --parquet                        metrics.parquet and samples.parquet beside the logs
 
 RUN is a run's output_dir, or a demo's folder. The page needs no network and no server. It shows curves, completions with the
 score of each reward, figures before and after, the recipe, and alarms.
@@ -23,7 +22,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     add("--output", type=Path, metavar="FILE", help="the page (default: report.html in the run; of several, here)")
     add("--png", type=Path, metavar="FILE", help="also write the curves as a picture")
-    add("--parquet", action="store_true", help="also write the logs as parquet")
     most = "about how many completions to show, of a share of the prompts (default 50000)"
     add("--max_completions", type=at_least(0), default=50_000, metavar="N", help=most)
     every = "renew the page every so many seconds (default 10) if there are new lines"
@@ -31,7 +29,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.observe.parquet import export_parquet
     from grpo_ext.observe.report.page import watch, write_report
 
     page = args.output or (args.runs[0] if len(args.runs) == 1 else Path()) / "report.html"
@@ -52,6 +49,4 @@ def run(args: argparse.Namespace) -> int:
     write()
     if args.png:
         print(args.png)
-    for path in [file for run in args.runs for file in export_parquet(run)] if args.parquet else []:
-        print(path)
     return 0

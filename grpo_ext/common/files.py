@@ -31,9 +31,10 @@ def data_lines(package: str, name: str) -> list[str]:
 
 def data_yaml(package: str, name: str) -> Any:
     """Return the content of the YAML file `name` in the folder `data` of a package."""
-    import yaml  # here, so that reward workers start without it
+    import yaml  # not at import: many commands read no YAML
 
-    return yaml.safe_load("\n".join(data_lines(package, name)))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, thirty times as fast
+    return yaml.load("\n".join(data_lines(package, name)), Loader=loader)
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -1,16 +1,29 @@
-"""Imports: of large libraries, and of modules by file or name: plugins, and rewards in another process."""
+"""Imports of large libraries and of modules by file or name (plugins, rewards in another process), and versions."""
 
 import gc
 import importlib
 import importlib.util
 import os
+import platform
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a run uses, without those that are not installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 @contextmanager

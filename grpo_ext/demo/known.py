@@ -26,7 +26,6 @@ class Demo:
 
     recipe: str  # path in `recipes/`
     sft_recipe: str
-    folder: str  # default output folder
     demonstrations: Callable[..., Iterator[Demonstration]]  # called with a task, a count and a `seed`
     count: int  # number of demonstrations
     tokenizer: Callable[[Any], dict[str, Any]]  # returns options of `build_tokenizer` for a task
@@ -66,32 +65,30 @@ def check_tokenizer(task: Any) -> dict[str, Any]:
     return {"pattern": NUMBERS, "tags": tags, "template": qwen2_5_chat_template}
 
 
+# options of `build_model`
+NARROW = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3}
+WIDE_INIT = {"initializer_range": 0.04}
 DEMOS = {
     # three small numbers, plus and minus, and a model that makes honest attempts but gives up early
     "countdown": Demo(
-        "countdown/tiny.yaml", "countdown/tiny-sft.yaml", "runs/countdown-tiny", countdown_demonstrations, 12_800,
-        lambda task: {"pattern": NUMBERS},
-        {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3, "initializer_range": 0.04},
+        "countdown/tiny.yaml", "countdown/tiny-sft.yaml", countdown_demonstrations, 12_800, lambda task: {"pattern": NUMBERS},
+        {**NARROW, **WIDE_INIT},
     ),
     # word problems of one or two steps, and a model that can calculate but is careless with the problem
     "gsm8k": Demo(
-        "gsm8k/tiny.yaml", "gsm8k/tiny-sft.yaml", "runs/gsm8k-tiny", word_problem_demonstrations, 12_800,
-        lambda task: {"vocab_size": 640, "pattern": DIGITS}, {"initializer_range": 0.04},
+        "gsm8k/tiny.yaml", "gsm8k/tiny-sft.yaml", word_problem_demonstrations, 12_800,
+        lambda task: {"vocab_size": 640, "pattern": DIGITS}, WIDE_INIT,
     ),
     # last lines of quatrains, and a model that knows tones and rhymes but uses them carelessly
-    "poem": Demo(
-        "poem/tiny.yaml", "poem/tiny-sft.yaml", "runs/poem-tiny", verse_demonstrations, 9_600, poem_tokenizer,
-        {"initializer_range": 0.04},
-    ),
+    "poem": Demo("poem/tiny.yaml", "poem/tiny-sft.yaml", verse_demonstrations, 9_600, poem_tokenizer, WIDE_INIT),
     # a number of 1 to 31 in five guesses, and a model that plays by the rules but guesses blindly
     "guess": Demo(
-        "guess/tiny.yaml", "guess/tiny-sft.yaml", "runs/guess-tiny", guess_demonstrations, 6_400,
-        lambda task: {"pattern": NUMBERS, "template": TERSE},
-        {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3},
+        "guess/tiny.yaml", "guess/tiny-sft.yaml", guess_demonstrations, 6_400,
+        lambda task: {"pattern": NUMBERS, "template": TERSE}, NARROW,
     ),
     # Countdown with a tool that checks expressions, and a model that calls it but does not heed what it says
     "check": Demo(
-        "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", "runs/check-tiny", check_demonstrations, 8_000,
-        check_tokenizer, {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3, "initializer_range": 0.04},
+        "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", check_demonstrations, 8_000, check_tokenizer,
+        {**NARROW, **WIDE_INIT},
     ),
 }  # fmt: skip

@@ -8,14 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rich import print
-from rich.markup import escape
-from rich.table import Table
-
 from grpo_ext.demo.known import Demo
 from grpo_ext.demo.stages import Stages
 from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcome_of, save_evaluation
-from grpo_ext.evaluation.table import print_figures, question
+from grpo_ext.evaluation.table import print_figures, print_grid, question
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.recipe.folder import recipe_folder
@@ -70,7 +66,8 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     """Print the table, three completions and the seconds of each stage; write `curves.png`."""
     summaries = {when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")}
     print_figures(summaries, summaries["before"]["n"])
-    print(completions_table(folder, outcome_of(recipe)))
+    rows = completions_rows(folder, outcome_of(recipe))
+    print_grid("greedy completions of the same problems", ("problem", "before", "after"), rows, left=3, lines=True)
     plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
     spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
     print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
@@ -80,8 +77,8 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     )
 
 
-def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Table:
-    """Return a table of `count` completions before and after, with the largest gains first."""
+def completions_rows(folder: Path, outcome_reward: str, count: int = 3) -> list[list[str]]:
+    """Return `count` problems with the completions before and after, the largest gains first."""
     texts = ((folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8") for when in ("before", "after"))
     before, after = ([json.loads(line) for line in text.splitlines()] for text in texts)
 
@@ -89,18 +86,13 @@ def completions_table(folder: Path, outcome_reward: str, count: int = 3) -> Tabl
         return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)
 
     chosen = sorted(range(len(before)), key=gain, reverse=True)[:count]
-    table = Table(title="greedy completions of the same problems", show_lines=True)
-    for column in ("problem", "before", "after"):
-        table.add_column(column, ratio=1, overflow="fold")
-    for row in chosen:
-        table.add_row(escape(question(before[row])), said(before[row]), said(after[row]))
-    return table
+    return [[question(before[row]), said(before[row]), said(after[row])] for row in chosen]
 
 
 def said(sample: dict[str, Any]) -> str:
     """Format a completion and, under it, the score of each reward."""
     rewards = ", ".join(f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items())
-    return f"{escape(sample['text'])}\n[dim]{escape(rewards)}[/dim]"
+    return f"{sample['text']}\n({rewards})"
 
 
 def words(**settings: Any) -> list[str]:

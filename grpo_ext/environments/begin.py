@@ -27,9 +27,8 @@ def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> B
         ValueError: for an unknown environment or option, or a chat template that does not keep turns as they were sampled.
     """
     rules = episode_rules(given)
-    world = rules.make(**rules.options)
-    answers = type(world).step is not Environment.step
-    tokens = TurnTokens(tokenizer, ends, args.chat_template_kwargs, world.tools(), answers)
+    answers = type(rules.probe).step is not Environment.step
+    tokens = TurnTokens(tokenizer, ends, args.chat_template_kwargs, rules.probe.tools(), answers)
     return lambda rows: [Episode(rules, tokens, args.max_completion_length, row) for row in rows]
 
 
@@ -59,25 +58,22 @@ def beginning_with_tools(
     pool = {name: [ToolEnvironment(tools, make())] for name, make in making.items()}
     options = args.chat_template_kwargs
     tokens = {name: TurnTokens(tokenizer, ends, options, made[0].tools(), False) for name, made in pool.items()}
-    rules = EpisodeRules(ToolEnvironment, {}, turns=most + 1, columns=())
-
-    def take(name: str | None, number: int) -> Environment:
-        if name not in pool:
-            known = ", ".join(sorted(map(str, pool)))
-            raise ValueError(f"A row has environment {name!r}; environment_factory has {known}.")
-        if number == len(pool[name]):
-            pool[name].append(ToolEnvironment(tools, making[name]()))
-        return pool[name][number]
+    rules = EpisodeRules(ToolEnvironment, turns=most + 1, columns=())
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
         used: Counter[str | None] = Counter()
         episodes = []
         for row in rows:
             name = row.get("environment") if named else None
-            told = {key: value for key, value in row.items() if not (named and key == "environment")}
-            environment = take(name, used[name])
-            episodes.append(Episode(rules, tokens[name], args.max_completion_length, told, environment))
+            if name not in pool:
+                known = ", ".join(sorted(map(str, pool)))
+                raise ValueError(f"A row has environment {name!r}; environment_factory has {known}.")
+            if used[name] == len(pool[name]):
+                pool[name].append(ToolEnvironment(tools, making[name]()))
+            environment = pool[name][used[name]]
             used[name] += 1
+            told = {key: value for key, value in row.items() if not (named and key == "environment")}
+            episodes.append(Episode(rules, tokens[name], args.max_completion_length, told, environment))
         return episodes
 
     return begin

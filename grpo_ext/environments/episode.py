@@ -49,7 +49,7 @@ class Episode:
         prompt = row.get("prompt", [{"role": "user", "content": ""}])  # TRL's environments may say all of it
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
-        self.environment = environment or rules.make(**rules.options)
+        self.environment = environment or rules.make()
         self.ids: list[int] = []
         self.mask: list[int] = []
         self.messages: list[Message] = []
@@ -94,11 +94,6 @@ class Episode:
         self.mask.append(0)
         self._first = len(self.ids)
 
-    def end_turn(self) -> None:
-        """End the current turn: the environment answers, or the episode ends."""
-        self.ask()
-        self.hear()
-
     def ask(self) -> None:
         """End the current turn and pass it to the environment, whose async code runs until `hear`."""
         ids = self.ids[self._first :]
@@ -110,7 +105,8 @@ class Episode:
         """End the episode with the tokens that the current turn has."""
         self.room = len(self.ids)
         if len(self.ids) > self._first:
-            self.end_turn()
+            self.ask()
+            self.hear()
         else:  # what the environment said last has no reader
             self.messages = self.messages[:-1]
             self.ended = self.truncated = True

@@ -21,19 +21,19 @@ class Guess(Environment):
 
     Attributes:
         score: 1 for a game that was won, else 0.
-        narrowed: 1 - log(1 + numbers that the answers leave) / log(1 + numbers at the start), 1 for a game that was won: of 31
-            numbers a fifth for each guess that halves what is left.
+        narrowed: 1 - log(1 + numbers left) / log(1 + numbers at the start), 1 for a game that was won: of 31 numbers a fifth
+            for each guess that halves what is left.
         used: guesses so far.
+        left: numbers that the answers leave.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
         if low >= high:
             raise ValueError(f"low={low}, high={high}: write low < high.")
         self.low, self.high, self.target = low, high, 0
-        self.guesses: list[int | None] = []
         self.used = 0
         self.score, self.narrowed = 0.0, 0.0
-        self._left = range(low, high + 1)
+        self.left = range(low, high + 1)
 
     def reset(self, row: Row) -> str:
         self.target = self.low + row["seed"] % (self.high - self.low + 1)
@@ -41,17 +41,15 @@ class Guess(Environment):
 
     def step(self, text: str) -> tuple[str, bool]:
         guess = number_in(text)
-        inside = guess is not None and self.low <= guess <= self.high
-        self.guesses.append(guess if inside else None)
         self.used += 1
-        if guess is None or not inside:
+        if guess is None or not self.low <= guess <= self.high:
             return f"Write one whole number from {self.low} to {self.high}.", False
         if guess == self.target:
             self.score = self.narrowed = 1.0
             return "yes", True
-        low, high = self._left.start, self._left.stop
-        self._left = range(max(low, guess + 1), high) if guess < self.target else range(low, min(high, guess))
-        self.narrowed = 1 - log(1 + len(self._left)) / log(2 + self.high - self.low)
+        low, high = self.left.start, self.left.stop
+        self.left = range(max(low, guess + 1), high) if guess < self.target else range(low, min(high, guess))
+        self.narrowed = 1 - log(1 + len(self.left)) / log(2 + self.high - self.low)
         return ("low" if guess < self.target else "high"), False
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -18,7 +19,6 @@ class EpisodeRules:
 
     Args:
         make: makes an environment.
-        options: that it is made with.
         turns: the model's turns of an episode, at most.
         turn_tokens: tokens of a turn, at most; `None`: as many as the episode has left.
         credit: "episode": all turns have the advantage of the whole; "turn": each has its own, from what the episode still
@@ -28,8 +28,7 @@ class EpisodeRules:
         columns: what rewards may read of an episode.
     """
 
-    make: Callable[..., Environment]
-    options: Mapping[str, Any]
+    make: Callable[[], Environment]
     turns: int = 8
     turn_tokens: int | None = None
     credit: str = "episode"
@@ -37,8 +36,13 @@ class EpisodeRules:
     answer_characters: int = 10_000
     columns: tuple[str, ...] = COLUMNS
 
+    @cached_property
+    def probe(self) -> Environment:
+        """An environment that plays no episode, which says whether one can be made and which tools it has."""
+        return self.make()
 
-OWN = {f.name for f in fields(EpisodeRules)} - {"make", "options", "columns"}
+
+OWN = {f.name for f in fields(EpisodeRules)} - {"make", "columns"}
 
 
 def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
@@ -64,12 +68,17 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
         if not _fits(key, value):
             wanted = "episode or turn" if key == "credit" else "a number above 0"
             raise ValueError(f"environment: {key} is {value!r}: write {wanted}.")
-    make = cls if issubclass(cls, Environment) else lambda **options: ToolEnvironment(instance=cls(**options))
+
+    def make() -> Environment:
+        made = cls(**given)
+        return made if isinstance(made, Environment) else ToolEnvironment(instance=made)
+
+    rules = EpisodeRules(make, **own)
     try:
-        make(**given)
+        rules.probe  # noqa: B018 - made here for the first time
     except Exception as error:  # whatever a user's class raises
         raise ValueError(f"environment {name!r} does not take these options: {error}") from error
-    return EpisodeRules(make, given, **own)
+    return rules
 
 
 def _fits(key: str, value: Any) -> bool:

@@ -71,19 +71,12 @@ class Completion:
         """Number of tokens that the model wrote."""
         return sum(self.episode.mask) if self.episode else len(self.ids)
 
-    def prompt(self, row: dict[str, Any]) -> Any:
-        """Return the row's prompt, with the first message of an environment."""
-        return self.episode.prompt if self.episode else row["prompt"]
-
-    def as_given(self, prompt: Any) -> Any:
-        """Return the form that rewards read: a text, or messages if the prompt is a conversation."""
+    def for_rewards(self, row: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        """Return what rewards read: the prompt, the completion (messages if the prompt is a conversation), and the columns."""
         if self.episode:
-            return self.episode.messages
-        return self.text if isinstance(prompt, str) else [{"role": "assistant", "content": self.text}]
-
-    def columns(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the row with the columns of the episode."""
-        return {**row, **self.episode.columns()} if self.episode else dict(row)
+            return self.episode.prompt, self.episode.messages, {**row, **self.episode.columns()}
+        prompt = row["prompt"]
+        return prompt, self.text if isinstance(prompt, str) else [{"role": "assistant", "content": self.text}], dict(row)
 
 
 @contextmanager

@@ -44,9 +44,7 @@ def score_completions(
     flat = [(i, c) for i, group in enumerate(completions) for c in group]
     if not flat:
         return []
-    prompts = [c.prompt(rows[i]) for i, c in flat]
-    texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
-    whole = [c.columns(rows[i]) for i, c in flat]
+    prompts, texts, whole = map(list, zip(*(c.for_rewards(rows[i]) for i, c in flat), strict=True))
     columns = {key: [row[key] for row in whole] for key in whole[0] if key not in RESERVED}
     given = {"prompts": prompts, "completion_ids": [c.ids for _, c in flat], **columns, **(extras or {})}
     by_name = {}

@@ -39,13 +39,13 @@ def figure_rows(summaries: list[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], left: int = 0) -> None:
-    """Print a table whose first `left` columns are aligned on the left and the others on the right."""
+def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], left: int = 0, lines: bool = False) -> None:
+    """Print a table, with `lines` between rows; its first `left` columns are aligned on the left, the others on the right."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    grid = Table(title=escape(title))
+    grid = Table(title=escape(title), show_lines=lines)
     for i, name in enumerate(head):
         grid.add_column(escape(name), justify="right" if i >= left else "left", overflow="fold")
     for row in body:

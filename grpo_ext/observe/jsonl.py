@@ -85,12 +85,9 @@ class JsonLines:
 
 def encoded(row: dict[str, Any]) -> bytes:
     """Return a row as one line of strict JSON. Numbers that are not finite become null and are named under `not_finite`."""
-    try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
-    except ValueError:
-        found: dict[str, str] = {}
-        row = finite(row, "", found)
-        text = json.dumps({**row, "not_finite": found}, ensure_ascii=False, allow_nan=False, default=str)
+    found: dict[str, str] = {}
+    row = finite(row, "", found)
+    text = json.dumps({**row, "not_finite": found} if found else row, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
 
 

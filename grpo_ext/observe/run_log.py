@@ -4,20 +4,18 @@ docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they surviv
 """
 
 import json
-import platform
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-import grpo_ext
+from grpo_ext import __version__
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.modules import versions
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
@@ -26,7 +24,6 @@ SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, a
     "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
     "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,
 }  # fmt: skip
-PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
 
 @dataclass(eq=False)
@@ -91,17 +88,8 @@ class RunLog(TrainerCallback):
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             starts = []
         start = {"step": step, "time": round(time.time(), 3), "processes": args.world_size, "device": args.device.type}
-        about = {**self.about, "versions": versions(), "starts": [*starts, start]}
+        about = {**self.about, "versions": {"grpo_ext": __version__, **versions()}, "starts": [*starts, start]}
         write_atomically(folder / RUN, json.dumps(about, indent=2, default=str) + "\n")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a run uses."""
-    found = {"grpo_ext": grpo_ext.__version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from torch.optim import SGD
 from transformers import GenerationConfig, get_scheduler
 
@@ -51,14 +50,12 @@ def check_recipe(
     findings.notes, findings.places = recipe.notes, recipe.places
     batch = batch_of(v, num_processes or processes(v))
     check_model(v, findings)
-    rows = first_rows(recipe, max(ROWS, min(batch.prompts, MOST_ROWS)), findings)
+    rows = first_rows(recipe, rows_to_read(batch), findings)
     check_eval_rows(recipe, findings)
-    check_parts(recipe, rows, reward_parts(recipe, findings), findings)
+    check_parts(recipe, batch, rows, reward_parts(recipe, findings), findings)
     if batch.fits:
         sizes = {"prompts": batch.prompts, "completions": batch.completions, "step": batch.completions_per_step}
         findings.figures["batch"] = sizes
-        if rows and len(rows) < min(batch.prompts, MOST_ROWS):  # these are all rows
-            findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     if not elsewhere:
         check_machine(v, findings)
         check_server(v, findings)
@@ -76,22 +73,26 @@ def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | 
     findings = Findings(places=recipe.places)
     check_model(recipe.flat, findings)
     if train_dataset is not None:
-        rows = take(train_dataset, ROWS)
+        batch = batch_of(recipe.flat, processes(recipe.flat))
+        rows = take(train_dataset, rows_to_read(batch))
         if not rows:
             findings.problem(NO_ROW, "dataset_name")
-        batch = batch_of(recipe.flat, processes(recipe.flat))
-        if isinstance(train_dataset, Dataset) and 0 < len(train_dataset) < batch.prompts:
-            findings.problem(too_few_rows(len(train_dataset), batch), "per_device_train_batch_size")
-        check_parts(recipe, rows, rewards or [], findings)
+        check_parts(recipe, batch, rows, rewards or [], findings)
     elif "task" in recipe.schema:
         reward_parts(recipe, findings)
     check_machine(recipe.flat, findings)
     findings.refuse()
 
 
-def check_parts(recipe: Recipe, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> None:
+def rows_to_read(batch: Batch) -> int:
+    return max(ROWS, min(batch.prompts, MOST_ROWS))
+
+
+def check_parts(recipe: Recipe, batch: Batch, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> None:
     """Check rows, prompts and rewards, and add problems and figures to `findings`."""
     v = recipe.flat
+    if batch.fits and 0 < len(rows) < min(batch.prompts, MOST_ROWS):  # these are all rows
+        findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)
     asked = check_prompts(rows, findings) if rows else []
     difficulty = v["difficulty_column"]

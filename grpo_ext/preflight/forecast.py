@@ -1,6 +1,6 @@
 """The plan of a recipe with its figures: rows, tokens of prompts, size of the model, memory, traffic with vLLM."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -135,28 +135,16 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
     return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, width)
 
 
-def traffic(v: Values, forecast: Forecast) -> Iterator[tuple[str, int | None]]:
-    """Yield sentences about the traffic with vLLM, each with its number of bytes or `None`."""
-    if not v["use_vllm"]:
-        return
-    plan = forecast.plan
-    batch, workers = plan.batch, v["vllm_tensor_parallel_size"]
-    # an adapter is sent merged into the whole model, or as a file of float32
-    alone = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"
-    size, what = forecast.size, "adapter" if alone else "weights"
-    weights = (4 * size.trainable if alone else size.parameters * weight_bytes(size, v)) if size else None
-    each = f"before each of {plan.generations:,} generations"
+def traffic(v: Values, forecast: Forecast) -> tuple[str, int | None]:
+    """Return a sentence on what travels to vLLM before each generation, and its size in bytes, `None` if unknown."""
+    adapter = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"  # a file of float32, else merged into the whole model
+    size, what = forecast.size, "adapter" if adapter else "weights"
+    travels = (4 * size.trainable if adapter else size.parameters * weight_bytes(size, v)) if size else None
     if v["vllm_mode"] == "colocate":
-        engines = batch.num_processes // workers
-        share = "an engine in each process" if workers == 1 else f"an engine over every {workers} processes"
-        yield f"colocate: {share}, {engines} in all, each for {batch.completions // engines:,} completions", None
-        yield f"{each} every process loads its {what} into its engine", weights
-        return
-    served = f"{workers} worker{'' if workers == 1 else 's'}"
-    yield f"server at {server_url(v)}, {served}; only process 0 talks to it", None
-    yield f"each generation is one request of {batch.prompts:,} prompts x {batch.num_generations} completions", None
-    if alone:
-        yield f"{each} process 0 writes the adapter into output_dir, where the server reads it", weights
-        return
-    port = v["vllm_group_port"]
-    yield f"{each} process 0 sends its weights to the workers, who reach it at port {port}", weights
+        engines = forecast.plan.batch.num_processes // v["vllm_tensor_parallel_size"]
+        way = f"every process loads its {what} into its engine, {engines} in all"
+    elif adapter:
+        way = f"process 0 writes the adapter into output_dir, where the server reads it ({server_url(v)})"
+    else:
+        way = f"process 0 sends its weights to the server at {server_url(v)}, by port {v['vllm_group_port']}"
+    return f"before each of {forecast.plan.generations:,} generations {way}", travels

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from grpo_ext.common.devices import gpu_is_there
-from grpo_ext.common.files import in_bytes
+from grpo_ext.common.files import data_yaml, in_bytes
 from grpo_ext.common.near import unknown
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.recipe.problems import Findings
@@ -19,28 +19,13 @@ from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 
-# Options that need a package: key, pattern of its values, and the packages, by import name, of which one is needed.
-NEEDS: tuple[tuple[str, str, str], ...] = (
-    ("use_vllm", "True", "vllm"),
-    ("use_peft", "True", "peft"),
-    ("use_liger_kernel", "True", "liger_kernel"),
-    ("load_in_4bit", "True", "bitsandbytes"),
-    ("load_in_8bit", "True", "bitsandbytes"),
-    ("optim", "(?!.*torch_).*(8bit|paged|bnb).*", "bitsandbytes"),
-    ("optim", "adamw_torch_[48]bit", "torchao"),
-    ("deepspeed", "(?!None).+", "deepspeed"),
-    ("attn_implementation", "flash_attention_2", "flash_attn or kernels"),
-    ("attn_implementation", "flash_attention_3", "flash_attn_interface or kernels"),
-    ("attn_implementation", ".*/.*", "kernels"),
-)
-
 
 def check_machine(v: Values, findings: Findings) -> None:
     """Check packages, launcher, attention, trackers, uploads and the disk; a missing GPU is a note."""
-    for key, words, packages in NEEDS:
+    for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
         value = str(getattr(v[key], "value", v[key]))
-        if re.fullmatch(words, value) and not any(map(find_spec, packages.split(" or "))):
-            findings.problem(f"{key}: {value} needs the package {packages}, which is not installed.", key)
+        if re.fullmatch(pattern, value) and not any(map(find_spec, packages)):
+            findings.problem(f"{key}: {value} needs the package {' or '.join(packages)}, which is not installed.", key)
     check_launcher(v, findings)
     check_attention(v, findings)
     check_reporting(v, findings)
@@ -66,15 +51,18 @@ def check_launcher(v: Values, findings: Findings) -> None:
 
 
 def check_attention(v: Values, findings: Findings) -> None:
-    """Check that transformers knows the attention, and that this machine can compute it."""
+    """Check that transformers knows the attention, and that this machine can compute it and hold the cache."""
     from transformers import AttentionInterface
 
-    key, name = "attn_implementation", v["attn_implementation"]
+    key, name, cache = "attn_implementation", v["attn_implementation"], "cache_implementation"
+    cpu = v["use_cpu"] or not gpu_is_there()
     known = ["eager", *AttentionInterface().valid_keys()]
     if name and "/" not in name and name not in known:
         findings.problem(f"{key}: {unknown('attention', name, known)}", key)
-    elif name and "flash" in name and (v["use_cpu"] or not gpu_is_there()):
+    elif name and "flash" in name and cpu:
         findings.problem(f"{key}: {name} computes on a GPU: write sdpa.", key)
+    if cpu and (v[cache] or "").startswith("offloaded"):
+        findings.problem(f"{cache}: {v[cache]} moves the cache between a GPU and the CPU: write dynamic.", cache)
 
 
 def check_uploads(v: Values, findings: Findings) -> None:

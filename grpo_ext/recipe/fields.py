@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
+from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 from trl import GRPOConfig
 
@@ -40,6 +41,7 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "eval_strategy": tuple(choice.value for choice in IntervalStrategy),
     "logging_strategy": tuple(choice.value for choice in IntervalStrategy),
     "save_strategy": tuple(choice.value for choice in SaveStrategy),
+    "cache_implementation": ALL_CACHE_IMPLEMENTATIONS,
 }
 TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's type allows null
 # Bounds of numbers, each with the fields that have them.

@@ -13,7 +13,7 @@ from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.notation import plain, with_ascii_signs
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, number, same_number, split_unit
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 from grpo_ext.rewards.tame import is_tame
 
 MAX_ANSWER = 300  # characters of an answer
@@ -36,9 +36,6 @@ _SYMBOL = re.compile(r"(?<![\\A-Za-z])[A-Za-df-hj-z]")
 _OPEN = re.compile(rf"{_SYMBOL.pattern}|[,<>=]|\\(?:cup|pm|mp|begin|emptyset|in|le|ge)(?![a-z])|\\\{{")  # no constant
 _TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 
-_HALF = {"solution": r"so it is $\frac{1}{2}$"}
-_GSM8K = {"solution": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72"}
-
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     """Show the gold answer, and mark the answer that was read."""
@@ -47,23 +44,7 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
 
 
 @asks_engine
-@register(
-    "accuracy",
-    needs_cpu=True,
-    explain=explain_accuracy,
-    examples=[
-        Example(r"\boxed{\sqrt{2}/\sqrt{8}}", 1.0, _HALF),  # needs the engine, which workers load with it
-        Example(r"<answer>x = \sqrt{8}</answer>", 1.0, {"solution": r"\boxed{2\sqrt{2}}"}),
-        Example(r"It is \boxed{\frac{2}{4}}.", 1.0, _HALF),
-        Example("<think>3, no 4</think><answer>72</answer>", 1.0, _GSM8K),
-        Example("48 + 24 is $72.00 in all", 1.0, _GSM8K),
-        Example(r"\boxed{0.5}, or rather \boxed{0.4}", 0.0, _HALF),
-        Example("<answer>70 or 72, or 71</answer>", 0.0, _GSM8K),
-        Example("<think>It is 72", 0.0, _GSM8K),
-        Example("", 0.0, _GSM8K),
-        Example("no answer here", None, {"solution": "no answer here"}),
-    ],
-)
+@register("accuracy", needs_cpu=True, explain=explain_accuracy, examples=shipped_examples("accuracy"))
 def accuracy(completions: list[str], solution: list[str]) -> list[float | None]:
     """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot be read.
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from grpo_ext.rewards.answers import first_answer, first_span
 from grpo_ext.rewards.explanation import Explanation, answer_marks, clip
-from grpo_ext.rewards.expression import ExpressionError, literals, parse, value
+from grpo_ext.rewards.expression import ExpressionError, evaluate
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
-_ROW = {"nums": [19, 36, 55, 7], "target": 65}
 _TOLERANCE = 1e-5
 
 
@@ -26,15 +25,13 @@ def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: f
     """What is wrong with an expression, as a sentence without its full stop, or None if it is right."""
     goal = exact(target, "target")
     try:
-        postfix = parse(expression)
+        numbers, result = evaluate(expression)
     except ExpressionError as error:
         return f"the answer is not a plain expression: {error}"
-    used, wanted = sorted(literals(postfix)), sorted(exact(number, "nums") for number in nums)
+    used, wanted = sorted(numbers), sorted(exact(number, "nums") for number in nums)
     if used != wanted:
         return f"it uses the numbers {listing(used)}, but it must use {listing(wanted)}, each once"
-    try:
-        result = value(postfix)
-    except ZeroDivisionError:
+    if result is None:
         return "it divides by zero"
     right = result == goal or abs(result - goal) <= Fraction(tolerance)
     return None if right else f"its value is {readable(result)}, not {target}"
@@ -86,21 +83,7 @@ def explain_countdown(completion: str, *, nums: Sequence[float], target: float, 
     return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
 
 
-@register(
-    "countdown",
-    explain=explain_countdown,
-    examples=[
-        Example("<think> 55+36=91 </think>\n<answer> 55 + 36 - 7 - 19 </answer>", 1.0, _ROW),
-        Example("<answer>(55 + 36) - (7 + 19) = 65</answer>", 1.0, _ROW),
-        Example("<answer>1 / (1 / 3 + 1 / 6)</answer>", 1.0, {"nums": [1, 1, 1, 3, 6], "target": 2}),
-        Example("<answer>55 + 36 - 7 * 19</answer>", 0.0, _ROW),
-        Example("<answer>55 + 36 - 19 - 7 + 7 - 7</answer>", 0.0, _ROW),
-        Example("<answer>65</answer>", 0.0, _ROW),
-        Example("55 + 36 - 7 - 19", 0.0, _ROW),
-        Example("<answer>8 ** 2</answer>", 0.0, {"nums": [8, 2], "target": 64}),
-        Example("<answer>-7 + 10</answer>", 0.0, {"nums": [7, 10], "target": 3}),
-    ],
-)
+@register("countdown", explain=explain_countdown, examples=shipped_examples("countdown"))
 def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 

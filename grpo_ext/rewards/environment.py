@@ -3,17 +3,10 @@
 from typing import Any
 
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
 
-@register(
-    "environment",
-    examples=[
-        Example("16", 1.0, {"environment": {"score": 1.0}}),
-        Example("16", None, {"environment": {"score": None}}),
-        Example("16", 0.25, {"environment": {"score": 1.0, "tidy": 0.25}}, {"key": "tidy"}),
-    ],
-)
+@register("environment", examples=shipped_examples("environment"))
 def environment(completions: list[str], environment: list[dict[str, Any]], *, key: str = "score") -> list[float | None]:
     """A number in the environment's state at the end of the episode.
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
 MAX_LENGTH = 200_000  # characters of a completion that are searched for steps
 # The tags with their line breaks in the strict form.
@@ -17,25 +17,8 @@ FORMS = {
     "loose": re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL),
 }
 
-_STRICT = "<think>\nwork\n</think>\n<answer>\n42\n</answer>"
-_LOOSE = "<think> work </think> <answer>42</answer>"
-_STRICTLY = {"mode": "strict"}
 
-
-@register(
-    "format",
-    examples=[
-        Example(_LOOSE, 1.0),
-        Example(_STRICT, 1.0),
-        Example(_LOOSE + " and more", 0.0),
-        Example("<answer>42</answer><think> work </think>", 0.0),
-        Example("work </think><answer>42</answer>", 1.0, options={"prefix": "<think>"}),
-        Example("42", 0.0),
-        Example(_STRICT, 1.0, options=_STRICTLY),
-        Example(_LOOSE, 0.0, options=_STRICTLY),
-        Example(_STRICT + "\n<answer>\n43\n</answer>", 0.0, options=_STRICTLY),
-    ],
-)
+@register("format", examples=shipped_examples("format"))
 def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
     """1 if the completion is one <think> block followed by one <answer> block, else 0.
 
@@ -51,17 +34,7 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
     return [float(ok and FORMS[mode].fullmatch(text) is not None) for ok, text in zip(once, texts, strict=True)]
 
 
-@register(
-    "tag_count",
-    examples=[
-        Example(_STRICT, 1.0),
-        Example(_LOOSE, 1.0),
-        Example(_LOOSE, 0.0, options=_STRICTLY),
-        Example("<think> work </think> 42", 0.5),
-        Example("<think><think></think><answer></answer>", 0.75),
-        Example("42", 0.0),
-    ],
-)
+@register("tag_count", examples=shipped_examples("tag_count"))
 def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
     """0.25 for each of <think>, </think>, <answer>, </answer> that occurs exactly once.
 
@@ -81,15 +54,7 @@ _STEP = re.compile(
 )
 
 
-@register(
-    "reasoning_steps",
-    examples=[
-        Example("Step 1: add.\nStep 2: halve.\nStep 3: done.", 1.0),
-        Example("First, add. Then, halve. It is 42.", 2 / 3),
-        Example("1. add\n2. halve\n3. check\n4. done", 1.0),
-        Example("It is 42.", 0.0),
-    ],
-)
+@register("reasoning_steps", examples=shipped_examples("reasoning_steps"))
 def reasoning_steps(completions: list[str], *, target: int = 3) -> list[float]:
     """The number of marks of step-by-step work, divided by `target`; at most 1.
 

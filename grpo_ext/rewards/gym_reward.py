@@ -9,7 +9,7 @@ from typing import Any
 from grpo_ext.rewards.answers import last_answer, without_thoughts
 from grpo_ext.rewards.deadline import paused
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
 # Some scorers pass the answer to `eval`. They get no calls, and nothing that expands.
 _LIST = re.compile(r"[\w\s\[\],'\"-]*")
@@ -20,18 +20,8 @@ _LISTS = "binary_matrix n_queens spiral_matrix string_insertion"
 _FORMULAS = "countdown intermediate_integration polynomial_multiplication puzzle24 simple_integration"
 EVALUATED = {**dict.fromkeys(_LISTS.split(), _LIST), **dict.fromkeys(_FORMULAS.split(), _FORMULA)}
 
-_SUM = {"entry": repr({"generator": "chain_sum", "options": {}, "answer": "7", "metadata": {}})}
 
-
-@register(
-    "reasoning_gym",
-    needs_cpu=True,
-    examples=[
-        Example("<think>5, 6, 7</think>\n<answer>\n7\n</answer>", 1.0, _SUM),
-        Example("<think><answer>7</answer></think> 7", 0.0, _SUM),
-        Example("<answer>8</answer>", 0.0, _SUM),
-    ],
-)
+@register("reasoning_gym", needs_cpu=True, examples=shipped_examples("reasoning_gym"))
 def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
     """The score, 0 to 1, that the problem's generator gives to the last <answer> after the thoughts; 0 without an answer.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
 MAX_LENGTH = 200_000  # characters of a completion that are read
 
@@ -23,21 +23,8 @@ _TOKEN = re.compile(
     + r"|(?P<other>[^\W\d_])"
 )
 
-_CHINESE = {"language": "zh"}
 
-
-@register(
-    "language_consistency",
-    examples=[
-        Example("<think>\nSo it is 42.\n</think>", 1.0),
-        Example("所以答案是 42", 0.0),
-        Example("so 答案", 1 / 3),
-        Example("<answer>答案是 $\\frac{x}{2}$</answer>", 1.0, options=_CHINESE),
-        Example("the answer", 0.0, options=_CHINESE),
-        Example("答えは四十二です", 1.0, options={"language": "ja"}),
-        Example("ответ 42", 1.0, options={"language": "ru"}),
-    ],
-)
+@register("language_consistency", examples=shipped_examples("language_consistency"))
 def language_consistency(completions: list[str], *, language: Language = "en") -> list[float]:
     """The share of words in the script of the wanted language; 1 without any words.
 

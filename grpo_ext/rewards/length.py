@@ -3,27 +3,13 @@
 from typing import Literal
 
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
 Prefer = Literal["shorter", "longer", "near"]
 Unit = Literal["tokens", "characters", "words"]
 
-_WORDS = {"target": 4, "unit": "words"}
 
-
-@register(
-    "length",
-    examples=[
-        Example("three words here", 1.0, options=_WORDS),
-        Example("one two three four five six seven eight", 0.5, options=_WORDS),
-        Example("", 0.0, options=_WORDS),
-        Example("one", 0.25, options={**_WORDS, "prefer": "longer"}),
-        Example("one two three four five", 1.0, options={**_WORDS, "prefer": "longer"}),
-        Example("one two", 0.5, options={**_WORDS, "prefer": "near"}),
-        Example("日本語", 1.0, options={"target": 3, "unit": "characters", "prefer": "near"}),
-        Example("x", 0.5, {"completion_ids": [7] * 20}, options={"target": 10}),
-    ],
-)
+@register("length", examples=shipped_examples("length"))
 def length(
     completions: list[str],
     completion_ids: list[list[int]] | None = None,

@@ -10,10 +10,7 @@ from grpo_ext.rewards.reward import Example, Score
 
 def check_reward(name: str) -> tuple[list[str], int]:
     """Return the faults that the examples of the reward `name` show, in words, and the number of examples."""
-    try:
-        examples = lookup(name).examples
-    except ImportError as error:
-        return [f"not available: {error}"], 0
+    examples = lookup(name).examples
     faults = [fault for example in examples if (fault := check_example(name, example))]
     if not scores_differ(examples):
         faults.append("there must be an example that earns more and one that earns less: register(..., examples=[...])")

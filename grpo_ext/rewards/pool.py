@@ -13,7 +13,7 @@ import pickle
 import threading
 import weakref
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from grpo_ext.rewards.crew import Crew
@@ -28,7 +28,7 @@ LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environment
 Row = tuple[dict[str, Any] | str, bytes]
 
 
-class RewardPool:
+class RewardPool(AbstractContextManager):
     """Workers that score rows.
 
     Args:
@@ -111,9 +111,6 @@ class RewardPool:
             self._begun.clear()
         if crew is not None:
             crew.stop()
-
-    def __enter__(self) -> "RewardPool":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()

@@ -1,7 +1,6 @@
 """The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`."""
 
 import copyreg
-import importlib
 import inspect
 import re
 import sys
@@ -15,7 +14,6 @@ from grpo_ext.rewards.reward import Example, Reward, RewardInfo
 from grpo_ext.rewards.signature import read_signature
 
 _registered: dict[str, RewardInfo] = {}
-_lazy: dict[str, str] = {}  # name -> the module that registers it, imported when the name is first looked up
 
 
 def register(
@@ -66,26 +64,19 @@ def register(
 
 def check_free(name: str, function: Callable) -> None:
     """Raise `ValueError` if `name` belongs to another function. A function may register again: reloads, notebook cells."""
-    owner = _registered[name].function.__module__ if name in _registered else _lazy.get(name, function.__module__)
-    renamed = name in _registered and _registered[name].function.__qualname__ != function.__qualname__
-    if owner != function.__module__ or (renamed and function.__module__ != "__main__"):
-        raise ValueError(f"The reward name {name!r} is taken by {owner}; {function.__qualname__} needs another.")
-
-
-def register_lazily(module: str, *names: str) -> None:
-    """Announce that `module` registers `names`. It is imported when one of them is first looked up."""
-    _lazy.update(dict.fromkeys(names, module))
+    owner = _registered[name].function if name in _registered else function
+    renamed = owner.__qualname__ != function.__qualname__
+    if owner.__module__ != function.__module__ or (renamed and function.__module__ != "__main__"):
+        raise ValueError(f"The reward name {name!r} is taken by {owner.__module__}; {function.__qualname__} needs another.")
 
 
 def names() -> list[str]:
     """Return every name that `build` knows."""
-    return sorted({*_registered, *_lazy})
+    return sorted(_registered)
 
 
 def lookup(name: str) -> RewardInfo:
     """Return the entry of `name`; `ValueError` with the nearest known name if there is none."""
-    if name not in _registered and name in _lazy:
-        importlib.import_module(_lazy[name])
     if name not in _registered:
         raise ValueError(
             f"No reward is named {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}. One of your own: "
@@ -94,28 +85,14 @@ def lookup(name: str) -> RewardInfo:
     return _registered[name]
 
 
-def explaining(name: str) -> RewardInfo | None:
-    """Return the entry of `name`; None where it explains nothing, or a package that it needs is missing."""
-    try:
-        return entry if (entry := lookup(name)).explain else None
-    except (ImportError, ValueError):
-        return None
-
-
 def build(name: str, **options: Any) -> Reward:
     """Return the reward registered as `name`, with `options`; `ValueError` if either is unknown."""
     return Reward(lookup(name), options)
 
 
 def list_rewards() -> list[RewardInfo]:
-    """Return the catalogue, sorted by name. If a reward's module cannot be imported, its summary says why."""
-    catalogue = []
-    for name in names():
-        try:
-            catalogue.append(lookup(name))
-        except ImportError as error:
-            catalogue.append(RewardInfo(name=name, summary=f"not available: {error}"))
-    return catalogue
+    """Return the catalogue, sorted by name."""
+    return [_registered[name] for name in names()]
 
 
 def registered_as(function: Callable) -> str | None:
@@ -129,7 +106,7 @@ def rebuild(registered: str, module: str, file: str | None, code: bytes | None, 
         import dill
 
         _registered[registered] = dill.loads(code)
-    if registered not in _registered and registered not in _lazy:
+    if registered not in _registered:
         load_module(module, file)
     return Reward(lookup(registered), options, name)
 

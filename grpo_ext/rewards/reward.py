@@ -5,8 +5,10 @@ The function gets plain strings, whatever the trainer passes, and only the colum
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.signature import EXTRAS, Signature, complete_options
 
@@ -31,6 +33,20 @@ class Example:
         return {"completions": [self.completion], **{key: [value] for key, value in self.columns.items()}}
 
 
+@cache
+def _shipped() -> dict[str, list[dict[str, Any]]]:
+    return data_yaml("grpo_ext.rewards", "examples.yaml")
+
+
+def shipped_examples(reward: str) -> tuple[Example, ...]:
+    """Return the examples of a reward of this package, from `data/examples.yaml`."""
+    return tuple(
+        Example(completion, score, group.get("columns", {}), group.get("options", {}))
+        for group in _shipped()[reward]
+        for completion, score in group["scores"]
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RewardInfo(Signature):
     """An entry of the catalogue: the signature of a registered function, and what `register` got with it."""
@@ -38,7 +54,7 @@ class RewardInfo(Signature):
     name: str
     summary: str  # the first paragraph of `doc`, on one line
     doc: str = ""
-    function: Any = None  # `None` where its module cannot be imported
+    function: Any
     needs_cpu: bool = False
     examples: tuple[Example, ...] = ()
     explain: Callable[..., Explanation] | None = None

@@ -9,18 +9,10 @@ import math
 from grpo_ext.rewards.accuracy import accuracy, score
 from grpo_ext.rewards.engine import asks_engine
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import Example
+from grpo_ext.rewards.reward import shipped_examples
 
 
-@register(
-    "think_format",
-    examples=[
-        Example("<think>\nwork\n</think>\nanswer", 1.0),
-        Example("<think>work</think>", 1.0),
-        Example("work </think> answer", 0.0),
-        Example("<think>\n<think>\n</think>", 0.0),
-    ],
-)
+@register("think_format", examples=shipped_examples("think_format"))
 def think_format(completions: list[str]) -> list[float]:
     """1 if the completion begins with one <think> .. </think> block, else 0 (TRL)."""
     from trl.rewards import think_format_reward
@@ -28,17 +20,7 @@ def think_format(completions: list[str]) -> list[float]:
     return think_format_reward([[{"role": "assistant", "content": text}] for text in completions])
 
 
-_OVERLONG = {"max_completion_len": 100, "soft_punish_cache": 20}
-
-
-@register(
-    "soft_overlong_punishment",
-    examples=[
-        Example("", 0.0, {"completion_ids": [1] * 80}, _OVERLONG),
-        Example("", -0.5, {"completion_ids": [1] * 90}, _OVERLONG),
-        Example("", -1.0, {"completion_ids": [1] * 101}, _OVERLONG),
-    ],
-)
+@register("soft_overlong_punishment", examples=shipped_examples("soft_overlong_punishment"))
 def soft_overlong_punishment(
     completions: list[str], completion_ids: list[list[int]], *, max_completion_len: int, soft_punish_cache: int
 ) -> list[float]:
@@ -53,13 +35,7 @@ def soft_overlong_punishment(
     return get_soft_overlong_punishment(max_completion_len, soft_punish_cache)(completion_ids)
 
 
-@register(
-    "repetition_penalty",
-    examples=[
-        Example("", 0.0, {"completion_ids": [1, 2, 3, 4]}, {"ngram_size": 2}),
-        Example("", -0.75, {"completion_ids": [5, 5, 5, 5, 5]}, {"ngram_size": 2}),
-    ],
-)
+@register("repetition_penalty", examples=shipped_examples("repetition_penalty"))
 def repetition_penalty(
     completions: list[str], completion_ids: list[list[int]], *, ngram_size: int = 3, max_penalty: float = -1.0
 ) -> list[float]:
@@ -74,22 +50,8 @@ def repetition_penalty(
     return get_repetition_penalty_reward(ngram_size, max_penalty)(completion_ids)
 
 
-_THIRD = {"solution": r"$\frac{1}{3}$"}
-_ROOT = (r"</think> \boxed{\sqrt{8}}", {"solution": r"$2\sqrt{2}$"})  # needs the engine, which workers load with it
-_HALFWAY = {**_THIRD, "completion_ids": [1] * 50}
-
-
 @asks_engine
-@register(
-    "cosine_scaled",
-    needs_cpu=True,
-    examples=[
-        Example(_ROOT[0], 0.75, {**_HALFWAY, **_ROOT[1]}, {"max_len": 100}),
-        Example(r"\boxed{\frac{1}{3}}", 0.75, _HALFWAY, {"max_len": 100}),
-        Example(r"\boxed{\frac{1}{2}}", -0.75, _HALFWAY, {"max_len": 100}),
-        Example("", None, {**_HALFWAY, "solution": ""}, {"max_len": 100}),
-    ],
-)
+@register("cosine_scaled", needs_cpu=True, examples=shipped_examples("cosine_scaled"))
 def cosine_scaled(
     completions: list[str],
     solution: list[str],
@@ -119,17 +81,7 @@ def cosine_scaled(
 
 
 @asks_engine
-@register(
-    "reasoning_accuracy",
-    needs_cpu=True,
-    examples=[
-        Example(_ROOT[0], 1.0, _ROOT[1]),
-        Example(r"<think>hm</think> It is \boxed{\frac{1}{3}}", 1.0, _THIRD),
-        Example(r"<think>hm</think> It is \boxed{\frac{1}{2}}", 0.0, _THIRD),
-        Example(r"<think> \boxed{\frac{1}{3}}", 0.0, _THIRD),
-        Example("<think>hm</think> nothing", None, {"solution": ""}),
-    ],
-)
+@register("reasoning_accuracy", needs_cpu=True, examples=shipped_examples("reasoning_accuracy"))
 def reasoning_accuracy(
     completions: list[str], solution: list[str], *, reasoning_delimiters: list[str] | None = None
 ) -> list[float | None]:

@@ -14,17 +14,13 @@ from itertools import combinations, combinations_with_replacement, islice
 from math import comb
 from typing import ClassVar
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
 logger = logging.getLogger(__name__)
 
-SYSTEM_PROMPT = "You are a careful assistant. You first reason about the task, and then give the user your answer."
-USER_PROMPT = (
-    "Make an equation that equals {target} out of the numbers {nums}. You may use basic operations ({operators}), and you "
-    "must use each number exactly once. Put your reasoning between <think> and </think>, then the final equation between "
-    "<answer> and </answer>, each tag on a line of its own, for example:\n<answer>\n{example}\n</answer>"
-)
+PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["countdown"]
 
 # By count of numbers, the largest number of sets that are all listed; from more sets, problems are drawn. A set of four
 # takes a hundred times the work of a set of three.
@@ -53,8 +49,8 @@ class Countdown(Task):
     max_target: int = 100  # targets lie in 1 to `max_target`
     test_fraction: float = 0.15  # share of all problems that is held out
     task_seed: int = 0  # chooses the problems and their order; it does not change the split of a problem
-    system_prompt: str = SYSTEM_PROMPT  # an empty string omits the message
-    user_prompt: str = USER_PROMPT  # has {nums} and {target}, and may have {operators} and {example}
+    system_prompt: str = PROMPTS["system"]  # an empty string omits the message
+    user_prompt: str = PROMPTS["user"]  # has {nums} and {target}, and may have {operators} and {example}
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_numbers <= self.max_numbers <= 6:

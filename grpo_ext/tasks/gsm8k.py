@@ -5,7 +5,6 @@ Stories have the same format, with calculator marks `<<2*3=6>>`, one or two step
 """
 
 import json
-import operator
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +12,15 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from grpo_ext.common.files import data_lines
+from grpo_ext.common.files import data_lines, data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
+from grpo_ext.tasks.countdown import apply
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SYSTEM_PROMPT = (
-    "You solve word problems. First reason step by step, then give the final result as a number alone. Reply in exactly "
-    "this form, with each tag on a line of its own:\n<think>\nyour reasoning\n</think>\n<answer>\nthe number\n</answer>"
-)
-
+PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["gsm8k"]
 TEST_FRACTION = 0.15  # share of the stories that is held out
 PATIENCE = 20_000  # draws in a row without a new story, after which hardly any are left
 
@@ -44,7 +40,6 @@ class Story(NamedTuple):
 
 
 STORIES = [Story(**json.loads(line)) for line in data_lines("grpo_ext.tasks", "stories.jsonl")]
-OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 @dataclass
@@ -63,7 +58,7 @@ class GSM8K(Task):
     max_prompt_tokens: int | None = None  # drop rows whose prompt, in the chat template, has more tokens. `None`: keep all
     max_answer_tokens: int | None = None  # drop rows whose reference answer has more tokens. `None`: keep all
     length_tokenizer: str | None = None  # name or folder of the tokenizer that counts them; a run sets that of its model
-    system_prompt: str = SYSTEM_PROMPT  # an empty string omits the message
+    system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
     def __post_init__(self) -> None:
         if self.max_number < 3:
@@ -122,9 +117,9 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
     for equation, sentence in story.steps:
         left, sign, right = equation.split()
         x, y = (values.get(side) or int(side) for side in (left, right))
-        if (sign == "/" and x % y) or (sign == "-" and x <= y):
+        values["x"] = apply(sign, x, y)
+        if not values["x"]:
             return None
-        values["x"] = OPERATIONS[sign](x, y)
         lines.append(sentence.format(equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words))
     answer = "\n".join([*lines, f"#### {values['x']}"])
     return {"question": story.question.format(**numbers, **words), "answer": answer}

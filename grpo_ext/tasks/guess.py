@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
-SYSTEM_PROMPT = (
-    "You guess a number. After each guess you are told whether it is too low or too high. Think, then write your guess between "
-    "<answer> and </answer>."
-)
+PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["guess"]
 
 
 @dataclass
@@ -30,8 +28,8 @@ class GuessTask(Task):
 
     num_problems: int = 1024
     num_test_problems: int = 124
-    system_prompt: str = SYSTEM_PROMPT
-    user_prompt: str = "Guess my number."
+    system_prompt: str = PROMPTS["system"]
+    user_prompt: str = PROMPTS["user"]
 
     def generate(self, split: str) -> Iterator[Row]:
         """Yield the seeds of a split."""

@@ -10,36 +10,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from grpo_ext.common.files import data_lines
+from grpo_ext.common.files import data_lines, data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.rewards.poem import judge
-from grpo_ext.rewards.poem.characters import EITHER, UNKNOWN, tones_of
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines
 from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
-POET = "你是一位精通格律诗的诗人。"
-THINK_FIRST = (
-    POET + "先思考：判断平仄，找出韵脚，推敲字句；然后只写出所求的那一句诗。请严格按照下面的格式回答，每个标签独占一行：\n"
-    "<think>\n思考过程\n</think>\n<answer>\n所求的诗句\n</answer>"
-)
-LINE_ALONE = POET + "只写出所求的那一句诗，不要写其他内容。"
-USER_PROMPT = (
-    "下面这首{form}缺了最后一句：\n{lines}\n"
-    "请补写最后一句，共{length}个字：平仄要合乎格律，末字用平声，并与前面的韵脚同属一个韵部；不可照抄前面的诗句。"
-)
+PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["poem"]
 QUATRAINS: list[Row] = list(map(json.loads, data_lines("grpo_ext.tasks", "quatrains.jsonl")))
-OPTIONAL = ("form", "length", "title", "author", "tones", "pattern", "rhyme_group")
+OPTIONAL = ("form", "length", "title", "author", "pattern", "rhyme_group")
 
 
 @dataclass
 class Poem(Task):
     """Last lines of regulated verse.
 
-    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {tones},
-    {pattern} and {rhyme_group}. The last three describe only the given lines, by the defaults of `judge`: the tones of their
-    characters, 平, 仄, or 中 for either; their tones in the pattern that they fit best; and their rhyme group in 平水韵, such
-    as 十五删, or 无.
+    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {pattern} and
+    {rhyme_group}. The last two describe only the given lines, by the defaults of `judge`: their tones in the pattern that they
+    fit best, and their rhyme group in 平水韵, such as 十五删, or 无.
 
     `ValueError` if `test_fraction` is out of range, or `user_prompt` lacks a field or has an unknown one.
     """
@@ -51,7 +40,7 @@ class Poem(Task):
     chain_of_thought: bool = True  # ask for thoughts in <think> and the line in <answer>; if False, only for the line
     test_fraction: float = 0.2  # share of the shipped poems that is held out, by a hash of their given lines
     system_prompt: str | None = None  # `None`: as `chain_of_thought` says; an empty string omits the message
-    user_prompt: str = USER_PROMPT
+    user_prompt: str = PROMPTS["user"]
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
@@ -92,14 +81,8 @@ class Poem(Task):
             length=length[0],
             title=row.get("title") or "无题",
             author=row.get("author") or "佚名",
-            tones="\n".join(map(line_tones, given)),
             pattern="\n".join(verdict.pattern[:-1]),
             rhyme_group=verdict.rhyme_group or "无",
         )
-        usual = THINK_FIRST if self.chain_of_thought else LINE_ALONE
+        usual = PROMPTS["think_first" if self.chain_of_thought else "line_alone"]
         return chat(usual if self.system_prompt is None else self.system_prompt, user)
-
-
-def line_tones(line: str) -> str:
-    """Return the Mandarin tones of a line, such as 平平中仄仄平平, where 中 can be either."""
-    return "".join("中" if (tones := tones_of(character)) in (EITHER, UNKNOWN) else tones for character in line)

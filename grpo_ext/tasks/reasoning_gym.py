@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, fields
 from itertools import count, islice
 from typing import Any, ClassVar
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import unknown
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
-SYSTEM_PROMPT = "Reason between <think> and </think>, then write the answer alone between <answer> and </answer>."
+PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["reasoning_gym"]
 TEST_FRACTION = 0.15  # of all questions
 CHUNK = 500  # draws from one seed; a generator that finds nothing new among them is exhausted
 
@@ -46,7 +47,7 @@ class ReasoningGym(Task):
     num_problems: int = 10_000
     num_test_problems: int = 256
     task_seed: int = 0
-    system_prompt: str = SYSTEM_PROMPT
+    system_prompt: str = PROMPTS["system"]
 
     def __post_init__(self) -> None:
         given = self.generators if isinstance(self.generators, dict) else dict.fromkeys(self.generators)

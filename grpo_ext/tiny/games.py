@@ -29,13 +29,11 @@ def guess_demonstrations(
         *system, asked = task.prompt({})
         opening = game.reset({"seed": rng.randrange(1000)})
         messages = [*system, {**asked, "content": f"{asked['content']}\n{opening}"}]
-        low, high = game.low, game.high
         for turn in range(turns):
-            guess = rng.randint(low, high) if rng.random() < listens else rng.randint(game.low, game.high)
+            guess = rng.choice(game.left if rng.random() < listens else range(game.low, game.high + 1))
             if guess == game.target or rng.random() < 1 / (turns - turn):
                 break
             answer, _ = game.step(str(guess))
-            low, high = (max(low, guess + 1), high) if answer == "low" else (low, min(high, guess - 1))
             messages += [{"role": "assistant", "content": str(guess)}, {"role": "user", "content": answer}]
         yield {"prompt": messages, "completion": [{"role": "assistant", "content": str(guess)}]}
 

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 
 from grpo_ext.rewards.answers import ANSWER, ANSWER_END, TAGS, THINK, THINK_END
 from grpo_ext.tasks.base import Row
-from grpo_ext.tasks.gsm8k import GSM8K, OPERATIONS
+from grpo_ext.tasks.countdown import apply
+from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tiny.demonstrations import Demonstration
 
 # A step as GSM8K writes it, with its calculator mark: `9*2=<<9*2=18>>18`.
@@ -69,16 +70,11 @@ def attempt(problem: Row, rng: random.Random, stop_early: float, wrong_operation
             x = now
         elif y == was:
             y = now
-        if not works(x, sign, y) or rng.random() < wrong_operation:
-            sign = rng.choice([other for other in "+-" if other != sign and works(x, other, y)] or [sign])
-        was, now = int(step[4]), OPERATIONS[sign](x, y)
+        if not apply(sign, x, y) or rng.random() < wrong_operation:
+            sign = rng.choice([other for other in "+-" if other != sign and apply(other, x, y)] or [sign])
+        was, now = int(step[4]), apply(sign, x, y) or 0  # never 0: a sum is always possible
         sentences.append(f"{line[: step.start()]}{x}{sign}{y}={now}{line[step.end() :]}")
     return sentences, now
-
-
-def works(x: int, sign: str, y: int) -> bool:
-    """Whether the result of the operation on two positive numbers is a whole positive number."""
-    return {"+": True, "-": x > y, "*": True, "/": x % y == 0}[sign]
 
 
 def equation(max_number: int, rng: random.Random) -> str:
@@ -90,8 +86,8 @@ def equation(max_number: int, rng: random.Random) -> str:
             x *= rng.randint(2, max_number)
             if rng.random() < 0.2:
                 x, y = y, x
-        if works(x, sign, y):
-            return f"{x}{sign}{y}={OPERATIONS[sign](x, y)}"
+        if result := apply(sign, x, y):
+            return f"{x}{sign}{y}={result}"
 
 
 def misplaced(lines: list[str], rng: random.Random) -> list[str]:

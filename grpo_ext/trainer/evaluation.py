@@ -86,9 +86,8 @@ def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
 
 def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Completion]]) -> list[Sample]:
     """Score completions, each with the number of its row; all ranks must score the same number."""
-    asked, ids = [c.columns(rows[i]) for i, c in flat], [c.ids for _, c in flat]
-    prompts = [c.prompt(rows[i]) for i, c in flat]
-    texts = [c.as_given(prompt) for prompt, (_, c) in zip(prompts, flat, strict=True)]
+    ids = [c.ids for _, c in flat]
+    prompts, texts, asked = map(list, zip(*(c.for_rewards(rows[i]) for i, c in flat), strict=True))
     environments = instances([c.episode for _, c in flat if c.episode])
     scores = trainer.parts.judge.rewards(asked, prompts, texts, ids, environments)  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)

@@ -17,7 +17,7 @@ from grpo_ext.samplers.as_ready import play_as_ready
 def make(tiny_folder):
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     tokens = TurnTokens(tokenizer, [tokenizer.eos_token_id])
-    rules = EpisodeRules(Counting, {"most": 3}, turn_tokens=4)
+    rules = EpisodeRules(lambda: Counting(most=3), turn_tokens=4)
     rows = [{"prompt": [{"role": "user", "content": f"Use {n}."}]} for n in range(8)]
     return lambda: [Episode(rules, tokens, 200, row) for row in rows]
 

@@ -96,7 +96,7 @@ def tokenizer(tiny_folder):
 def episode(tokenizer, tools=TOOLS, room=100_000, **rules):
     environment = ToolEnvironment(tools)
     tokens = TurnTokens(tokenizer, [tokenizer.eos_token_id], None, tools)
-    return Episode(EpisodeRules(ToolEnvironment, {}, **{"turns": 99, **rules}), tokens, room, ASKED, environment)
+    return Episode(EpisodeRules(ToolEnvironment, **{"turns": 99, **rules}), tokens, room, ASKED, environment)
 
 
 def say(one, text):
@@ -227,7 +227,7 @@ class Slow(Environment):
 
 def test_async_environments_answer_beside_each_other(tokenizer):
     tokens = TurnTokens(tokenizer, [tokenizer.eos_token_id])
-    episodes = [Episode(EpisodeRules(Slow, {}), tokens, 1000, ASKED) for _ in range(16)]
+    episodes = [Episode(EpisodeRules(Slow), tokens, 1000, ASKED) for _ in range(16)]
     player = Player(episodes)
     ids = torch.tensor([[7, 8]] * 16)
     player.see(ids)

@@ -30,7 +30,7 @@ def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules
     model, tokenizer = parts
     ends = [tokenizer.eos_token_id, *ends]
     tokens = TurnTokens(tokenizer, ends)
-    given = EpisodeRules(make, {}, **{"turn_tokens": 5, **rules})
+    given = EpisodeRules(make, **{"turn_tokens": 5, **rules})
     rows = [{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]
     episodes = [Episode(given, tokens, room, row) for row in rows]
     batch = tokenizer.apply_chat_template(
@@ -136,7 +136,7 @@ def test_faults_of_an_environment_are_answers(parts):
 def test_all_completions_of_a_row_face_the_same_world(parts):
     tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     row = {"prompt": [{"role": "user", "content": "Go."}], "level": 3}
-    rules = EpisodeRules(Counting, {})
+    rules = EpisodeRules(Counting)
     openings = {Episode(rules, tokens, 50, dict(row)).prompt[-1]["content"] for _ in range(3)}
     assert len(openings) == 1
     others = {Episode(rules, tokens, 50, {**row, "level": n}).prompt[-1]["content"] for n in range(20)}
@@ -153,7 +153,7 @@ def written(one, tokens, asked):
 def episode(parts, make=Counting, room=50, prompt="Go.", **rules):
     tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     row = {"prompt": [{"role": "user", "content": prompt}]}
-    return Episode(EpisodeRules(make, {}, **rules), tokens, room, row)
+    return Episode(EpisodeRules(make, **rules), tokens, room, row)
 
 
 def test_a_turn_that_an_engine_cuts_is_kept(parts):
@@ -231,4 +231,4 @@ def test_prompts_that_are_no_conversation_are_refused(parts):
     tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     for prompt in ("Go.", [{"role": "user", "content": [{"type": "text", "text": "Go."}]}]):
         with pytest.raises(ValueError, match="conversations of texts"):
-            Episode(EpisodeRules(Counting, {}), tokens, 50, {"prompt": prompt})
+            Episode(EpisodeRules(Counting), tokens, 50, {"prompt": prompt})

@@ -10,7 +10,7 @@ from grpo_ext.environments.rules import episode_rules
 
 def test_a_name_and_options():
     rules = episode_rules({"name": "guess", "high": 15, "turns": 4, "turn_tokens": 6})
-    assert (rules.make, rules.options, rules.turns, rules.turn_tokens) == (Guess, {"high": 15}, 4, 6)
+    assert (type(rules.make()), rules.make().high, rules.turns, rules.turn_tokens) == (Guess, 15, 4, 6)
     assert episode_rules("guess").turns == 8
 
 

@@ -237,9 +237,7 @@ def test_marks_are_counted_as_browsers_count():
     assert text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == "𠮷b"
 
 
-def test_the_command_writes_page_picture_and_tables_of_several_runs(tmp_path, capsys):
-    import pyarrow.parquet as pq
-
+def test_the_command_writes_page_and_picture_of_several_runs(tmp_path, capsys):
     for name in ("a", "b"):
         rows = [sample(step, "x", rewards={"countdown": None if step == 1 else 1.0}) for step in (1, 2)]
         metrics = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None, "not_finite": {"reward": "nan"}, "kl": 1}]
@@ -253,19 +251,12 @@ def test_the_command_writes_page_picture_and_tables_of_several_runs(tmp_path, ca
         str(out),
         "--png",
         str(tmp_path / "c.png"),
-        "--parquet",
     ]
     assert main(words) == 0
     assert "4 completions" in capsys.readouterr().out
     page = Page(out.read_text(encoding="utf-8"))
     assert [run["name"] for run in page.block("runs")["runs"]] == ["a", "b"]
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
-    samples = pq.read_table(tmp_path / "a" / "grpo" / "samples.parquet").to_pylist()
-    assert [row["rewards/countdown"] for row in samples] == [None, 1.0] and json.loads(samples[0]["prompt"])[0][
-        "role"
-    ] == "user"
-    metrics = pq.read_table(tmp_path / "a" / "grpo" / "metrics.parquet").to_pylist()
-    assert [row["kl"] for row in metrics] == [None, 1.0]
 
 
 def test_a_folder_without_a_run_is_told(tmp_path, capsys):

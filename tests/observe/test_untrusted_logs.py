@@ -12,7 +12,6 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from grpo_ext.cli.main import main
 from grpo_ext.observe.jsonl import JsonLines, read
-from grpo_ext.observe.parquet import export_parquet
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.observe.report.page import build_page
 from grpo_ext.observe.run_log import RunLog
@@ -39,7 +38,7 @@ def test_a_bad_line_is_skipped_counted_and_told(tmp_path, capsys, line):
     folder = write_run(tmp_path, [sample(1, "good")])
     with (folder / "samples.jsonl").open("a") as file:
         file.write(line + "\n" + json.dumps(sample(3, "good, too")) + "\n")
-    assert main(["report", str(folder), "--parquet"]) == 0
+    assert main(["report", str(folder)]) == 0
     told = capsys.readouterr()
     assert "2 completions" in told.out
     assert "Not read: 1 line was skipped, the first is line 2 of" in told.err and "samples.jsonl" in told.err
@@ -171,16 +170,3 @@ def test_a_bad_line_in_its_own_log_does_not_keep_a_run_from_going_on(tmp_path, c
     with caplog.at_level("WARNING"):
         log.on_train_begin(args, TrainerState(global_step=3, max_steps=9), TrainerControl())
     assert "line 2" in caplog.text and path.read_bytes().count(b"\n") == 3
-
-
-def test_tables_hold_columns_of_mixed_types(tmp_path):
-    import pyarrow.parquet as pq
-
-    rows = [{"x": 1, "y": 0.5, "z": None}, {"x": "a", "y": True}, {"x": None, "w": [1], "z": None}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": i, **row}) + "\n" for i, row in enumerate(rows)))
-    [path] = export_parquet(tmp_path)
-    assert pq.read_table(path).to_pylist() == [
-        {"step": 0, "x": "1", "y": 0.5, "z": None, "w": None},
-        {"step": 1, "x": "a", "y": 1.0, "z": None, "w": None},
-        {"step": 2, "x": None, "y": None, "z": None, "w": "[1]"},
-    ]

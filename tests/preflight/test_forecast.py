@@ -95,7 +95,7 @@ def test_what_travels_to_vllm(tiny_folder):
     def last(**options):
         recipe = load_recipe(None, {**values, **options})
         forecast = make_forecast(recipe)
-        return forecast.size, list(traffic(recipe.flat, forecast))[-1]
+        return forecast.size, traffic(recipe.flat, forecast)
 
     size, (sentence, travels) = last()
     assert "loads its weights into" in sentence and travels == 4 * size.parameters

@@ -6,7 +6,7 @@ import pytest
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.poem import judge
-from grpo_ext.tasks.poem import LINE_ALONE, QUATRAINS, THINK_FIRST, Poem
+from grpo_ext.tasks.poem import PROMPTS, QUATRAINS, Poem
 
 POEM = ["白日依山尽", "黄河入海流", "欲穷千里目", "更上一层楼"]
 EIGHT = "国破山河在，城春草木深。感时花溅泪，恨别鸟惊心。烽火连三月，家书抵万金。白头搔更短，浑欲不胜簪。"
@@ -95,12 +95,12 @@ def test_a_row_without_lines_is_an_error_that_says_so():
 
 def test_prompts():
     system, user = Poem().prompt({"lines": POEM})
-    assert (system["role"], system["content"], user["role"]) == ("system", THINK_FIRST, "user")
+    assert (system["role"], system["content"], user["role"]) == ("system", PROMPTS["think_first"], "user")
     assert "五言绝句" in user["content"] and "共五个字" in user["content"]
     assert "白日依山尽，\n黄河入海流。\n欲穷千里目，\n" in user["content"]
     assert POEM[3] not in user["content"]
-    assert Poem(chain_of_thought=False).prompt({"lines": POEM})[0]["content"] == LINE_ALONE
-    assert "<think>" in THINK_FIRST and "<" not in LINE_ALONE
+    assert Poem(chain_of_thought=False).prompt({"lines": POEM})[0]["content"] == PROMPTS["line_alone"]
+    assert "<think>" in PROMPTS["think_first"] and "<" not in PROMPTS["line_alone"]
 
 
 def test_prompts_can_be_replaced():
@@ -116,11 +116,9 @@ def test_prompts_can_be_replaced():
 
 
 def test_prompts_can_state_what_a_poet_looks_up_about_the_given_lines_and_nothing_of_the_hidden_one():
-    task = Poem(system_prompt="", user_prompt="{lines}|{tones}|{pattern}|{rhyme_group}")
+    task = Poem(system_prompt="", user_prompt="{lines}|{pattern}|{rhyme_group}")
     said = {task.prompt({"lines": [*POEM[:3], last]})[0]["content"] for last in (POEM[3], "天地玄黄洪", "")}
-    assert said == {
-        "白日依山尽，\n黄河入海流。\n欲穷千里目，|平仄中平仄\n平平仄仄平\n仄平平仄仄|仄仄平平仄\n平平仄仄平\n平平平仄仄|十一尤"
-    }
+    assert said == {"白日依山尽，\n黄河入海流。\n欲穷千里目，|仄仄平平仄\n平平仄仄平\n平平平仄仄|十一尤"}
 
 
 def test_the_rewards_read_the_columns():

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_ext.observe.read_run import RunData, mappings
 from grpo_ext.rewards.explanation import Mark
-from grpo_ext.rewards.registry import explaining
+from grpo_ext.rewards.registry import lookup
 
 CHUNK = 250  # completions whose texts are unpacked together
 MOST_MESSAGES, MOST_MARKS = 200, 1000  # of a completion in the page, so that no completion holds the browser up
@@ -79,12 +79,12 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
     columns = row.get("columns") or {}
     for reward in rewards:
         try:
-            entry = explaining(reward.get("reward", reward["name"]))
-            if entry is None or entry.explain is None:
+            entry = lookup(reward.get("reward", reward["name"]))
+            if entry.explain is None:
                 continue
             read = {name: columns[name] for name in entry.columns}
             words, more = entry.explain(row["text"][first:end], **read, **(reward.get("options") or {}))
-        except Exception:  # the columns may have another shape, and `explain` may be a user's
+        except Exception:  # the reward or its columns may be unknown here, and `explain` may be a user's
             continue
         said[reward["name"]] = words
         marks += [(start + first, end + first, kind, told) for start, end, kind, told in more]

@@ -14,7 +14,7 @@ Tones = Literal["modern", "pingshui"]
 RhymeBook = Literal["pingshui", "xinyun"]
 
 LEVEL, OBLIQUE = "平", "仄"
-EITHER, UNKNOWN = LEVEL + OBLIQUE, ""
+EITHER = LEVEL + OBLIQUE
 XINYUN = {  # final of a syllable -> its rhyme
     final: group for group, *finals in map(str.split, data_lines(__package__, "xinyun.txt")) for final in finals
 }

@@ -8,24 +8,13 @@ from grpo_ext.rewards.poem.explain_poem import explain_format, explain_yun
 from grpo_ext.rewards.poem.forms import COUNTS
 from grpo_ext.rewards.poem.judge import Verdict, judge_lines
 from grpo_ext.rewards.poem.text import last_line, verse_lines
-from grpo_ext.rewards.registry import Example, register
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import shipped_examples
 
 logger = logging.getLogger(__name__)
 
-_ROW = {"lines": ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]}
 
-
-@register(
-    "poem_format",
-    explain=explain_format,
-    examples=[
-        Example("<think>仄仄平平仄仄平</think>\n<answer>一棹烟波去未迷</answer>", 1.0, _ROW),
-        Example("应是仙人放鹤归。", 1.0, _ROW),
-        Example("应有仙人吹笛啼", 6 / 7, _ROW),
-        Example("梦回故里花如雪", 3 / 7, _ROW),
-        Example("<answer>a line</answer>", 0.0, _ROW),
-    ],
-)
+@register("poem_format", explain=explain_format, examples=shipped_examples("poem_format"))
 def poem_format(
     completions: list[str],
     lines: list,
@@ -49,16 +38,7 @@ def poem_format(
     return [verdict.last_line_score if verdict else None for verdict in verdicts]
 
 
-@register(
-    "poem_yun",
-    explain=explain_yun,
-    examples=[
-        Example("<think>八齐</think>\n<answer>一棹烟波去未迷</answer>", 1.0, _ROW),
-        Example("应有仙人吹笛啼", 1.0, _ROW),
-        Example("应是仙人放鹤归", 0.0, _ROW),
-        Example("", 0.0, _ROW),
-    ],
-)
+@register("poem_yun", explain=explain_yun, examples=shipped_examples("poem_yun"))
 def poem_yun(
     completions: list[str],
     lines: list,

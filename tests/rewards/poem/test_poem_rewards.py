@@ -21,7 +21,7 @@ def test_their_own_examples(name):
     assert 1.0 in scores and 0.0 in scores
     for example in reward.examples:
         columns = {column: [value] for column, value in example.columns.items()}
-        assert reward(completions=[example.completion], **columns) == [example.score]
+        assert reward(completions=[example.completion], **columns) == [pytest.approx(example.score)]
 
 
 @BOTH
