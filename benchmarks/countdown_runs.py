@@ -49,11 +49,11 @@ def train(
     """
     rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
     model: Any = recipe.model.model_name_or_path  # never None: a recipe without it is refused
-    trainer = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
+    trainer: Any = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
         model, rewards, recipe.training, train_rows(recipe), callbacks=callbacks
     )
     if sampled is not None and side == "ours":
-        sampler: Any = trainer.parts.sampler
+        sampler = trainer.parts.sampler
         collect = sampler.collect
 
         def noted() -> Any:

@@ -91,7 +91,8 @@ def main() -> int:
     steps = 8 if given.quick else 24
     with tempfile.TemporaryDirectory() as folder:
         if given.way:
-            print(json.dumps(run(*given.way, given.model, steps, folder)))
+            way, case = given.way
+            print(json.dumps(run(way, case, given.model, steps, folder)))
             return 0
         model = given.model or warm_start(Path(folder))
         found: dict[str, Any] = {}

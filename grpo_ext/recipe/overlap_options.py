@@ -51,8 +51,6 @@ def sampler_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     for key in ("use_vllm", "use_transformers_continuous_batching"):
         if v[key]:
             yield Problem(f"sampler: process samples itself: take {key} out.", "sampler")
-    if v["environment"] is not None:
-        yield Problem("sampler: process plays no environments: take one of the two out.", "sampler")
     if sharding(v) >= 3:
         yield Problem(SHARDED, "sampler")
 
@@ -63,6 +61,8 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
     for key, off in {"overlap": "off", "behaviour_policy": "decoupled"}.items():
         if v[key] == off:
             continue
+        if v["environment"] is not None:
+            yield Problem(f"{key}: {v[key]} does not play environments yet: take one of the two out.", key)
         if not separate(v):
             yield Problem(f"{key}: {v[key]} needs a separate sampler: write sampler: process, or use_vllm: true.", key)
         for other, right in {"logprob_policy": "sampling", "loss_normalization": "step"}.items():
@@ -77,8 +77,6 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
         yield Problem(
             "overlap: one_step needs a device for each side, and vllm_mode: colocate shares one: write server.", "overlap"
         )
-    if v["environment"] is not None:
-        yield Problem("overlap: one_step does not play environments yet: write overlap: off.", "overlap")
     if v["behaviour_policy"] == "decoupled" and not v["vllm_importance_sampling_correction"]:
         words = "vllm_importance_sampling_correction: true, or behaviour_policy: sampler"
         yield Problem(f"overlap: one_step trains on completions of older weights: write {words}.", "overlap")

@@ -50,7 +50,7 @@ class Sampler:
         """Complete the prompts."""
         raise NotImplementedError
 
-    def few(self, request: Request) -> Generation:
+    def sample_few(self, request: Request) -> Generation:
         """Complete a few prompts of a request by a few tokens, to see which weights another engine has."""
         raise NotImplementedError
 

@@ -61,12 +61,19 @@ def process_sampler(trainer: Any) -> ProcessSampler:
     """Make the sampler process of this rank."""
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
-    args, ranks = trainer.args, int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    free = f"cuda:{ranks}" if torch.cuda.device_count() > ranks else "cpu"
+    args = trainer.args
+    if args.n_gpu > 1:
+        raise ValueError("sampler: process needs one GPU for each process that trains: start it by accelerate launch.")
+    ranks, gpus, device = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count(), "cpu"
+    if gpus > ranks:
+        device = f"cuda:{ranks + trainer.accelerator.local_process_index % (gpus - ranks)}"
+    elif gpus and trainer.accelerator.is_main_process and not args.sampler_device:
+        logger.warning("sampler: process samples on the CPU, since every visible GPU trains. sampler_device names another.")
     config = copy.deepcopy(trainer.generation_config)
     config.eos_token_id = trainer.eos_token_ids
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, args.sampler_device or free)
+    device = args.sampler_device or device
+    return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, args.fast_generate)
 
 
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
@@ -85,12 +92,8 @@ def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
     old_pass = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
     if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
         raise ValueError(UNTOLD_KEPT_SETS)
-    if (
-        (params.restricted or params.temperature != 1.0 or moves)
-        and corrects
-        and trainer.use_vllm
-        and trainer.vllm_mode == "server"
-    ):
+    reads = trainer.use_vllm and trainer.vllm_mode == "server" and (corrects or args.behaviour_policy == "sampler")
+    if (params.restricted or params.temperature != 1.0 or moves) and reads:
         _refuse_raw_logprobs(trainer)
     return params
 

@@ -7,15 +7,12 @@ import contextlib
 import copy
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,12 +22,11 @@ from transformers import GenerationConfig
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.process_worker import Job, Start
-from grpo_ext.samplers.shared_weights import mapped, packed, places_of, tensors_of
+from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_of, tensors_of
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 
 RESTARTS = 2  # of a process that died, for one generation
-MEMORY = Path("/dev/shm")  # a file there is memory
 
 
 class ProcessSampler(Sampler):
@@ -41,32 +37,35 @@ class ProcessSampler(Sampler):
         config: of `generate`; its temperature is that of each request.
         params: returns the sampling parameters that are scored.
         device: on which the process samples, such as `"cuda:1"` or `"cpu"`.
+        fast: whether rows that have ended leave the batch (`fast_generate`).
     """
 
     name, separate, watched = "a process of its own", True, True
 
-    def __init__(self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str):
-        self.config, self.params = config, params
-        self._tensors = tensors_of(model)
-        self._places, size = places_of(self._tensors)
-        self._folder = tempfile.mkdtemp(prefix="grpo_ext-sampler-", dir=MEMORY if MEMORY.is_dir() else None)
-        path = Path(self._folder) / "weights"
-        with path.open("wb") as file:
-            file.truncate(size)
-        self._shared = mapped(path, size, self._places)
-        self._start = Start(packed(model), path, size, self._places, device, torch.get_num_threads())
+    def __init__(
+        self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str, fast: bool = True
+    ):
+        self.model, self.config, self.params = model, config, params
+        self._places, size = places_of(tensors_of(model))
+        memory, threads = new_memory(size), torch.get_num_threads()
+        weakref.finalize(self, os.close, memory)
+        self._start = Start(packed(model), memory, size, self._places, device, threads, fast)
+        self._shared = mapped(memory, size, self._places)
         self._process: subprocess.Popen | None = None
         self._line: Connection | None = None
         self._loaded: int | None = None
         self._job: Job | None = None
-        self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def load_weights(self, step: int) -> None:
         if step == self._loaded:
             return
+        tensors = tensors_of(self.model)
+        if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
+            raise ValueError("The model has other weights than when its trainer was made: sampler: process cannot follow it.")
         with torch.no_grad():
-            for shared, tensor in zip(self._shared, self._tensors, strict=True):
-                shared.copy_(tensor)
+            for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
+                if self._loaded is None or tensor.requires_grad or not place.trained:  # a frozen base is sent once
+                    shared.copy_(tensor)
         self._loaded = step
 
     def submit(self, request: Request) -> None:
@@ -83,8 +82,8 @@ class ProcessSampler(Sampler):
         request, self._asked = self._asked, None
         assert request is not None, "call submit before collect"
         answer = self._answer()
-        if failed := [error for error in gather_object([answer if isinstance(answer, Exception) else None]) if error]:
-            raise EngineFailure(f"A sampler process failed: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
+        if failed := [error for error in gather_object([answer if isinstance(answer, str) else None]) if error]:
+            raise EngineFailure(f"A sampler process failed: {failed[0]}")
         ids, kept, logps, self.seconds = answer
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps, kept)
 
@@ -98,13 +97,13 @@ class ProcessSampler(Sampler):
         for attempt in range(1 + RESTARTS):
             try:
                 if attempt:
-                    self.stop()
+                    self._end()
                     self._send()
                 assert self._line is not None
                 return pickle.loads(self._line.recv_bytes())
             except (EOFError, OSError):
-                failure = ConnectionError(f"it died {attempt + 1} times while it sampled, out of memory or by a crash")
-        return failure
+                continue
+        return f"it died {1 + RESTARTS} times, out of memory or by a crash; its own messages say more"
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()
@@ -112,7 +111,7 @@ class ProcessSampler(Sampler):
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "grpo_ext.samplers.process_worker", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), self._start.weights],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C is for the trainer
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._start.threads)},
@@ -122,7 +121,11 @@ class ProcessSampler(Sampler):
         self._line.recv_bytes()  # it is ready
 
     def stop(self) -> None:
-        """End the process; the next request starts another one."""
+        """End the process, whatever it does; the next request starts another one."""
+        self._asked = self._loaded = None
+        self._end()
+
+    def _end(self) -> None:
         if self._line is not None:
             self._line.close()
         if self._process is not None:

@@ -7,9 +7,9 @@ import os
 import pickle
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,11 +27,12 @@ class Start:
     """What a sampler process needs to begin."""
 
     model: bytes  # `packed`
-    weights: Path  # the shared file
-    size: int  # of the file, in bytes
+    weights: int  # the descriptor of the shared memory
+    size: int  # of it, in bytes
     places: list[Place]
     device: str
     threads: int
+    fast: bool  # whether rows that have ended leave the batch
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Job:
 
 
 def serve(connection: Connection) -> None:
-    """Load the model, and answer each `Job` with `complete(...)` until the pipe is closed."""
+    """Load the model, and answer each `Job` with `complete(...)`, or with its error as a text, until the pipe is closed."""
     start: Start = pickle.loads(connection.recv_bytes())
     torch.set_num_threads(start.threads)
     shared = mapped(start.weights, start.size, start.places)
@@ -61,22 +62,22 @@ def serve(connection: Connection) -> None:
             for mine, given in zip(tensors_of(model), shared, strict=True):
                 mine.copy_(given)
         try:
-            answer: Any = complete(model, job)
+            answer: Any = complete(model, job, start.fast)
         except Exception as error:
-            answer = error
+            answer = f"{type(error).__name__}: {error}"
         connection.send_bytes(pickle.dumps(answer))
 
 
-def complete(model: Any, job: Job) -> tuple[Any, ...]:
+def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
     """Return completions, kept sets and log-probs as a `Generation` has them, and the seconds that it took."""
     begun = time.monotonic()
     torch.manual_seed(job.seed)
     model.generation_config = job.config  # its own values would fill in options that the recipe leaves out
     recorder = Recorder(job.params)
-    with torch.no_grad(), fast_generation(model), watching(model, recorder):
+    with torch.no_grad(), fast_generation(model) if fast else nullcontext(), watching(model, recorder):
         ids = generate_batch(model, job.config, job.prompt_ids)
     kept, logps = recorder.rows(ids)
-    return ids, kept, None if logps is None else [row.cpu() for row in logps], time.monotonic() - begun
+    return ids, kept, None if logps is None else [row.cpu().clone() for row in logps], time.monotonic() - begun
 
 
 def main() -> None:

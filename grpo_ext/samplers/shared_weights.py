@@ -1,13 +1,16 @@
-"""The weights of a model in a file that two processes map, so that one writes them and the other reads them in place.
+"""The weights of a model in memory that two processes map, so that one writes them and the other reads them in place.
 
-The model itself travels as a pickle in which tensors are numbers: places in the file. Both sides are this program, so a pickle
-is as safe as the model's own code.
+The model itself travels as a pickle in which tensors are numbers: places in that memory. Both sides are this program, so a
+pickle is as safe as the model's own code.
 """
 
 import io
+import os
 import pickle
+import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,7 +21,7 @@ ALIGNMENT = 64  # bytes
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is in the file."""
+    """Where a tensor is in the memory."""
 
     start: int  # in bytes
     shape: tuple[int, ...]
@@ -40,9 +43,20 @@ def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
     return places, start
 
 
-def mapped(path: Path, size: int, places: list[Place]) -> list[Tensor]:
+def new_memory(size: int) -> int:
+    """Return the descriptor of a file without a name, which is gone with the last process that has it."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("weights")
+    else:
+        fd, path = tempfile.mkstemp()
+        os.unlink(path)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
     """Return the tensors of a file; what is written into one is seen by every process that has mapped the file."""
-    whole = torch.from_file(str(path), shared=True, size=size, dtype=torch.uint8)
+    whole = torch.from_file(f"/dev/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
     found = []
     for place in places:
         count = torch.Size(place.shape).numel() * place.dtype.itemsize
@@ -50,16 +64,27 @@ def mapped(path: Path, size: int, places: list[Place]) -> list[Tensor]:
     return found
 
 
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """Replace a hook that is defined within a function, such as that of gradient checkpointing: sampling does not need it."""
+
+
 def packed(model: torch.nn.Module) -> bytes:
-    """Return a model without its tensors."""
+    """Return a model without its tensors; `ValueError` if it cannot be pickled."""
     numbers = {id(tensor): n for n, tensor in enumerate(tensors_of(model))}
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, obj: Any) -> int | None:
             return numbers.get(id(obj)) if isinstance(obj, Tensor) else None
 
+        def reducer_override(self, obj: Any) -> Any:
+            local = isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__
+            return (partial, (nothing,)) if local else NotImplemented
+
     written = io.BytesIO()
-    Pickler(written).dump(model)
+    try:
+        Pickler(written).dump(model)
+    except Exception as error:
+        raise ValueError(f"sampler: process cannot copy this model to another process ({error}): use a vLLM server.") from error
     return written.getvalue()
 
 

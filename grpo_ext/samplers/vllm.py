@@ -44,6 +44,11 @@ class VLLMSampler(Sampler):
         self.vllm, self.name = vllm, f"vLLM ({vllm.mode})"
         self._loaded: int | None = None  # the step whose weights it has
 
+    def stop(self) -> None:
+        self._asked = self._loaded = None
+        if self.vllm.mode == "server" and self.vllm.accelerator.is_main_process:
+            self.vllm.vllm_client.drop_answer()
+
     def load_weights(self, step: int) -> None:
         if step != self._loaded:
             self.vllm.sync_weights()
@@ -60,7 +65,7 @@ class VLLMSampler(Sampler):
         if self.vllm.mode == "server" and not request.episodes:
             self.vllm.start(prompts=request.prompt_ids, images=None, num_generations=request.num_generations)
 
-    def few(self, request: Request) -> Generation:
+    def sample_few(self, request: Request) -> Generation:
         """Complete a few prompts of a request by a few tokens."""
         longest, self.vllm.max_completion_length = self.vllm.max_completion_length, FEW_TOKENS
         try:

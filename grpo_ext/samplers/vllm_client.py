@@ -43,6 +43,7 @@ class ServerClient(VLLMClient):
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
         self.starts, self.seconds = False, 0.0
         self._answer: Future[dict[str, Any]] | None = None  # to the request under way
+        self._dropped: Future[dict[str, Any]] | None = None  # to one that nobody waits for
         self.version: str | None = None  # of the weights that the server must have
         self._line, self._vocabulary = Line(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
@@ -104,6 +105,7 @@ class ServerClient(VLLMClient):
     def update_named_params(
         self, metadata: list[tuple[str, str, list[int]]], named_params: Iterator[tuple[str, torch.Tensor]]
     ) -> None:
+        self._await_dropped()
         send = self._send_by_gloo if isinstance(self.communicator, WeightGroup) else super().update_named_params
         self._attempt(lambda: send(metadata, named_params))
         # use up the iterator also after a failure: other ranks gather with us, and it unmerges the adapter at its end
@@ -140,6 +142,7 @@ class ServerClient(VLLMClient):
         With `starts` set, send the request in a thread and return `NOTHING`; the next call returns its answer.
         """
         generate = super().generate
+        self._await_dropped()
         if self._answer is not None:
             found, self._answer = self._answer.result(), None
             return found
@@ -157,6 +160,15 @@ class ServerClient(VLLMClient):
         self._answer = answer
         Thread(target=lambda: answer.set_result(work()), daemon=True).start()  # a hung server does not hold up the end
         return NOTHING
+
+    def drop_answer(self) -> None:
+        """Forget the request under way; the next one waits until the server has answered it."""
+        self._dropped, self._answer, self.starts = self._answer or self._dropped, None, False
+
+    def _await_dropped(self) -> None:
+        if self._dropped is not None:
+            self._dropped.result()
+            self._dropped = None
 
     def _checked(self, generate: Any, prompts: Any, features: Any, n: int, sampling: dict[str, Any]) -> dict[str, Any]:
         given = {"max_tokens": 16, "logprobs": 0, **sampling, **(sampling.get("generation_kwargs") or {})}

@@ -34,7 +34,7 @@ class BatchesAhead:
         assert self._source is not None
         return self._seen.popleft() if self._seen else next(self._source)
 
-    def see(self, distance: int) -> Any:
+    def peek(self, distance: int) -> Any:
         """Return the batch that `next` returns after `distance` others; `None` if the epoch ends before."""
         assert self._source is not None
         while len(self._seen) <= distance:
@@ -81,7 +81,7 @@ class Feed:
 
     def following(self) -> Any:
         """Return the batch of the next generation; `None` if the epoch ends before."""
-        return self.batches.see(self.uses - len(self._asked))
+        return self.batches.peek(self.uses - len(self._asked))
 
     def next(self, batch: Any) -> MicroBatch:
         """Return the next micro-batch of the current step."""

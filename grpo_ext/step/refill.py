@@ -32,10 +32,15 @@ class RefillRule:
     unit: int = 1  #: groups are generated in multiples of this, so that all ranks make the same number of completions
 
     @classmethod
-    def of(cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int) -> RefillRule:
-        """Return the rule if a generation gives `passes` micro-batches and a step takes `accumulation` of them."""
+    def of(
+        cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int, ahead: bool = False
+    ) -> RefillRule:
+        """Return the rule if a generation gives `passes` micro-batches and a step takes `accumulation` of them.
+
+        `ahead`: whether a generation is sampled by the weights of the one before.
+        """
         between = -(-passes // accumulation)
-        return cls(max_rounds, max_staleness, max_staleness >= between, between, ranks // math.gcd(group, ranks))
+        return cls(max_rounds, max_staleness, max_staleness >= between * (1 + ahead), between, ranks // math.gcd(group, ranks))
 
 
 @dataclass(frozen=True)

@@ -21,28 +21,47 @@ class Ahead:
         self.sampler = sampler
         self._asked_at = self._taken_at = 0.0
         self._waited = 0.0  # seconds since the last generation
-        self.prompts: list[Row] | None = None  # of all ranks, one per group, if refill has drawn them
-        self._under_way = False
+        self._prompts: list[Row] | None = None
+        self._due: int | None = None
         self._arrived: Generation | None = None
+        self._under_way = False
 
-    def ask(self, request: Request | None, prompts: list[Row] | None) -> None:
-        """Start a generation; at most one is under way. `None`: the next generation needs no new completions."""
+    def ask(self, request: Request | None, prompts: list[Row] | None, due: int) -> None:
+        """Start the generation of step `due`; at most one is under way.
+
+        `prompts` are those that refill has drawn for it, of all ranks, one per group. `None` for `request`: it needs no new
+        completions.
+        """
+        self._prompts, self._due, self._arrived = prompts, due, None
         if request is not None:
             self.sampler.submit(request)
-        self.prompts, self._under_way, self._asked_at = prompts, request is not None, time.monotonic()
+        self._under_way, self._asked_at = request is not None, time.monotonic()
 
     def wait(self) -> None:
         """Wait until nothing is under way; the sampler is then free for other requests."""
         if self._under_way:
-            start = time.monotonic()
-            self._arrived, self._under_way = self.sampler.collect(), False
+            start, self._under_way = time.monotonic(), False
+            self._arrived = self.sampler.collect()
             self._waited += time.monotonic() - start
 
-    def take(self) -> Generation | None:
-        """Return the generation that was asked for; `None` if none was."""
+    def prompts(self, step: int) -> list[Row] | None:
+        """Return the prompts that refill has drawn for the generation of this step; `None` if it has not."""
+        return self._prompts if self._due == step else None
+
+    def take(self, step: int) -> Generation | None:
+        """Return the generation of this step, once; `None` if none was asked for, or another one was.
+
+        After a failure the generation at hand is made again, and the one asked for is of a later step.
+        """
         self.wait()
-        found, self._arrived = self._arrived, None
+        found = self._arrived if self._due == step else None
+        self.drop()
         return found
+
+    def drop(self) -> None:
+        """Forget what was asked for."""
+        self._prompts = self._due = self._arrived = None
+        self._under_way = False
 
     def figures(self) -> dict[str, float]:
         """Return what is logged at the end of a wait, about the time since the last one.
@@ -62,11 +81,8 @@ class Ahead:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Wait for what is under way, and return it."""
-        self.wait()
-        return {"prompts": self.prompts, "arrived": self._arrived}
+        """Return what was asked for; call `wait` before."""
+        return {"prompts": self._prompts, "due": self._due, "arrived": self._arrived}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`, without what is under way."""
-        self.wait()
-        self.prompts, self._arrived, self._under_way = state["prompts"], state["arrived"], False
+        self._prompts, self._due, self._arrived = state["prompts"], state["due"], state["arrived"]

@@ -93,7 +93,9 @@ class Parts:
             evaluation=settings.advantage_rule(trainer, False),
             groups=GroupRule(trainer.num_generations, args.pass_threshold, bounds),
             outcome=outcome_index(names, weights, args.group_filter_metric),
-            refill=RefillRule.of(*limits, slices * uses, accumulation, trainer.num_generations, ranks.count),
+            refill=RefillRule.of(
+                *limits, slices * uses, accumulation, trainer.num_generations, ranks.count, args.overlap != "off"
+            ),
             schedule=schedule,
             by_trl=by_trl,
             begin=settings.episodes_of(trainer, self.sampler, by_trl),
@@ -101,6 +103,7 @@ class Parts:
             ahead=None if args.overlap == "off" else Ahead(self.sampler),
             following=self._following,
         )
+        check_separate(trainer, sampler, self.rollout)
         self.feed = Feed(
             lambda rows: seam.generate_and_score(trainer, rows),
             lambda table, number: split(table, number, layout.trimmed),
@@ -134,6 +137,21 @@ class Parts:
         if self.finite.skipped:
             found["skipped_steps"] = self.finite.skipped
         return {**found, **(self.order.figures() if training else {})}
+
+
+def check_separate(trainer: Any, sampler: Sampler | None, rollout: Rollout) -> None:
+    """Raise a `ValueError` for options about a separate sampler where something else makes the completions."""
+    args = trainer.args
+    keys = [key for key in ("overlap", "sampler", "behaviour_policy") if getattr(args, key) != getattr(type(args), key)]
+    others = {
+        "environments and tools": rollout.begin,
+        "images and tools that TRL calls": rollout.by_trl,
+        "loss_normalization: micro_batch": trainer.as_trl,
+        "rollout_func": trainer.rollout_func,
+        "a sampler that is given": sampler and args.sampler,
+    }
+    for other in (name for name, there in others.items() if there and keys):
+        raise ValueError(f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: take one of the two out.")
 
 
 def check_data(trainer: Any) -> None:

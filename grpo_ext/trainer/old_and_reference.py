@@ -51,7 +51,7 @@ class OldAndReference:
             table = self._corrected(table)
         return table
 
-    def behaved(self, table: Scored) -> Scored:
+    def with_sampler_logps(self, table: Scored) -> Scored:
         """With `behaviour_policy: sampler`, set `old_per_token_logps` of new completions to the log-probs of the sampler."""
         if not self.to_sampler:
             return table

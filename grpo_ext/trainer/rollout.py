@@ -124,8 +124,8 @@ class Rollout:
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
-        table = self.old_and_reference.behaved(table)
-        if self.ahead is None:  # else completions may be of older weights
+        table = self.old_and_reference.with_sampler_logps(table)
+        if self.ahead is None:  # else the completions may be of older weights
             self.old_and_reference.check_sync(table)
         table = self.old_and_reference(table) if scored else table
         rule = self._rule
@@ -154,13 +154,10 @@ class Rollout:
 
     def _generation(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was asked for ahead, or else sample one; ask for the next one."""
-        found, training = None, self.trainer.model.training
-        if self.ahead is not None:
-            self.ahead.wait()  # the sampler must be free, also for an evaluation
-            found = self.ahead.take() if training else None
-            if found is not None:
-                age = self.trainer.state.global_step - found.policy_step
-                seam.log_figures(self.trainer, {**self.ahead.figures(), "overlap/age": age})
+        found, training, step = None, self.trainer.model.training, self.trainer.state.global_step
+        self.wait()  # the sampler must be free, also for an evaluation
+        if self.ahead is not None and training and (found := self.ahead.take(step)) is not None:
+            seam.log_figures(self.trainer, {**self.ahead.figures(), "overlap/age": step - found.policy_step})
         if found is None:
             request = self._request(prompts, episodes)
             self.sampler.load_weights(request.policy_step)
@@ -174,20 +171,19 @@ class Rollout:
         """Ask for the next generation, whose completions the weights of this step sample."""
         if self.ahead is None or (rows := self.following()) is None:
             return
-        size, drawn = self.trainer.num_generations, None
+        size, drawn, due = self.trainer.num_generations, None, self.trainer.state.global_step + self.refill.between
         if self.group_filter == "refill":
             supply, wanted = self.order.further, len(rows) * self.ranks.count // size
             assert supply is not None
             supply.put(self._whole_prompts(rows))
-            next_step = self.trainer.state.global_step + self.refill.between
-            drawn = supply.take(first_round(wanted, self.carried, next_step, self.refill))
+            drawn = supply.take(first_round(wanted, self.carried, due, self.refill))
             copies = [row for row in drawn for _ in range(size)]
             rows = copies[self.ranks.mine(len(copies))]
         request = self._request([row["prompt"] for row in rows], []) if rows else None
         if request is not None:
             self.sampler.load_weights(request.policy_step)
             self._probe(request)
-        self.ahead.ask(request, drawn)
+        self.ahead.ask(request, drawn, due)
 
     def _probe(self, request: Request) -> None:
         """Let the sampler write a few tokens with the weights that it has just got, if these are checked.
@@ -195,7 +191,7 @@ class Rollout:
         The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
         """
         if (due := self.old_and_reference.sync_check) is not None and due.due:
-            found = self.sampler.few(request)
+            found = self.sampler.sample_few(request)
             table = table_of(found, seam.pad_token(self.trainer), torch.zeros(len(found.prompt_ids)).bool(), self.ranks.device)
             self.old_and_reference.check_sync(table)
 
@@ -244,9 +240,9 @@ class Rollout:
             table = self.old_and_reference.with_kept(judged.table) if finds_kept else judged.table
             if self.ranks.count > 1:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
-            return Groups(table, judged.rewards, (step,) * len(prompts)), live
+            return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size]))), live
 
-        drawn = None if self.ahead is None else self.ahead.prompts
+        drawn = None if self.ahead is None else self.ahead.prompts(step)
         if drawn is None:
             supply.put(self._whole_prompts(rows))
 
@@ -329,13 +325,25 @@ class Rollout:
         if (advice := self.log.advice()) and self.trainer.accelerator.is_main_process:
             logger.warning(advice)
 
+    def wait(self) -> None:
+        """Wait for the generation under way, if there is one. All ranks call it."""
+        if self.ahead is not None:
+            self.ahead.wait()
+
+    def stop(self) -> None:
+        """Forget the generation under way, and end what the sampler has started."""
+        self.sampler.stop()
+        if self.ahead is not None:
+            self.ahead.drop()
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of groups and prompts; the same on all ranks."""
+        """Return the state of groups and prompts, the same on all ranks, and of the generation ahead."""
         ahead = self.ahead and self.ahead.state_dict()
         return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
+        self.stop()
         self.carried = state["carried"] and state["carried"].on(self.ranks.device)
         self.order.load_state_dict(state["order"])
         if self.ahead is not None and state["ahead"] is not None:

@@ -94,7 +94,7 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.checkpoints.save_failure()
             raise
         finally:
-            self.parts.sampler.stop()
+            self.parts.rollout.stop()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """As in transformers, which would take one more step after the checkpoint of the last step."""
@@ -192,6 +192,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         plain = super()._save_checkpoint
+        self.parts.rollout.wait()
         self.parts.checkpoints.save(lambda: plain(model, trial))
 
     def save_checkpoint(self) -> None:

@@ -45,7 +45,7 @@ def test_five_steps(engine_folder, tmp_path, place):
 
 
 def test_the_server_samples_while_the_trainer_trains(engine_folder, tmp_path, place):
-    """The first generation is of the step's weights, the others of those before; what the engine computes differs by rounding."""
+    """The first generation is of the step's weights, the others are of those before; engine and trainer differ by rounding."""
     trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", **place)
     found = differences(trainer)
     assert found[0] <= CLOSE and min(found[2:]) > 10 * CLOSE  # the weights have moved since

@@ -33,8 +33,8 @@ class Noting(GRPOExtTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def make(folder, out, **settings):
-    rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 49)]
+def make(folder, out, reward=letters, prompts=48, peft=None, **settings):
+    rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, prompts + 1)]
     usual = {"overlap": "one_step", "sampler": "process", "max_steps": 4, "learning_rate": LR, "max_completion_length": 6}
     usual |= {"per_device_train_batch_size": 8, "num_generations": 4, "save_strategy": "no", "max_grad_norm": 0.0}
     args = GRPOExtConfig(
@@ -51,7 +51,8 @@ def make(folder, out, **settings):
     )
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    return Noting(model, [letters], args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    rows = Dataset.from_list(rows)
+    return Noting(model, [reward], args, train_dataset=rows, processing_class=tokenizer, peft_config=peft)
 
 
 def train(folder, out, settings):

@@ -12,10 +12,12 @@ import pytest
 import torch
 from forked import on_ranks
 from oracle import loss_of_step, token_logps
-from transformers import AutoModelForCausalLM
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from grpo_ext.recipe.needs import TRL_LOSSES
 from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.step.feed import BatchesAhead
 from grpo_ext.vllm import EngineFailure
 
@@ -24,8 +26,8 @@ BIG_CAP = {"vllm_importance_sampling_clip_max": 1e9}  # no weight is cut
 
 def test_batches_are_seen_before_their_turn_and_given_once():
     ahead, source = BatchesAhead(), iter("abcd")
-    assert ahead.of(source).see(1) == "b"
-    assert next(ahead.of(source)) == "a" and ahead.see(0) == "b" and ahead.see(2) == "d" and ahead.see(3) is None
+    assert ahead.of(source).peek(1) == "b"
+    assert next(ahead.of(source)) == "a" and ahead.peek(0) == "b" and ahead.peek(2) == "d" and ahead.peek(3) is None
     assert list(ahead.of(source)) == ["b", "c", "d"]
     assert list(ahead.of(iter("xy"))) == ["x", "y"]
 
@@ -43,17 +45,22 @@ def rows_of(parts):
             yield part, i, prompt, part.completion_ids[i][part.completion_mask[i].bool()].tolist()
 
 
-def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
-    trainer = overlap_run.make(tiny_folder, tmp_path)
-    trainer.train()
-    for step, noted in trainer.steps.items():
-        version = max(0, step - 1)
-        sampler = model_of(tiny_folder, trainer.steps[version]["weights"])
+def check_samples(folder, steps):
+    """Each completion was sampled after its prompt, by the weights of its step."""
+    for noted in steps.values():
         for part, i, prompt, completion in rows_of(noted["used"]):
-            assert part.policy_step[i] == version
+            sampler = model_of(folder, steps[int(part.policy_step[i])]["weights"])
             with torch.no_grad():
                 wanted = torch.stack(token_logps(sampler, prompt, completion))
             assert torch.allclose(part.sampling_per_token_logps[i, : len(wanted)], wanted, atol=1e-5)
+
+
+def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
+    trainer = overlap_run.make(tiny_folder, tmp_path)
+    trainer.train()
+    check_samples(tiny_folder, trainer.steps)
+    for step, noted in trainer.steps.items():
+        assert all((part.policy_step == max(0, step - 1)).all() for part in noted["used"])
     logged = trainer.state.log_history
     assert [row["overlap/age"] for row in logged if "overlap/age" in row] == [1.0, 1.0, 1.0]
     assert all(row["overlap/waited"] >= 0 and 0 <= row["overlap/share"] <= 1 for row in logged if "overlap/share" in row)
@@ -119,6 +126,70 @@ def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss
     assert mixed
 
 
+@pytest.mark.parametrize("group_filter", ["off", "refill"])
+def test_each_epoch_has_each_prompt_once(tiny_folder, tmp_path, group_filter):
+    seen = []
+
+    def noting(completions, prompts, **kwargs):
+        seen.extend(prompts)
+        return overlap_run.letters(completions)
+
+    more = {"group_filter": "refill", "group_filter_max_rounds": 0, "max_staleness": 0} if group_filter == "refill" else {}
+    overlap_run.make(tiny_folder, tmp_path, noting, prompts=6, max_steps=8, **more).train()
+    epochs = [set(seen[start : start + 24]) for start in range(0, 48, 24)]
+    assert [len(epoch) for epoch in epochs] == [6, 6] and len(seen) == 8 * 8
+
+
+def failing(after):
+    """A reward that fails on whole generations after so many."""
+    calls = []
+
+    def reward(completions, **kwargs):
+        calls.append(1)
+        if len(calls) == after:
+            raise RuntimeError("no")
+        return overlap_run.letters(completions)
+
+    return reward
+
+
+def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path):
+    """The checkpoint of a failed reward has the next generation, while the present one is made again."""
+    first = overlap_run.make(tiny_folder, tmp_path, failing(3), reward_on_error="raise", max_steps=5)
+    with pytest.raises(RewardFailure):
+        first.train()
+    again = overlap_run.make(tiny_folder, tmp_path, max_steps=5)
+    again.train(True)
+    assert again.state.global_step == 5 and min(again.steps) == 2
+    check_samples(tiny_folder, again.steps)
+
+
+def test_training_again_after_an_error_forgets_what_was_under_way(tiny_folder, tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3 and not self.raised:
+                self.raised = True
+                raise KeyError("a callback")
+
+        raised = False
+
+    trainer = overlap_run.make(tiny_folder, tmp_path, save_strategy="steps", save_steps=2, max_steps=5)
+    trainer.add_callback(Stop())
+    with pytest.raises(KeyError):
+        trainer.train()
+    trainer.train(True)
+    assert trainer.state.global_step == 5
+    check_samples(tiny_folder, trainer.steps)
+
+
+def test_an_adapter_with_gradient_checkpointing(tiny_folder, tmp_path):
+    peft = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    for _ in range(2):
+        trainer = overlap_run.make(tiny_folder, tmp_path, peft=peft, gradient_checkpointing=True, max_steps=3)
+        trainer.train()
+        assert trainer.state.log_history[0]["sampling/sampling_logp_difference/max"] < 1e-4
+
+
 def below() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True) if "process_worker" in " ".join(child.cmdline())}
 
@@ -150,6 +221,20 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
     trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")  # no process can begin with it
     with pytest.raises(EngineFailure, match="sampler process"):
         trainer.train()
+    trainer = overlap_run.make(tiny_folder, tmp_path)
+    plain, calls = trainer.parts.sampler._send, []
+
+    def send():
+        calls.append(1)
+        if len(calls) == 2:  # of a generation under way
+            trainer.parts.sampler._end()
+            trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")
+        plain()
+
+    trainer.parts.sampler._send = send
+    with pytest.raises(EngineFailure, match="sampler process"):
+        trainer.train()
+    assert overlap_run.make(tiny_folder, tmp_path).newest_checkpoint().endswith("checkpoint-1")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +246,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ({"logprob_policy": "model"}, "needs logprob_policy: sampling"),
         ({"sampler": None, "use_vllm": True, "vllm_mode": "colocate"}, "shares one"),
         ({"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5}, "vLLM does not return"),
-        ({"environment": "guess"}, "plays no environments"),
+        ({"environment": "guess"}, "does not play environments"),
     ],
     ids=lambda value: "",
 )

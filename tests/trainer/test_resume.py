@@ -37,7 +37,7 @@ SETTINGS = {
     "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "easy_pool"},
     "a generation under way": {"sampler": "process", "overlap": "one_step", "top_k": 9, "curriculum": "adaptive"},
     "a refilled one under way": {
-        **{"sampler": "process", "overlap": "one_step", "group_filter": "refill", "max_staleness": 1},
+        **{"sampler": "process", "overlap": "one_step", "group_filter": "refill", "max_staleness": 2},
         **{"eval_strategy": "steps", "eval_steps": 2},
     },
     "evaluation on": {"eval_strategy": "steps", "eval_steps": 2, "eval_temperature": 0.8},
