@@ -23,7 +23,6 @@ import sys
 import warnings
 from importlib import import_module
 
-from grpo_ext import __version__
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
 from grpo_ext.rewards.guard import RewardFailure
@@ -39,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    found = "\n".join(f"{name} {number}" for name, number in {"grpo_ext": __version__, **versions()}.items())
+    found = "\n".join(f"{name} {number}" for name, number in versions().items())
     parser.add_argument("--version", action="version", version=found, help="show the versions of this package and others")
     parser.add_argument("--debug", action="store_true", help="show tracebacks; allowed anywhere in the command")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -42,11 +42,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
         return 0
 
-    vllm = bool(recipe.flat["use_vllm"])
-    lines = [*plan_lines(forecast), *size_lines(forecast, vllm)]
-    if vllm:
+    lines = [*plan_lines(forecast), *size_lines(forecast)]
+    if recipe.flat["use_vllm"]:
         sentence, size = traffic(recipe.flat, forecast)
-        lines.append(("vLLM", sentence + (f": {in_bytes(size)}" if size else "")))
+        lines.append(("vLLM", f"needs memory of its own; {sentence}" + (f": {in_bytes(size)}" if size else "")))
     width = max(len(title) for title, _ in lines)
     for title, text in lines:
         print(f"{title:{width}}  {text}")
@@ -100,7 +99,7 @@ def checkpoints_in_words(forecast: Forecast) -> str:
     return f"{len(saved)}, after steps {steps}{each}{last}"
 
 
-def size_lines(forecast: Forecast, vllm: bool) -> Iterator[tuple[str, str]]:
+def size_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     """Yield title and text of the lines about the model's size and memory."""
     size, memory = forecast.size, forecast.memory
     if size is None or memory is None:
@@ -110,5 +109,3 @@ def size_lines(forecast: Forecast, vllm: bool) -> Iterator[tuple[str, str]]:
     yield "model", f"{size.parameters:,} parameters{trained}"
     parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.items() if value and name != "total")
     yield "memory (estimate)", f"{in_bytes(memory['total'])} on each device: {parts}"
-    if vllm:
-        yield "", "and vLLM's own"

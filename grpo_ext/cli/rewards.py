@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_ext.cli.command import add_command
@@ -119,37 +120,31 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_score(args: argparse.Namespace) -> int:
-    from grpo_ext.rewards.guard import Guard
-    from grpo_ext.rewards.pool import RewardPool
+    from grpo_ext.rewards.guard import guard_rewards
     from grpo_ext.rewards.sources import resolve_rewards
 
     [reward], _ = resolve_rewards([{"name": args.name, **dict(map(read_option, args.option))}], plugins=args.plugin)
     if isinstance(reward, str):
         raise ValueError(f"{args.name} is a reward model; this command runs functions.")
+    [guard] = guard_rewards([reward], workers=args.workers, timeout=args.timeout, max_failure_rate=1.0)
     with ExitStack() as stack:
-        pool = stack.enter_context(RewardPool(args.workers, timeout=args.timeout)) if args.workers else None
-        guard = Guard(reward, pool=pool, timeout=args.timeout, max_failure_rate=1.0)
         output = sys.stdout if args.output == "-" else None
         if args.output and output is None:
             output = stack.enter_context(Path(args.output).open("w", encoding="utf-8"))
-        total, scored = score_file(guard, Path(args.input), args.column, output)
-    mean = f"mean {total / scored:.4f}" if scored else "no mean"
-    unscored = guard.scored - scored - guard.failed
-    print(f"{guard.name}: {mean}, {guard.scored} rows, {unscored} declined, {guard.failed} failed", file=sys.stderr)
+        scores = [score for score in score_file(guard, Path(args.input), args.column, output) if score is not None]
+    mean = f"mean {fmean(scores):.4f}" if scores else "no mean"
+    declined = guard.scored - len(scores) - guard.failed
+    print(f"{guard.name}: {mean}, {guard.scored} rows, {declined} declined, {guard.failed} failed", file=sys.stderr)
     return 0
 
 
-def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> tuple[float, int]:
-    """Return the sum of the scores and their number; write each row with its score to `output`."""
-    total, scored = 0.0, 0
+def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> Iterator[float | None]:
+    """Yield the score of each row, and write the row with it to `output`."""
     for rows in batches(path, column):
-        scores = guard(**as_columns(rows, column, guard.columns))
-        total += sum(score for score in scores if score is not None)
-        scored += sum(score is not None for score in scores)
-        if output is not None:
-            for row, score in zip(rows, scores, strict=True):
+        for row, score in zip(rows, guard(**as_columns(rows, column, guard.columns)), strict=True):
+            if output:
                 print(json.dumps({**row, guard.name: score}), file=output)
-    return total, scored
+            yield score
 
 
 def batches(path: Path, column: str) -> Iterator[list[dict[str, Any]]]:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         from grpo_ext.recipe.difference import check_same_run
         from grpo_ext.recipe.load import load_recipe, load_sft_recipe
         from grpo_ext.recipe.rules import processes
-        from grpo_ext.run.launch import launch, threads_of
+        from grpo_ext.run.launch import launch
 
     # The processes check the recipe again; here a fault is reported once, before they start.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = load(args.config, [*args.overrides, *launcher], args.num_processes)
     check_start(recipe)
     check_same_run(recipe)
-    words = ["--config", args.config, *args.overrides]
-    job = partial(launch, args.module, words, recipe.get("accelerate_config"), args.num_processes, threads_of(recipe))
+    job = partial(launch, args.module, ["--config", args.config, *args.overrides], recipe, args.num_processes)
     return serve_and(job, recipe, args.num_processes or processes(recipe.flat)) if args.serve else job()
 
 

@@ -50,11 +50,6 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
             yield call["function"]["arguments"]["expression"]
 
 
-def poem_tokenizer(task: Any) -> dict[str, Any]:
-    """Return options that leave rare characters in pieces, as new ones will be. A rhyme group is one token."""
-    return {"vocab_size": 1280, "pattern": CHARACTERS, "tags": (*TAGS, *Poet(task).ends)}
-
-
 def check_tokenizer(task: Any) -> dict[str, Any]:
     """Qwen2.5's template, whose description of the tool is one token, as is what stands around an expression in a call."""
     before, after = '<tool_call>\n{"name": "check", "arguments": {"expression": "', '"}}\n</tool_call>'
@@ -80,7 +75,11 @@ DEMOS = {
         lambda task: {"vocab_size": 640, "pattern": DIGITS}, WIDE_INIT,
     ),
     # last lines of quatrains, and a model that knows tones and rhymes but uses them carelessly
-    "poem": Demo("poem/tiny.yaml", "poem/tiny-sft.yaml", verse_demonstrations, 9_600, poem_tokenizer, WIDE_INIT),
+    "poem": Demo(
+        "poem/tiny.yaml", "poem/tiny-sft.yaml", verse_demonstrations, 9_600,
+        # rare characters stay in pieces, as new ones will be; a rhyme group is one token
+        lambda task: {"vocab_size": 1280, "pattern": CHARACTERS, "tags": (*TAGS, *Poet(task).ends)}, WIDE_INIT,
+    ),
     # a number of 1 to 31 in five guesses, and a model that plays by the rules but guesses blindly
     "guess": Demo(
         "guess/tiny.yaml", "guess/tiny-sft.yaml", guess_demonstrations, 6_400,

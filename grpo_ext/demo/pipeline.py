@@ -16,7 +16,7 @@ from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
-from grpo_ext.run.launch import launch, threads_of
+from grpo_ext.run.launch import launch
 
 EVAL_BATCH_SIZE = 256
 NUM_SAMPLES = 8
@@ -102,6 +102,5 @@ def words(**settings: Any) -> list[str]:
 
 def checked_launch(module: str, path: Path, more: list[str], recipe: Recipe) -> None:
     """Launch the module with the recipe at `path`, which is loaded as `recipe`, and more words; `RuntimeError` if it fails."""
-    given = ["--config", str(path), *more]
-    if code := launch(module, given, recipe.run.accelerate_config, threads=threads_of(recipe)):
+    if code := launch(module, ["--config", str(path), *more], recipe):
         raise RuntimeError(f"{module} ended with exit code {code}; its own message is above.")

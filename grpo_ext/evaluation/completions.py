@@ -45,14 +45,14 @@ class Decoding:
             max_new_tokens=self.max_new_tokens,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=end_tokens(tokenizer, model),
+            eos_token_id=end_tokens(tokenizer, model.generation_config),
             **sampling,
         )
 
 
-def end_tokens(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> list[int]:
-    """Return all end-of-sequence ids of model and tokenizer."""
-    eos = model.generation_config.eos_token_id
+def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> list[int]:
+    """Return all end-of-sequence ids of a tokenizer and of its model's generation config."""
+    eos = config.eos_token_id
     return sorted({tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None})
 
 

@@ -96,19 +96,13 @@ def evaluate(
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Evaluate greedily and by sampling.
+    """Evaluate greedily, and with `num_samples` above 0 by sampling; `outcome_reward` decides pass@k.
 
-    Args:
-        complete: function of prompts, a `Decoding` and `progress` (title of a bar or `None`) that returns a list of completions
-            for each prompt, such as `generate_completions` of a model and a tokenizer.
-        rows: held-out examples with `prompt` and the columns of the rewards.
-        outcome_reward: the reward that decides pass@k.
-        num_samples, temperature: settings of the sampled figures; 0 samples skip them.
+    `complete` takes prompts, a `Decoding` and `progress` (title of a bar or `None`), and returns a list of completions for each
+    prompt, as `generate_completions`. `rows` have `prompt` and the columns of the rewards.
 
-    Returns:
-        The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
-        "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each
-        part.
+    Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
+    "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part.
     """
     prompts = [row["prompt"] for row in rows]
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
@@ -158,7 +152,8 @@ def evaluate_on(
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
     model = load_model(recipe, model_name)
     template_options: Any = training.chat_template_kwargs  # text has become a mapping
-    begin = training.environment and beginning(training.environment, tokenizer, end_tokens(tokenizer, model), training)
+    ends = end_tokens(tokenizer, model.generation_config)
+    begin = training.environment and beginning(training.environment, tokenizer, ends, training)
     by_model = partial(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
         chat_template_kwargs=template_options,

@@ -31,11 +31,12 @@ def probe_recipe(
     outcome = outcome_index(names, weights, args.group_filter_metric)
     trust, truncation = args.trust_remote_code, (args.top_p, args.top_k, args.min_p)
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
-    length = recipe.get("max_completion_length")
-    decoding = Decoding(length, args.temperature, *truncation, num_samples, args.seed)
+    longest = recipe.get("max_completion_length")
+    decoding = Decoding(longest, args.temperature, *truncation, num_samples, args.seed)
     prompts, model = [row["prompt"] for row in rows], load_model(recipe, model_name)
-    how: dict[str, Any] = {"batch_size": batch_size, "fast": args.fast_generate, "progress": "probe"}
-    completions = generate_completions(model, tokenizer, prompts, decoding, **how)
+    completions = generate_completions(
+        model, tokenizer, prompts, decoding, batch_size=batch_size, fast=args.fast_generate, progress="probe"
+    )
     samples = score_completions(rows, completions, {names[outcome]: rewards[outcome]})
     counts = count_right(rows, samples, names[outcome], args.pass_threshold)
     if not counts:

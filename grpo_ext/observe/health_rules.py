@@ -143,14 +143,10 @@ class Watch:
 
 
 def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
-    """Return the rules with the settings of a recipe.
+    """Return the rules, changed by `settings`: for a rule `false`, a threshold, or `{threshold: ..., action: ...}`.
 
-    Args:
-        settings: for each rule to change `false`, a threshold, or `{threshold: ..., action: ...}`.
-        action: of the rules without an action in `settings`; `"none"` returns no rules.
-
-    Raises:
-        ValueError: for an unknown rule or action, or another kind of setting.
+    `action` is that of the rules without one in `settings`; `"none"` returns no rules. `ValueError` for an unknown rule or
+    action, or another kind of setting.
     """
     if action == "none":
         return []

@@ -84,11 +84,7 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
 
 
 def series(
-    label: str,
-    column: Column,
-    errors: Column | None = None,
-    spread: Values | None = None,
-    bounds: Bounds | None = None,
+    label: str, column: Column, errors: Column | None = None, spread: Values | None = None, bounds: Bounds | None = None
 ) -> Series:
     steps, values = column
     by_step = dict(zip(*errors, strict=True)) if errors else {}

@@ -13,7 +13,6 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from grpo_ext import __version__
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.modules import versions
 from grpo_ext.common.share import in_share
@@ -88,7 +87,7 @@ class RunLog(TrainerCallback):
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             starts = []
         start = {"step": step, "time": round(time.time(), 3), "processes": args.world_size, "device": args.device.type}
-        about = {**self.about, "versions": {"grpo_ext": __version__, **versions()}, "starts": [*starts, start]}
+        about = {**self.about, "versions": versions(), "starts": [*starts, start]}
         write_atomically(folder / RUN, json.dumps(about, indent=2, default=str) + "\n")
 
 

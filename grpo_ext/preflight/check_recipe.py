@@ -12,6 +12,7 @@ from transformers import GenerationConfig, get_scheduler
 
 from grpo_ext.environments.begin import Begin, beginning
 from grpo_ext.environments.rules import COLUMNS
+from grpo_ext.evaluation.completions import end_tokens
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
@@ -119,12 +120,11 @@ def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, f
     """Return what starts the episodes of the environment; `None` without one, without a tokenizer, or after a problem."""
     if recipe.flat["environment"] is None or tokenizer is None:
         return None
-    v, ends = recipe.flat, {tokenizer.eos_token_id}
+    v, config = recipe.flat, GenerationConfig()
     with suppress(OSError):  # the model has no generation config
-        more = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v)).eos_token_id
-        ends |= {*more} if isinstance(more, list) else {more}
+        config = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
     try:
-        begin = beginning(v["environment"], tokenizer, ends - {None}, recipe.training)
+        begin = beginning(v["environment"], tokenizer, end_tokens(tokenizer, config), recipe.training)
         if rows and (episode := begin(rows[:1])[0]).world.failures:
             findings.problem(f"environment: its reset fails: {episode.prompt[-1]['content'].splitlines()[-1]}", "environment")
         return begin

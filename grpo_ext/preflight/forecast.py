@@ -1,6 +1,7 @@
 """The plan of a recipe with its figures: rows, tokens of prompts, size of the model, memory, traffic with vLLM."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,7 +58,11 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
     num_processes = num_processes or processes(v)
     if rows is None and not v["dataset_streaming"]:
         rows = count(recipe, train_rows)
-    plan = make_plan(v, num_processes, rows, count_eval_rows(recipe))
+    held_out = None
+    if str(v["eval_strategy"]) != "no":
+        with suppress(ValueError):  # they cannot be read here
+            held_out = count(recipe, eval_rows)
+    plan = make_plan(v, num_processes, rows, held_out)
     tokens = prompt_tokens(recipe)
     try:
         with deadline(PATIENCE), quiet("huggingface_hub"):
@@ -87,14 +92,6 @@ def count(recipe: Recipe, rows_of: Callable[..., Any]) -> int:
     except OSError as error:
         where = f"the rows of {recipe.run.dataset_name} cannot be counted here ({error})"
         raise ValueError(f"{where}: say how many with --rows.") from error
-
-
-def count_eval_rows(recipe: Recipe) -> int | None:
-    """Return how many held-out rows the run evaluates; `None` if it evaluates none, or they cannot be read here."""
-    try:
-        return None if str(recipe.flat["eval_strategy"]) == "no" else count(recipe, eval_rows)
-    except ValueError:
-        return None
 
 
 def prompt_tokens(recipe: Recipe) -> float | None:

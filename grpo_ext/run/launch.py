@@ -64,20 +64,15 @@ def threads_of(recipe: Recipe) -> int | None:
 
 
 def launch(
-    module: str,
-    words: list[str],
-    config_name: str | None,
-    num_processes: int | None = None,
-    threads: int | None = None,
-    environment: dict[str, str] | None = None,
+    module: str, words: list[str], recipe: Recipe, num_processes: int | None = None, environment: dict[str, str] | None = None
 ) -> int:
-    """Run `launch_command(...)` with more `environment` variables, print it first, and return the exit code of its ranks.
+    """Run `launch_command(...)` for the recipe, with more `environment` variables, and return the exit code of its ranks.
 
     SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which leave with a checkpoint at the end of their step;
     before they train, the command is ended at once. accelerate turns every exit code but 0 into 1: the ranks leave theirs in a
     folder.
     """
-    command, own = launch_command(module, words, config_name, num_processes, threads)
+    command, own = launch_command(module, words, recipe.get("accelerate_config"), num_processes, threads_of(recipe))
     environment = {**(environment or {}), **own}
     shown = [f"{key}={value}" for key, value in environment.items()] + ["accelerate launch", *command[3:]]
     print("$", " ".join(shown), flush=True)

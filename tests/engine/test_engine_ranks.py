@@ -120,7 +120,10 @@ FEATURES = {
 
 def run_features(path):
     """Two ranks that keep their trained weights when they end; what was logged of each step."""
-    program = "import sys; from grpo_ext.run.launch import launch; sys.exit(launch('weights_of_ranks', sys.argv[1:], 'cpu', 2))"
+    program = (
+        "import sys; from grpo_ext.recipe.load import load_recipe; from grpo_ext.run.launch import launch; "
+        "words = sys.argv[1:]; sys.exit(launch('weights_of_ranks', words, load_recipe(words[1]), 2))"
+    )
     said = check_run([sys.executable, "-c", program, "--config", str(path)])
     one, two = (torch.load(path.with_suffix("") / f"weights-{rank}.pt") for rank in (0, 1))
     assert one.keys() == two.keys() and all("lora_" in name for name in one)
