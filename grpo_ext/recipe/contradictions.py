@@ -11,7 +11,7 @@ from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.recipe.batch import batch_of
-from grpo_ext.recipe.needs import TRL_LOSSES
+from grpo_ext.recipe.needs import LOSSES
 from grpo_ext.recipe.overlap_options import separate
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
@@ -147,9 +147,9 @@ def plugins(v: Values, _: int) -> Iterator[Problem]:
 
 def loss_type(v: Values, _: int) -> Iterator[Problem]:
     """The loss is one of TRL's or a registered one."""
-    own = [name for name in loss_names() if name not in TRL_LOSSES]
+    own = [name for name in loss_names() if name not in LOSSES]
     try:
-        convert("loss_type", v["loss_type"], Literal[(*TRL_LOSSES, *own)])
+        convert("loss_type", v["loss_type"], Literal[(*LOSSES, *own)])
     except ValueError as error:
         yield Problem(str(error), "loss_type")
 

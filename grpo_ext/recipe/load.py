@@ -16,7 +16,7 @@ from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.early_check import sort_settings, write_table
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import UNUSED
-from grpo_ext.recipe.needs import TRL_LOSSES, idle_keys, unclipped
+from grpo_ext.recipe.needs import LOSSES, idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
 from grpo_ext.recipe.rules import RECIPE_RULES, SFT_RULES, Values, check_values, flat_values, processes
@@ -164,5 +164,5 @@ def keys_of(*classes: type) -> dict[str, Any]:
 
 def write_key_table() -> None:
     """Write the table that `early_problems` reads."""
-    grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[TRL_LOSSES]}
+    grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[LOSSES]}
     write_table(grpo, keys_of(SFTConfig, LaunchConfig))

@@ -10,6 +10,7 @@ from grpo_ext.recipe.problems import Problem
 
 Values = Mapping[str, Any]
 TRL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
+LOSSES = (*TRL_LOSSES, "dppo")  # of this package
 
 OUR_DIVISION = {"loss_normalization": ("step",)}
 ONE_REWARD = {"multi_objective_aggregation": ("sum_then_normalize",)}

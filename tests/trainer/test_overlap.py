@@ -122,7 +122,7 @@ def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss
         largest = max(float(g.abs().max()) for g in wanted.values())
         for name, gradient in wanted.items():
             moved = (steps[step]["weights"][name] - after[name]) / overlap_run.LR
-            assert (moved - gradient).abs().max() <= 1e-5 * max(largest, 1e-2), (step, name)
+            assert (moved - gradient).abs().max() <= 1e-5 * largest + 4e-7, (step, name)  # of a difference of float32 weights
     assert mixed
 
 
@@ -132,21 +132,20 @@ def test_each_epoch_has_each_prompt_once(tiny_folder, tmp_path, group_filter):
 
     def noting(completions, prompts, **kwargs):
         seen.extend(prompts)
-        return overlap_run.letters(completions)
+        return [float(i % 2) for i in range(len(completions))]  # every group has signal
 
-    more = {"group_filter": "refill", "group_filter_max_rounds": 0, "max_staleness": 0} if group_filter == "refill" else {}
-    overlap_run.make(tiny_folder, tmp_path, noting, prompts=6, max_steps=8, **more).train()
+    overlap_run.make(tiny_folder, tmp_path, noting, prompts=6, max_steps=8, group_filter=group_filter).train()
     epochs = [set(seen[start : start + 24]) for start in range(0, 48, 24)]
     assert [len(epoch) for epoch in epochs] == [6, 6] and len(seen) == 8 * 8
 
 
 def failing(after):
-    """A reward that fails on whole generations after so many."""
+    """A reward that fails from one of its calls on."""
     calls = []
 
     def reward(completions, **kwargs):
         calls.append(1)
-        if len(calls) == after:
+        if len(calls) >= after:  # the guard asks again row by row
             raise RuntimeError("no")
         return overlap_run.letters(completions)
 
