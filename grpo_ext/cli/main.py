@@ -22,6 +22,7 @@ import argparse
 import sys
 import warnings
 from importlib import import_module
+from typing import Any
 
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
@@ -38,13 +39,20 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    found = "\n".join(f"{name} {number}" for name, number in versions().items())
-    parser.add_argument("--version", action="version", version=found, help="show the versions of this package and others")
+    parser.add_argument("--version", action=Versions, nargs=0, help="show the versions of this package and others")
     parser.add_argument("--debug", action="store_true", help="show tracebacks; allowed anywhere in the command")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
         import_module(f"grpo_ext.cli.{name}").add_parser(subparsers)
     return parser
+
+
+class Versions(argparse.Action):
+    """The option `--version`; no other command looks the versions up."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(*(f"{name} {number}" for name, number in versions().items()), sep="\n")
+        parser.exit()
 
 
 def main(words: list[str] | None = None) -> int:

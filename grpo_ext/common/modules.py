@@ -14,15 +14,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PACKAGES = ("grpo_ext", "trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
+PACKAGES = ("grpo_ext", "python", "trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
 
 def versions() -> dict[str, str]:
     """Return the versions of this package, Python and the packages that a run uses, without those that are not installed."""
-    found = {"python": platform.python_version()}
+    found = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
+            found[name] = platform.python_version() if name == "python" else version(name)
     return found
 
 

@@ -141,6 +141,7 @@ def evaluate_on(
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
+    template_options: Any = training.chat_template_kwargs  # text has become a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     if engine == "vllm" and training.environment:
         raise ValueError("only transformers plays the episodes of an environment: write --engine transformers.")
@@ -148,10 +149,9 @@ def evaluate_on(
         init = init_of(recipe, model_name)
         options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
         longest = training.vllm_max_model_length
-        with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, **options)) as complete:
+        with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, template_options, **options)) as complete:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
     model = load_model(recipe, model_name)
-    template_options: Any = training.chat_template_kwargs  # text has become a mapping
     ends = end_tokens(tokenizer, model.generation_config)
     begin = training.environment and beginning(training.environment, tokenizer, ends, training)
     by_model = partial(

@@ -35,12 +35,20 @@ class VllmCompletions:
     prompt with its completion (`None`: that of the model). `options` are further arguments of `vllm.LLM`.
     """
 
-    def __init__(self, model_name: str, tokenizer: PreTrainedTokenizerBase, dtype: Any, tokens: int | None, **options: Any):
+    def __init__(
+        self,
+        model_name: str,
+        tokenizer: PreTrainedTokenizerBase,
+        dtype: Any,
+        tokens: int | None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        **options: Any,
+    ):
         from vllm import LLM
 
         from grpo_ext.vllm.settings import TextModel, cpu_settings
 
-        self.tokenizer = tokenizer
+        self.tokenizer, self.chat_template_kwargs = tokenizer, chat_template_kwargs
         options["dtype"] = str(dtype or "auto").removeprefix("torch.")
         if not gpu_is_there():
             known = {key: value for key, value in options.items() if key in ("revision", "trust_remote_code")}
@@ -66,7 +74,8 @@ class VllmCompletions:
             stop_token_ids=[self.tokenizer.eos_token_id],  # the engine adds those of the model
             detokenize=False,
         )
-        ids = [{"prompt_token_ids": tokens} for tokens in encode_prompts(prompts, self.tokenizer)]
+        encoded = encode_prompts(prompts, self.tokenizer, self.chat_template_kwargs)
+        ids = [{"prompt_token_ids": tokens} for tokens in encoded]
         found = self.llm.generate(ids, params, use_tqdm=progress is not None)
 
         def completion(one: Any) -> Completion:

@@ -85,9 +85,12 @@ class JsonLines:
 
 def encoded(row: dict[str, Any]) -> bytes:
     """Return a row as one line of strict JSON. Numbers that are not finite become null and are named under `not_finite`."""
-    found: dict[str, str] = {}
-    row = finite(row, "", found)
-    text = json.dumps({**row, "not_finite": found} if found else row, ensure_ascii=False, allow_nan=False)
+    try:
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
+    except ValueError:  # looked for only then: most rows have none, and every sample is written
+        found: dict[str, str] = {}
+        row = finite(row, "", found)
+        text = json.dumps({**row, "not_finite": found}, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
 
 

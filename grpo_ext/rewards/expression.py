@@ -35,8 +35,11 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
     operand = False  # whether an operand has just ended
     for token in _TOKEN.findall(text):
         if operand == (token not in "+-*/)"):
-            wrong = "follows a value without an operator" if operand else "has nothing on its left"
-            raise ExpressionError(f"{token!r} {'is not allowed' if token in ('**', '//') else wrong}")
+            if operand and token != "(":
+                literal(token)  # what is no number is told as such
+            raise ExpressionError(
+                f"{token!r} {'follows a value without an operator' if operand else 'has nothing on its left'}"
+            )
         if token in "+-*/":
             while pending and _PRECEDENCE[pending[-1]] >= _PRECEDENCE[token]:
                 apply(pending.pop(), values)
@@ -70,7 +73,7 @@ def literal(token: str) -> int | Fraction:
     """Return the exact value of a number."""
     if token.isascii() and token.isdecimal():
         return int(token)
-    if len(token) > 1 and token not in ("**", "//"):  # the other longer tokens are numbers with a point
+    if "." in token and len(token) > 1:
         return Fraction(token)
     raise ExpressionError(f"{token!r} is not allowed")
 

@@ -27,8 +27,8 @@ def check_decoding(trainer: Any, by_trl: bool) -> None:
     """Raise a `ValueError` for `eval_temperature` if training does not complete plain text by `generate`."""
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
-            "eval_temperature decodes with the model's generate, without rollout_func and images: leave it out, and TRL "
-            "evaluates as it trains."
+            "eval_temperature decodes with the model's generate, without rollout_func, images and tools that TRL calls: leave "
+            "it out, and TRL evaluates as it trains."
         )
 
 

@@ -91,7 +91,10 @@ def end_rule(trainer: Any) -> EndRule:
 
 
 def trl_generates(trainer: Any) -> bool:
-    """Whether TRL generates: for images, and for tools if the sampler or the chat template allows no episodes of ours."""
+    """Whether TRL generates: for images, and for tools if the sampler or the chat template allows no episodes of ours.
+
+    A warning says what is wrong with such a chat template.
+    """
     if isinstance(trainer.processing_class, ProcessorMixin):
         return True
     if not trainer.tools:

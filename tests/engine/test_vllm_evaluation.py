@@ -25,21 +25,24 @@ def test_completions_of_both_engines(engine_folder, tmp_path):
     get_peft_model(base, config).save_pretrained(tmp_path / "adapter")
     assert merge_adapter(tmp_path / "adapter", tmp_path / "merged") <= 1e-5
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "merged", padding_side="left")
+    tokenizer.chat_template = "{{ start }}" + tokenizer.chat_template
+    start = {"start": "3 4 5"}
     model = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
     task = Countdown(num_problems=16, max_numbers=3, max_number=9, operators="+-", max_target=30)
     prompts = [row["prompt"] for row in task.dataset("train")]
     greedy = Decoding(12)
     sampled = Decoding(4, temperature=0.7, num_samples=64, top_k=3)
-    expected = generate_completions(model, tokenizer, prompts, greedy)
+    expected = generate_completions(model, tokenizer, prompts, greedy, chat_template_kwargs=start)
+    assert generate_completions(model, tokenizer, prompts, greedy) != expected
     base = AutoModelForCausalLM.from_pretrained(engine_folder)
-    assert generate_completions(base, tokenizer, prompts, greedy) != expected
-    engine = VllmCompletions(str(tmp_path / "merged"), tokenizer, None, 256)
+    assert generate_completions(base, tokenizer, prompts, greedy, chat_template_kwargs=start) != expected
+    engine = VllmCompletions(str(tmp_path / "merged"), tokenizer, None, 256, start)
     try:
         assert engine(prompts, greedy) == expected
         ours = engine(prompts, sampled)
     finally:
         engine.close()
-    theirs = generate_completions(model, tokenizer, prompts, sampled, batch_size=1024)
+    theirs = generate_completions(model, tokenizer, prompts, sampled, batch_size=1024, chat_template_kwargs=start)
     for mine, other in zip(ours, theirs, strict=True):
         assert len(mine) == len(other) == 64
         counts = [[[c.ids[0] for c in some].count(token) for some in (mine, other)] for token in {c.ids[0] for c in other}]
