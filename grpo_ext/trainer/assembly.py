@@ -14,6 +14,7 @@ from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
+from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.sources import check_columns
 from grpo_ext.samplers.base import Sampler
@@ -31,6 +32,7 @@ from grpo_ext.step.refill import RefillRule
 from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.checkpoint import Checkpoints, Part
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
+from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.old_and_reference import OldAndReference
@@ -70,7 +72,7 @@ class Parts:
         self.order, self.judge, self.samples = PromptOrder(trainer), Judge(trainer), Samples(trainer)
         weights, names = trainer.reward_weights.tolist(), trainer.reward_func_names
         bounds = tuple(args.group_filter_pass_rates) if args.group_filter_pass_rates else None
-        self.rollout = Rollout(
+        self.generations = Generations(
             trainer=trainer,
             sampler=self.sampler,
             judge=self.judge,
@@ -85,25 +87,30 @@ class Parts:
                 returns_kept=self.sampler.watched,
                 sync_check=make_sync_check(trainer, self.sampler, self.scorer),
             ),
-            order=self.order,
-            samples=self.samples,
             ranks=ranks,
             ends=settings.end_rule(trainer),
             training=settings.advantage_rule(trainer, True),
             evaluation=settings.advantage_rule(trainer, False),
-            groups=GroupRule(trainer.num_generations, args.pass_threshold, bounds),
-            outcome=outcome_index(names, weights, args.group_filter_metric),
-            refill=RefillRule.of(
-                *limits, slices * uses, accumulation, trainer.num_generations, ranks.count, args.overlap != "off"
-            ),
             schedule=schedule,
             by_trl=by_trl,
             begin=settings.episodes_of(trainer, self.sampler, by_trl),
             turn_weights=settings.turn_weights(trainer),
             ahead=None if args.overlap == "off" else Ahead(self.sampler),
+        )
+        check_separate(trainer, sampler, self.generations)
+        self.rollout = Rollout(
+            trainer=trainer,
+            generations=self.generations,
+            order=self.order,
+            samples=self.samples,
+            ranks=ranks,
+            groups=GroupRule(trainer.num_generations, args.pass_threshold, bounds),
+            outcome=outcome_index(names, weights, args.group_filter_metric),
+            refill=RefillRule.of(
+                *limits, slices * uses, accumulation, trainer.num_generations, ranks.count, args.overlap != "off"
+            ),
             following=self._following,
         )
-        check_separate(trainer, sampler, self.rollout)
         self.feed = Feed(
             lambda rows: seam.generate_and_score(trainer, rows),
             lambda table, number: split(table, number, layout.trimmed),
@@ -139,13 +146,13 @@ class Parts:
         return {**found, **(self.order.figures() if training else {})}
 
 
-def check_separate(trainer: Any, sampler: Sampler | None, rollout: Rollout) -> None:
+def check_separate(trainer: Any, sampler: Sampler | None, generations: Generations) -> None:
     """Raise a `ValueError` for options about a separate sampler where something else makes the completions."""
     args = trainer.args
-    keys = [key for key in ("overlap", "sampler", "behaviour_policy") if getattr(args, key) != getattr(type(args), key)]
+    keys = [key for key in ("overlap", "sampler", "behaviour_policy") if getattr(args, key) != getattr(OverlapOptions, key)]
     others = {
-        "environments and tools": rollout.begin,
-        "images and tools that TRL calls": rollout.by_trl,
+        "environments and tools": generations.begin,
+        "images and tools that TRL calls": generations.by_trl,
         "loss_normalization: micro_batch": trainer.as_trl,
         "rollout_func": trainer.rollout_func,
         "a sampler that is given": sampler and args.sampler,

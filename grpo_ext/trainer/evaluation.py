@@ -92,7 +92,7 @@ def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Compl
     scores = trainer.parts.judge.rewards(asked, prompts, texts, ids, environments)  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)
     given = [by_name(trainer.reward_func_names, row) for row in scores[first : first + len(flat)].tolist()]
-    weights = trainer.parts.rollout.turn_weights
+    weights = trainer.parts.generations.turn_weights
     return [
         Sample(i, c.text, g, c.length, c.finish_reason, c.episode.logged(weights) if c.episode else None)
         for (i, c), g in zip(flat, given, strict=True)
@@ -100,7 +100,7 @@ def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Compl
 
 
 def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
-    args, begin = trainer.args, trainer.parts.rollout.begin
+    args, begin = trainer.args, trainer.parts.generations.begin
     # each rank draws different numbers, so that their errors do not add up
     decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
     with seam.whole_model(trainer) as model:

@@ -126,6 +126,6 @@ def test_what_is_already_scored_stays_as_it_is(tiny_folder, tmp_path):
     table = trainer.parts.rollout.carried.table
     mark = torch.full_like(table.old_per_token_logps, torch.nan)
     mark[0] = 7.0
-    found = trainer.parts.rollout.old_and_reference.scored_everywhere(replace(table, old_per_token_logps=mark))
+    found = trainer.parts.generations.old_and_reference.scored_everywhere(replace(table, old_per_token_logps=mark))
     assert found.old_per_token_logps[0].eq(7.0).all()
     assert not found.old_per_token_logps.isnan().any() and (found.old_per_token_logps[1:] <= 0).all()

@@ -96,7 +96,7 @@ def test_completions_are_scored_at_the_temperature_they_were_sampled_with(tiny_f
 def test_at_the_temperature_of_now_they_would_be_scored_wrong(tiny_folder, tmp_path):
     """The control: a later step's temperature is far off."""
     trainer = make(tiny_folder, tmp_path, learning_rate=0.0, **LINEAR, gradient_accumulation_steps=2, steps_per_generation=4)
-    schedule, score = trainer.parts.rollout.schedule, trainer.parts.scorer.score
+    schedule, score = trainer.parts.generations.schedule, trainer.parts.scorer.score
 
     def score_as_of_now(model, table, *args, **kwargs):
         now = torch.full_like(table.temperature, schedule.at(trainer.state.global_step, 8))

@@ -1,0 +1,173 @@
+"""One generation: sample, judge, compare within groups, score old and reference.
+
+prompts ──► Sampler ──► Judge ──► advantages ──► old and reference log-probs ──► Judged
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from grpo_ext.environments.begin import Begin
+from grpo_ext.environments.episode import Episode, instances
+from grpo_ext.objective.schedule import TemperatureSchedule
+from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.seams import trl as seam
+from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, fill_unscored
+from grpo_ext.step.metrics import episode_figures
+from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.records import Generation
+from grpo_ext.step.tables import table_of
+from grpo_ext.trainer.ahead import Ahead
+from grpo_ext.trainer.judging import Judge, Judged, Row
+from grpo_ext.trainer.old_and_reference import OldAndReference
+from grpo_ext.trainer.trl_path import scored_by_trl
+
+
+@dataclass(kw_only=True)
+class Generations:
+    """Makes generations: completions of rows, with rewards and advantages. All ranks call all methods together."""
+
+    trainer: Any
+    sampler: Sampler
+    judge: Judge
+    old_and_reference: OldAndReference
+    ranks: Ranks
+    ends: EndRule
+    training: AdvantageRule
+    evaluation: AdvantageRule
+    schedule: TemperatureSchedule
+    by_trl: bool  # TRL generates, for images
+    begin: Begin | None  # makes the episodes of rows; `None`: a completion is one turn
+    # Entries of an environment's state with the weights of the rewards that read them, if each turn has an advantage; `None`:
+    # a completion has one advantage.
+    turn_weights: dict[str, float] | None
+    ahead: Ahead | None  # `None`: the sampler and the trainer take turns
+
+    def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
+        """Return the completions of a table that TRL has made."""
+        self.judge.count_failures()
+        judged = scored_by_trl(self.trainer, rows, table, self.ends, self.rule)
+        self.old_and_reference.check_sync(judged.table)
+        return judged
+
+    def __call__(self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None) -> Judged:
+        """Complete these rows and judge the completions; with `scored`, also score old and reference.
+
+        `sampled` is called when the completions are there, before they are judged.
+        """
+        if self.by_trl:
+            with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
+                judged = self.made_by_trl(rows, seam.trl_generation(self.trainer, rows))
+            return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
+        episodes = self.begin(rows) if self.begin else []
+        self._check_resets(episodes)
+        prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
+        generation = self._sampled(prompts, episodes)
+        if sampled is not None:
+            sampled()
+        if episodes:
+            counts = [(e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes]
+            seam.log_figures(self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks))
+        ids = generation.completion_ids
+        completions: Any = generation.messages
+        if completions is None:
+            completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
+        rows = [
+            {**row, **{name: v[i] if isinstance(v, list) else v for name, v in generation.extra_fields.items()}}
+            for i, row in enumerate(rows)
+        ]
+        self.judge.begin(rows, prompts, completions, ids)
+        truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
+        left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
+        table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
+        table = self.old_and_reference.with_sampler_logps(table)
+        if self.ahead is None:  # else the completions may be of older weights
+            self.old_and_reference.check_sync(table)
+        table = self.old_and_reference(table) if scored else table
+        rule = self.rule
+        given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
+        rewards = fill_unscored(given, rule.num_generations)
+        advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
+        table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
+        if self.turn_weights is not None:
+            gains = self.ranks.gather_objects([episode.gains(self.turn_weights) for episode in episodes])
+            table = replace(table, advantages=by_token(table, rule.turn_advantages(rewards, gains)[mine]))
+        seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
+        masks = generation.tool_mask
+        lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
+        counted = table.completion_mask.any(1).tolist()
+        logged = [e.logged(self.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
+        return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths, logged)
+
+    def _check_resets(self, episodes: list[Episode]) -> None:
+        """`ValueError` on all ranks if no environment could be reset: what it says would be trained on."""
+        failed = [episode.prompt[-1]["content"] for episode in episodes if episode.world.failures]
+        begun = torch.tensor(float(len(episodes) - len(failed)), device=self.ranks.device)
+        if self.begin is not None and self.ranks.total(begun) == 0:
+            raise ValueError(
+                f"No environment could be reset. A prompt with its error: {(failed or ['on another rank'])[0][-500:]}"
+            )
+
+    def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
+        """Return the generation that was asked for ahead, or else sample one."""
+        found, training, step = None, self.trainer.model.training, self.trainer.state.global_step
+        self.wait()  # the sampler must be free, also for an evaluation
+        if self.ahead is not None and training and (found := self.ahead.take(step)) is not None:
+            seam.log_figures(self.trainer, {**self.ahead.figures(), "overlap/age": step - found.policy_step})
+        if found is None:
+            request = self._request(prompts, episodes)
+            self.sampler.load_weights(request.policy_step)
+            self.sampler.submit(request)
+            found = self.sampler.collect()
+        return found
+
+    def _probe(self, request: Request) -> None:
+        """Let the sampler write a few tokens with the weights that it has just got, if these are checked.
+
+        The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
+        """
+        if (due := self.old_and_reference.sync_check) is not None and due.due:
+            found = self.sampler.sample_few(request)
+            table = table_of(found, seam.pad_token(self.trainer), torch.zeros(len(found.prompt_ids)).bool(), self.ranks.device)
+            self.old_and_reference.check_sync(table)
+
+    def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
+        state, schedule = self.trainer.state, self.schedule
+        temperature = schedule.at(state.global_step, state.max_steps)
+        if schedule.moves:
+            seam.log_figures(self.trainer, {"sampling/temperature": temperature})
+        ids = [episode.prompt_ids for episode in episodes]
+        if not episodes and not self.sampler.tokenizes:
+            ids = seam.prompt_tokens(self.trainer, prompts)
+        for episode, prompt in zip(episodes, ids, strict=False):
+            episode.room = self.ends.room(len(prompt))
+        return Request(prompts, ids, self.rule.num_generations, state.global_step, temperature, episodes)
+
+    @property
+    def rule(self) -> AdvantageRule:
+        return self.training if self.trainer.model.training else self.evaluation
+
+    def ask(self, prompts: list[Any], drawn: list[Row] | None, due: int) -> None:
+        """Ask for completions of this rank's prompts for the generation of step `due`; the present weights sample them.
+
+        `drawn`: the prompts that refill has drawn for it, of all ranks. Without prompts nothing is sampled.
+        """
+        assert self.ahead is not None
+        request = self._request(prompts, []) if prompts else None
+        if request is not None:
+            self.sampler.load_weights(request.policy_step)
+            self._probe(request)
+        self.ahead.ask(request, drawn, due)
+
+    def wait(self) -> None:
+        """Wait for the generation under way, if there is one."""
+        if self.ahead is not None:
+            self.ahead.wait()
+
+    def stop(self) -> None:
+        """Forget the generation under way, and end what the sampler has started."""
+        self.sampler.stop()
+        if self.ahead is not None:
+            self.ahead.drop()
