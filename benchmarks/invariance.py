@@ -32,7 +32,7 @@ from grpo_ext.objective.policy import loss_names
 from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.step.records import MicroBatch, Scored
 
-TRL_LOSSES = loss_names()
+LOSSES = loss_names()
 ROWS, GROUP, LENGTH = 16, 4, 9  # completions per optimizer step and per prompt; tokens per completion
 Tensors = dict[str, torch.Tensor]  # weights of a model, or their gradients, by name
 CUTS = [(ga, spg) for ga in (1, 2, 4, 8) for spg in (ga // 2, ga, 2 * ga) if spg]
@@ -299,7 +299,7 @@ def main() -> None:
     if args.rank_jobs:
         return one_of_two_ranks(args.model, args.rank_jobs, args.out)
     with tempfile.TemporaryDirectory() as folder:
-        losses, cuts = (("grpo", "dapo"), [(2, 1), (4, 4), (4, 8)]) if args.quick else (TRL_LOSSES, CUTS)
+        losses, cuts = (("grpo", "dapo"), [(2, 1), (4, 4), (4, 8)]) if args.quick else (LOSSES, CUTS)
         table = measure(tiny_model(Path(folder)), losses, cuts, two_ranks=not args.quick)
     if args.out:
         args.out.write_text(json.dumps(table, indent=1) + "\n")

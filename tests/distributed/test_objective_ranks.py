@@ -7,7 +7,7 @@ import torch
 from forked import on_ranks
 
 from benchmarks import invariance
-from benchmarks.invariance import TRL_LOSSES
+from benchmarks.invariance import LOSSES
 from grpo_ext.step import feed
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "shuffle_sequence_dict", module.shuffle_sequence_dict)
     monkeypatch.setattr(feed, "random_order", feed.random_order)
     invariance.keep_order()
-    jobs = [(loss, ga, ga, True, beta) for loss in TRL_LOSSES for beta in (0.0, 0.1) for ga in (1, 4)]
+    jobs = [(loss, ga, ga, True, beta) for loss in LOSSES for beta in (0.0, 0.1) for ga in (1, 4)]
     # generations larger and smaller than a step, and TRL's own as the control
     jobs += [
         ("grpo", 4, 2, True, 0.1),

@@ -11,7 +11,7 @@ from hunting import hunt, in_child, model
 from hypothesis import strategies as st
 from oracle import oracle_gradients
 
-from benchmarks.invariance import CUTS, GROUP, TRL_LOSSES, Exact, apart, fixed_completion, keep_order, lucky, train
+from benchmarks.invariance import CUTS, GROUP, LOSSES, Exact, apart, fixed_completion, keep_order, lucky, train
 from grpo_ext import GRPOExtConfig
 
 BOUND = 1e-5
@@ -89,7 +89,7 @@ def compare(loss_type: str, ga: int, spg: int, s: dict[str, Any]) -> None:
 def test_cuts():
     switch = st.booleans()
     choices = {
-        "cut": st.sampled_from(CUTS), "loss_type": st.sampled_from(TRL_LOSSES), "beta": st.sampled_from([0.0, 0.1]),
+        "cut": st.sampled_from(CUTS), "loss_type": st.sampled_from(LOSSES), "beta": st.sampled_from([0.0, 0.1]),
         "kl_estimator": st.sampled_from(["k3", "k3", "k1", "k2"]), "use_bias_correction_kl": switch,
         "importance_sampling_level": st.sampled_from(["token", "sequence"]), "mask_truncated_completions": switch,
         "std_estimator": st.sampled_from(["sample", "population"]), "advantage_normalizer": st.sampled_from(["all", "useful"]),

@@ -65,7 +65,7 @@ def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3
         for t in range(len(w)):
             weights = r.get("weights") or [torch.ones(())] * len(w)  # of the sampler's correction
             beside = [weight.log() for weight in weights] if loss_type == "vespo" else []
-            term = token_term(loss_type, w[t], r["advantage"], r["logps"][t], ratios + beside, o)
+            term = token_term(loss_type, w[t], r["advantage"], r["logps"][t], ratios + beside, o, r["old"][t])
             terms.append(term if loss_type == "vespo" else term * weights[t])
             if beta:
                 d = r["ref"][t] - r["logps"][t]
@@ -93,9 +93,13 @@ def weigh(loss_type, per_token, dividing, max_length):
     return total
 
 
-def token_term(loss_type, w, a, logp, log_ratios, o):
+def token_term(loss_type, w, a, logp, log_ratios, o, old=None):
     if loss_type == "cispo":
         return -min(w.item(), o["high"]) * a * logp
+    if loss_type == "dppo":
+        moved = abs(math.exp(logp.item()) - math.exp(old.item()))
+        further = w > 1 if a > 0 else w < 1
+        return torch.zeros(()) if further and moved > o.get("moved", 0.15) else -w * a
     if loss_type == "sapo":
         tau = 1.0 if a > 0 else 1.05
         return -(4 / tau) * a / (1 + torch.exp(-tau * (w - 1)))

@@ -23,7 +23,7 @@ from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_
 sys.path.insert(0, str(REPO / "tests" / "objective"))
 from oracle import loss_of_step, token_term
 
-BUILT_IN = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+BUILT_IN = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo", "dppo")
 
 
 def batch(seed: int = 0, rows: int = 6, length: int = 7):

@@ -10,17 +10,20 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
 from benchmarks import logprobs
-from benchmarks.invariance import CUTS, GROUP, TRL_LOSSES, Exact, Plain, apart, keep_order, train
+from benchmarks.invariance import CUTS, GROUP, LOSSES, Exact, Plain, apart, keep_order, train
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import clipped, register_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
+from grpo_ext.recipe.needs import TRL_LOSSES
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
 
-MOST_SLOW = [name if name in ("grpo", "dapo") else pytest.param(name, marks=pytest.mark.slow) for name in TRL_LOSSES]
+
+def most_slow(names):
+    return [name if name in ("grpo", "dapo") else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def capped(loss_type):
@@ -38,7 +41,7 @@ def rows_in_order(monkeypatch):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
-@pytest.mark.parametrize("loss_type", MOST_SLOW)
+@pytest.mark.parametrize("loss_type", most_slow(LOSSES))
 def test_the_gradient_is_that_of_the_formula_and_of_every_cut(tiny_folder, tmp_path, loss_type, beta):
     high = capped(loss_type)
     settings = {"loss_type": loss_type, "beta": beta, "mask_truncated_completions": True, **high}
@@ -55,7 +58,7 @@ def test_the_gradient_is_that_of_the_formula_and_of_every_cut(tiny_folder, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss_type", TRL_LOSSES)
+@pytest.mark.parametrize("loss_type", LOSSES)
 def test_every_cut(tiny_folder, tmp_path, loss_type):
     settings = {"loss_type": loss_type, "beta": 0.1, "mask_truncated_completions": True, **capped(loss_type)}
     _, [(first, _)] = train(tiny_folder, tmp_path, 1, 1, **settings)
@@ -64,7 +67,7 @@ def test_every_cut(tiny_folder, tmp_path, loss_type):
         assert apart(grads, first) < 1e-5, (ga, spg)
 
 
-@pytest.mark.parametrize("loss_type", MOST_SLOW)
+@pytest.mark.parametrize("loss_type", most_slow(LOSSES))
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_a_second_step_on_the_same_generation(tiny_folder, tmp_path, loss_type, level):
     """The policy has moved: ratios are not 1, and some are clipped."""
@@ -112,7 +115,7 @@ class Whole(Exact):
         return [x or [self._tokenizer.eos_token_id] for x in ids], logprobs
 
 
-@pytest.mark.parametrize("loss_type", MOST_SLOW)
+@pytest.mark.parametrize("loss_type", most_slow(TRL_LOSSES))
 def test_micro_batch_is_trl_bit_for_bit(tiny_folder, tmp_path, loss_type):
     settings = {"loss_type": loss_type, "beta": 0.1, "logprob_policy": "trl", "loss_normalization": "micro_batch"}
     settings |= {"mask_truncated_completions": True, "ref_noise": 0.0, **capped(loss_type)}

@@ -15,7 +15,7 @@ from oracle import loss_of_step, token_logps
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from grpo_ext.recipe.needs import TRL_LOSSES
+from grpo_ext.recipe.needs import LOSSES
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.step.feed import BatchesAhead
@@ -72,7 +72,7 @@ SETTINGS = {
 }
 CASES = [
     pytest.param(ranks, loss, policy, marks=[] if (ranks, loss) == (1, "dapo") else pytest.mark.slow)
-    for ranks, losses in ((1, TRL_LOSSES), (2, ("grpo", "dapo")))
+    for ranks, losses in ((1, LOSSES), (2, ("grpo", "dapo")))
     for loss in losses
     for policy in SETTINGS
 ]

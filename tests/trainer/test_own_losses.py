@@ -9,7 +9,7 @@ import torch
 from conftest import REPO
 from registry_state import registry_as_before
 
-from benchmarks.invariance import TRL_LOSSES, apart, train
+from benchmarks.invariance import LOSSES, apart, train
 from grpo_ext import load_recipe
 from grpo_ext.objective import policy
 from grpo_ext.train import make_trainer
@@ -32,7 +32,7 @@ def tempered(x):
 '''
 
 
-@pytest.mark.parametrize("loss_type", TRL_LOSSES)
+@pytest.mark.parametrize("loss_type", LOSSES)
 def test_a_changed_term_changes_the_gradient_that_trains(tiny_folder, tmp_path, monkeypatch, loss_type):
     settings = {"loss_type": loss_type, "beta": 0.0, "mask_truncated_completions": True}
     settings |= {"epsilon_high": 5.0} if loss_type == "cispo" else {}
