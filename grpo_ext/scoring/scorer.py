@@ -74,59 +74,45 @@ class Scorer:
         return replace(self.params, temperature=temperatures[0])
 
     def _blocks(
-        self,
-        model: Any,
-        rows: Sequences,
-        params: SamplingParams,
-        kept: list[KeptSet] | None,
-        block: int,
-        aux_loss: bool,
+        self, model: Any, rows: Sequences, params: SamplingParams, kept: list[KeptSet] | None, block: int, aux_loss: bool
     ) -> Scores:
         """Score `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length."""
         plain = aux_loss or not (self.layout.chunks or self.layout.packed)
-        inputs: dict[str, Any] = {"output_router_logits": True} if aux_loss else {}
         order: list[Tensor] = []
-        parts: list[tuple[Any, ...]] = []
+        parts: list[tuple[Tensor, Tensor | None]] = []  # log-probs and entropies (b, t)
+        aux: list[Any] = []
         found: list[KeptSet] = []
         for members in torch.arange(len(rows)).split(block) if plain else blocks_of(rows, block):
             inside = rows.take(members, trim=not plain)
             prompts = None if plain else self._read_prompts(model, inside, params)
             for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, prompts):
                 part = inside.take(chunk, trim=not plain)
+                lengths = part.completion_lengths.tolist() if params.truncated else []
                 mine = None if kept is None else [kept[i] for i in members[chunk].tolist()]
-                called = outermost(model, first=not parts)
-                output, used = self._run(called, part, params, mine, prompts, chunk, **inputs)
-                parts.append(output)
+                head = Head(params, _flat(mine, lengths), self.layout.compact_head)
+                output = self._run(outermost(model, first=not parts), head, part, prompts, chunk, aux_loss)
+                entropy = None if output.entropy is None else output.entropy[:, -part.width :]  # the reference returns none
+                parts.append((output.log_probs[:, -part.width :], entropy))
+                aux.append(output.aux_loss)
                 order.append(members[chunk])
-                found += used or []
+                found += _by_row(head, lengths) or []
         back = torch.cat(order).argsort()
         logps, entropies = (_joined([part[i] for part in parts], rows.width, back) for i in (0, 1))
-        aux = torch.stack([part[2] for part in parts]).mean() if aux_loss else None
-        return Scores(logps, entropies, aux, [found[i] for i in back.tolist()] if found else None)
+        balance = torch.stack(aux).mean() if aux_loss else None
+        return Scores(logps, entropies, balance, [found[i] for i in back.tolist()] if found else None)
 
     def _run(
-        self,
-        model: Any,
-        part: Sequences,
-        params: SamplingParams,
-        kept: list[KeptSet] | None,
-        prompts: ReadPrompts | None,
-        chunk: Tensor,
-        **inputs: Any,
-    ) -> tuple[tuple[Any, ...], list[KeptSet] | None]:
-        """Call the model once; return log-probs, entropies (b, t) and balance of experts, and the kept tokens by row."""
-        lengths = part.completion_lengths.tolist() if params.truncated else []
-        head = Head(params, _flat(kept, lengths), self.layout.compact_head)
-        ids, mask = part.input_ids, part.attention_mask
-        output: PassOutput
+        self, model: Any, head: Head, part: Sequences, prompts: ReadPrompts | None, chunk: Tensor, aux_loss: bool
+    ) -> PassOutput:
+        """Call the model once."""
         if prompts is not None:
-            output = prompts.run(self.run, model, head, part, chunk)
-        elif self.layout.packed and not inputs:
-            output = run_packed(self.run, model, head, ids, mask, labels_of(ids, mask, part.width))
-        else:
-            output = self.run(model, head, labels_of(ids, mask, part.width), input_ids=ids, attention_mask=mask, **inputs)
-        scored = _columns(output.log_probs, part.width), _columns(output.entropy, part.width), output.aux_loss
-        return scored, _by_row(head, lengths)
+            return prompts.run(self.run, model, head, part, chunk)
+        ids, mask = part.input_ids, part.attention_mask
+        labels = labels_of(ids, mask, part.width)
+        if self.layout.packed and not aux_loss:
+            return run_packed(self.run, model, head, ids, mask, labels)
+        more = {"output_router_logits": True} if aux_loss else {}
+        return self.run(model, head, labels, input_ids=ids, attention_mask=mask, **more)
 
     def _chunks(self, model: Any, rows: Sequences, prompts: ReadPrompts | None) -> list[Tensor]:
         """Return the rows of each chunk."""
@@ -165,10 +151,6 @@ def blocks_of(rows: Sequences, block: int) -> list[Tensor]:
     _, prompts = equal_prompts(rows.input_ids[:, : -rows.width], rows.prompt_mask)
     everything = torch.ones(num, dtype=torch.bool)
     return deal_rows(prompts, rows.prompt_mask.sum(1), rows.completion_lengths, everything, -(-num // block))
-
-
-def _columns(values: Tensor | None, width: int) -> Tensor | None:
-    return None if values is None else values[:, -width:]  # the reference returns no entropies
 
 
 def _joined(parts: list[Tensor | None], width: int, order: Tensor) -> Any:

@@ -12,12 +12,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
-from trl.trainer.utils import (
-    shuffle_sequence_dict,
-    split_pixel_values_by_grid,
-    split_tensor_dict,
-    unsplit_pixel_values_by_grid,
-)
+from trl.trainer.utils import shuffle_sequence_dict, split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
 from grpo_ext.seams.chat import can_parse, parse
 from grpo_ext.seams.replace import replaced
