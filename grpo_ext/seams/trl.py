@@ -16,7 +16,7 @@ from trl.trainer.utils import shuffle_sequence_dict, split_pixel_values_by_grid,
 
 from grpo_ext.seams.chat import can_parse, parse
 from grpo_ext.seams.replace import replaced
-from grpo_ext.seams.version import CURRENT
+from grpo_ext.seams.version import SINCE_1_16
 
 Row = dict[str, Any]
 
@@ -68,7 +68,9 @@ def sample_at(trainer: Any, temperature: float) -> None:
 @contextmanager
 def whole_model(trainer: Any) -> Iterator[Any]:
     """Yield the policy without wrappers and with all of its weights, for generation."""
-    options = CURRENT.unwrap_options(trainer.args)
+    options = {"gather_deepspeed3_params": trainer.args.ds3_gather_for_generation}
+    if SINCE_1_16:
+        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
     with (
         unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
         trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
