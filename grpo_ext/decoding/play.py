@@ -62,11 +62,7 @@ class Player(LogitsProcessor):
 
 
 class EpisodeEnds(StoppingCriteria):
-    """Ends a row with its episode instead of its first end token.
-
-    Args:
-        eos_token_id: as in `EosTokenCriteria`; if a criterion has it, `generate` pads rows that have ended.
-    """
+    """Ends a row with its episode, not at its first end token. `generate` pads ended rows if a criterion has `eos_token_id`."""
 
     def __init__(self, player: Player, eos_token_id: torch.Tensor):
         self.player, self.eos_token_id = player, eos_token_id

@@ -15,7 +15,7 @@ from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.early_check import sort_settings, write_table
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.foreign import UNUSED
+from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.needs import LOSSES, idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
@@ -28,7 +28,6 @@ from grpo_ext.tasks import Task, get_task_class
 class Recipe:
     """A checked recipe: the values that were set, and the dataclasses built from them."""
 
-    path: Path | None  # the YAML file, or `None` for a recipe of overrides
     values: dict[str, dict[str, Any]]  # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
     places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where a key was set, as `tiny.yaml:12`
@@ -77,9 +76,8 @@ class Recipe:
         """Notes on keys that have no effect."""
         flat = self.flat
         found = (*idle_keys(flat), *unclipped(flat, processes(flat))) if "task" in self.schema else ()
-        notes = {note.key: note.placed(self.places) for note in found}
-        ordered = [notes[key] for key in self.places if key in notes]
-        return [note for note in ordered if not (note.place or "").startswith("preset ")]
+        placed = (note.placed(self.places) for note in found)
+        return [note for note in placed if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
         """Return the value of `key`, or its default; `None` if there is no such key."""
@@ -139,7 +137,7 @@ def _checked(
     places = {key: place for key, (_, place) in settings.items()}
     rules = RECIPE_RULES if grpo else SFT_RULES
     problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
-    recipe = Recipe(Path(path) if path is not None else None, values, schema, places)
+    recipe = Recipe(values, schema, places)
     try:
         _ = grpo and not unsound and recipe.task
     except ValueError as error:  # tasks check their own fields
@@ -159,7 +157,7 @@ def with_preset(settings: Settings) -> Settings:
 
 def keys_of(*classes: type) -> dict[str, Any]:
     """Return the types of all fields of these dataclasses that are recipe keys."""
-    return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
+    return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in FOREIGN}
 
 
 def write_key_table() -> None:

@@ -42,12 +42,11 @@ def prompt_tokens(trainer: Any, prompts: list[Any]) -> list[list[int]]:
 
 def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]) -> list[Any]:
     """Return completions as rewards get them: texts, or messages if the prompts are conversations."""
-    if not is_conversational({"prompt": prompts[0]}):
-        return trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-    if not can_parse(trainer._tokenizer):
-        texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-        return [[{"role": "assistant", "content": text}] for text in texts]
-    return [[parse(trainer._tokenizer, row, prompt, trainer.tools)] for prompt, row in zip(prompt_ids, ids, strict=True)]
+    conversational = is_conversational({"prompt": prompts[0]})
+    if conversational and can_parse(trainer._tokenizer):
+        return [[parse(trainer._tokenizer, row, prompt, trainer.tools)] for prompt, row in zip(prompt_ids, ids, strict=True)]
+    texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
+    return [[{"role": "assistant", "content": text}] for text in texts] if conversational else texts
 
 
 def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
