@@ -15,7 +15,7 @@ from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.early_check import sort_settings, write_table
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.foreign import FOREIGN
+from grpo_ext.recipe.foreign import UNUSED
 from grpo_ext.recipe.needs import LOSSES, idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
@@ -76,8 +76,9 @@ class Recipe:
         """Notes on keys that have no effect."""
         flat = self.flat
         found = (*idle_keys(flat), *unclipped(flat, processes(flat))) if "task" in self.schema else ()
-        placed = (note.placed(self.places) for note in found)
-        return [note for note in placed if not (note.place or "").startswith("preset ")]
+        notes = {note.key: note.placed(self.places) for note in found}
+        ordered = [notes[key] for key in self.places if key in notes]
+        return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
         """Return the value of `key`, or its default; `None` if there is no such key."""
@@ -157,7 +158,7 @@ def with_preset(settings: Settings) -> Settings:
 
 def keys_of(*classes: type) -> dict[str, Any]:
     """Return the types of all fields of these dataclasses that are recipe keys."""
-    return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in FOREIGN}
+    return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
 
 
 def write_key_table() -> None:

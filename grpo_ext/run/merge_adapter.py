@@ -57,7 +57,7 @@ def merge_adapter(
         if not difference <= (LIMIT if kind == "float32" else HALF_LIMIT):
             raise ValueError(
                 f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. "
-                "So it is with an adapter on weights that the base uses twice, such as a tied output head."
+                "The cause is usually an adapter on weights that the base uses twice, such as a tied output head."
             )
         if replace and out.exists():
             shutil.rmtree(out)

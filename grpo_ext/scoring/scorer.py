@@ -45,16 +45,11 @@ class Scorer:
     check_packed: Callable[[Any], None] | None = None  # called once, with the model, before the first packed pass
 
     def score(self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False) -> Scores:
-        """Return log-probs and entropies (B, T) of completions.
+        """Return log-probs and entropies (B, T) of the completions in `table`, over its `kept` tokens if it has them.
 
-        Args:
-            model: the wrapped model in training, or the reference.
-            table: the completions; if `kept` is set, log-probs are over those tokens.
-            block: the maximum number of rows that run at a time; `None`: no limit.
-            aux_loss: also compute the balance of experts, which needs one rectangle.
-
-        Raises:
-            RuntimeError: if the table has completions sampled at several temperatures.
+        `model` is the wrapped model in training, or the reference. At most `block` rows run at a time; `None`: no limit. With
+        `aux_loss` the balance of experts is also computed, which needs one rectangle. `RuntimeError` if the completions were
+        sampled at several temperatures.
         """
         params = self._params(table)
         if table.model_inputs:

@@ -104,7 +104,7 @@ def calculate_rewards(
 
 
 def tools_of(trainer: Any) -> tuple[list[Any], dict[str | None, Any] | None]:
-    """The functions that a trainer was given as tools, and its environments' factories by name."""
+    """Return the functions that a trainer was given as tools, and the factories of its environments by name."""
     return list(trainer._standalone_tools), trainer.environment_factories
 
 

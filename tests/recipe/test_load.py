@@ -145,7 +145,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("<<: {beta: 0.1}\n", "write merged keys out"),
         ("[a, b]: 1\n", "not a YAML file"),
         ("0: 1\n", "unknown key '0'"),
-        ("ignore_bias_buffers: true\n", "ignore_bias_buffers is a key of TRL: take it out"),
+        ("ignore_bias_buffers: true\n", "ignore_bias_buffers does nothing here"),
         ("generation_batch_size: 12\n", "no multiple of the micro-batch of 8"),
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
         ("fp16: true\nbf16: true\n", "keep one"),
