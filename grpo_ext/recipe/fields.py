@@ -69,20 +69,16 @@ def hints_of(cls: type) -> dict[str, Any]:
     return narrowed
 
 
-@cache
-def checked_hints(cls: type) -> dict[str, Any]:
-    """Return the types of the fields of `cls` that `GRPOConfig` does not have, or has with a wider type."""
-    trl = typing.get_type_hints(GRPOConfig)
-    return {name: hint for name, hint in hints_of(cls).items() if hint != trl.get(name)}
-
-
 def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
     """Return the problems of single values of a dataclass that was built in Python, by the types of `cls`.
 
-    A value that fits after a conversion, such as the text `"5e-7"` for a number, is replaced by the converted value.
+    A field that has the same type in `GRPOConfig` is not checked. A value that fits after a conversion, such as the text
+    `"5e-7"` for a number, is replaced by the converted value.
     """
-    problems = []
-    for name, hint in checked_hints(cls).items():
+    trl, problems = typing.get_type_hints(GRPOConfig), []
+    for name, hint in hints_of(cls).items():
+        if hint == trl.get(name):
+            continue
         try:
             fitting = convert(name, getattr(args, name), hint)
         except ValueError as error:

@@ -72,7 +72,7 @@ def save_merged(recipe: Any) -> int:
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     unset_hf_deepspeed_config()  # ZeRO-3's config would load the model in parts, on ranks that have ended
-    folder = Path(recipe.training.output_dir)
+    folder = recipe.output_dir
     dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
     try:
         difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)
