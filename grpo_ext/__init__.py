@@ -20,25 +20,18 @@ _HOME = {
     "register_environment": "grpo_ext.environments.base",
 }
 
-__all__ = [
-    "Environment",
-    "GRPOExtConfig",
-    "GRPOExtTrainer",
-    "RecipeError",
-    "build",
-    "list_rewards",
-    "load_recipe",
-    "register",
-    "register_environment",
-]
+__all__ = [*_HOME]
 
-if TYPE_CHECKING:
-    from grpo_ext.environments.base import Environment, register_environment
-    from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.recipe.problems import RecipeError
-    from grpo_ext.recipe.schema import GRPOExtConfig
-    from grpo_ext.rewards import build, list_rewards, register
-    from grpo_ext.trainer import GRPOExtTrainer
+if TYPE_CHECKING:  # under their own names, so that type checkers take them as public
+    from grpo_ext.environments.base import Environment as Environment
+    from grpo_ext.environments.base import register_environment as register_environment
+    from grpo_ext.recipe.load import load_recipe as load_recipe
+    from grpo_ext.recipe.problems import RecipeError as RecipeError
+    from grpo_ext.recipe.schema import GRPOExtConfig as GRPOExtConfig
+    from grpo_ext.rewards import build as build
+    from grpo_ext.rewards import list_rewards as list_rewards
+    from grpo_ext.rewards import register as register
+    from grpo_ext.trainer import GRPOExtTrainer as GRPOExtTrainer
 
 
 def __getattr__(name: str) -> Any:

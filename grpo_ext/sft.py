@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from grpo_ext.common.devices import wait_calmly
-from grpo_ext.common.modules import without_collector
 from grpo_ext.run.training import run_training
 
 if TYPE_CHECKING:
@@ -16,15 +14,12 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Train as the recipe in `words` says; returns the exit code (see `run_training`)."""
-    wait_calmly()
-    with without_collector():
-        from grpo_ext.recipe.load import load_sft_recipe
-    return run_training(words, load_sft_recipe, make_trainer)
+    """Train by the recipe in `words`, and return the exit code of `run_training`."""
+    return run_training(words, make_trainer, supervised=True)
 
 
 def make_trainer(recipe: Recipe) -> SFTTrainer:
-    """TRL's `SFTTrainer` for a recipe."""
+    """Return TRL's `SFTTrainer` for a recipe."""
     from trl import SFTTrainer, get_quantization_config
 
     from grpo_ext.observe.progress import show_progress

@@ -1,12 +1,10 @@
-"""GRPO training from a recipe: what `accelerate launch -m grpo_ext.train --config RECIPE [--key value ...]` runs."""
+"""GRPO training from a recipe: `accelerate launch -m grpo_ext.train --config RECIPE [--key value ...]`."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from grpo_ext.common.devices import wait_calmly
-from grpo_ext.common.modules import without_collector
 from grpo_ext.run.training import run_training
 
 if TYPE_CHECKING:
@@ -15,26 +13,16 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Train as the recipe in `words` says; returns the exit code (see `run_training`)."""
-    wait_calmly()
-    with without_collector():
-        from grpo_ext.recipe.load import load_recipe
-    return run_training(words, load_recipe, make_trainer)
+    """Train by the recipe in `words`, and return the exit code of `run_training`."""
+    return run_training(words, make_trainer)
 
 
 def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
-    """The trainer of a recipe; data and rewards are checked before the model is loaded."""
+    """Return the trainer of a recipe; data and rewards are checked before the model is loaded."""
     from trl import get_quantization_config
 
     from grpo_ext.preflight.check_recipe import check_start
-    from grpo_ext.run.parts import (
-        adapter_of,
-        eval_rows,
-        model_init_kwargs,
-        named_rewards_and_weights,
-        optimizer_of,
-        train_rows,
-    )
+    from grpo_ext.run.parts import adapter_of, eval_rows, model_init_kwargs, named_rewards_and_weights, optimizer_of, train_rows
     from grpo_ext.trainer import GRPOExtTrainer
 
     args = recipe.training

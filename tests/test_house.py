@@ -101,4 +101,4 @@ def test_few_patches():
 def test_the_installed_versions_are_those_that_the_seams_know():
     from grpo_ext.seams import version
 
-    assert version.installed() in version.FILES and int(transformers.__version__.split(".")[0]) >= 5
+    assert version.installed() in version.KNOWN and int(transformers.__version__.split(".")[0]) >= 5

@@ -15,11 +15,7 @@ MAX_CHUNKS = 8
 
 
 def deal_rows(
-    prompts: torch.Tensor,
-    prompt_lengths: torch.Tensor,
-    completion_lengths: torch.Tensor,
-    live: torch.Tensor,
-    pieces: int,
+    prompts: torch.Tensor, prompt_lengths: torch.Tensor, completion_lengths: torch.Tensor, live: torch.Tensor, pieces: int
 ) -> list[torch.Tensor]:
     """Deal the live rows of a step to micro-batches, so that the largest has as few tokens as possible.
 
@@ -34,8 +30,7 @@ def deal_rows(
         live: (B,), bool, rows that can change the gradient.
         pieces: the number of micro-batches, at most B.
 
-    Returns:
-        The rows of each piece as a tensor of indices, none empty; the other dead rows are left out.
+    Returns the indices of the rows of each piece, none empty; the other dead rows are left out.
     """
     groups, before, length, wanted = (x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live))
     rows = np.flatnonzero(wanted)
@@ -86,16 +81,9 @@ def length_chunks(
 ) -> list[torch.Tensor]:
     """Split rows into chunks of similar length if this saves more padding than another call of the model costs.
 
-    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest) + call_tokens`.
-
-    Args:
-        lengths: (B,), of completions, in tokens.
-        per_row: tokens that every row has in addition.
-        call_tokens: the cost of another chunk.
-        max_tokens: the maximum size of a chunk of several rows; there may then be more than `MAX_CHUNKS`.
-
-    Returns:
-        Indices of the rows of each chunk, in order of rising length.
+    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest) + call_tokens`: `lengths`
+    (B,) are those of completions, in tokens, and every row has `per_row` more. A chunk of several rows has at most
+    `max_tokens`; there may then be more than `MAX_CHUNKS`. Returns the indices of the rows of each chunk, shortest first.
     """
     order = torch.argsort(lengths.cpu(), stable=True)
     widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), rising
@@ -121,8 +109,7 @@ def length_chunks(
 def equal_prompts(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the rows with the same prompt, for left-padded prompts (B, P) and their mask (B, P).
 
-    Returns:
-        (N,) the first row of each of the N distinct prompts, and (B,) the number of each row's prompt among them.
+    Returns the first row (N,) of each of the N distinct prompts, and the number (B,) of each row's prompt among them.
     """
     first: dict[bytes, int] = {}  # the tokens of a prompt -> its first row
     keys = [row.tobytes() for row in torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()]

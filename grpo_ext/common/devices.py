@@ -14,14 +14,10 @@ def gpu_is_there() -> bool:
 
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
     """Return the arguments to change on a machine without an accelerator, `use_cpu` and `bf16`, if `use_cpu` is unset."""
-    return {} if use_cpu is not None or accelerator_is_there() else {"use_cpu": True, "bf16": bool(bf16)}
-
-
-def accelerator_is_there() -> bool:
-    """Whether torch has a device other than the CPU; `gpu_is_there` is faster and knows only CUDA."""
     import torch
 
-    return torch.accelerator.is_available()
+    there = torch.accelerator.is_available()  # `gpu_is_there` knows only CUDA
+    return {} if use_cpu is not None or there else {"use_cpu": True, "bf16": bool(bf16)}
 
 
 def wait_calmly() -> None:

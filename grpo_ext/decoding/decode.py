@@ -23,11 +23,8 @@ ENDED_SHARE = 1 / 8  # rows that have ended are removed when they are this share
 class DecodeBatch:
     """The rows that are being decoded, and those that have left.
 
-    Args:
-        input_ids: (B, P), left-padded prompts.
-        max_length: the maximum length of prompt and completion together.
-        pad: the token after the end of a row.
-        inputs: `past_key_values`, and optionally `attention_mask` (B, P) and `position_ids` (B or 1, P).
+    `input_ids` (B, P) are left-padded prompts, `max_length` bounds prompt and completion together, and `pad` fills a row after
+    its end. `inputs` are `past_key_values`, and optionally `attention_mask` (B, P) and `position_ids` (B or 1, P).
     """
 
     def __init__(self, input_ids: torch.Tensor, max_length: int, pad: int, inputs: dict[str, Any]):
@@ -93,14 +90,11 @@ def decode(
     """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares the arguments.
 
     A logits processor with a state per row must have `select_rows(input_ids, rows)`. It gets the ids (b, P + t) before rows
-    leave, and the rows that continue. One that forces tokens may have `gives_all()`: whether it
-    forces the next token of every row, so that the logits do not matter; processors then see earlier logits.
+    leave, and the rows that continue. One that forces tokens may have `gives_all()`: whether it forces the next token of every
+    row, so that the logits do not matter; processors then see earlier logits.
 
-    Returns:
-        (B, P + T), prompts and completions, padded after the end of each row, as `GenerationMixin._sample` returns them.
-
-    Raises:
-        NotSupported: before anything is computed, if only the loop of transformers can decode this.
+    Returns prompts and completions (B, P + T), padded after the end of each row, as `GenerationMixin._sample` does.
+    `NotSupported`, before anything is computed, if only the loop of transformers can decode this.
     """
     check_model(model)
     check_config(generation_config)
@@ -156,14 +150,10 @@ def _last_logits(outputs: Any, device: torch.device) -> torch.Tensor:
 
 
 def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
-    """Return the next token of each row: (b,), int64.
+    """Return the next token (b,), int64, of each row, drawn from the softmax of `scores`, or without `do_sample` the likeliest.
 
-    Args:
-        scores: (b, V), float32, after the logits processors.
-        do_sample: draw from their softmax; else take the most likely token.
-
-    Raises:
-        ValueError: if the scores of a row are not a distribution (NaN, or no token left).
+    `scores` (b, V), float32, come from the logits processors. `ValueError` if those of a row are not a distribution (NaN, or
+    no token left).
     """
     if not do_sample:
         return scores.argmax(dim=-1)

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from grpo_ext.environments.episode import Episode
 
 
-class Player:
-    """Follows the rows of one `generate` token by token, and advances their episodes, one per row."""
+class Player(LogitsProcessor):
+    """Follows the rows of one `generate` token by token, and advances their episodes, one per row.
+
+    In a row that reads an answer it allows only the next token of the answer.
+    """
 
     def __init__(self, episodes: Sequence[Episode]):
         self.episodes = list(episodes)  # of the rows that are still decoded
@@ -40,20 +43,9 @@ class Player:
             if episode.asking:
                 episode.hear()
 
-    def all_forced(self) -> bool:
-        """Whether every row that continues has its next token from its environment."""
-        return all(episode.pending or episode.ended for episode in self.episodes)
-
-
-class AnswerTokens(LogitsProcessor):
-    """Allows only the next token of the answer in a row that reads an answer."""
-
-    def __init__(self, player: Player):
-        self.player = player
-
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        self.player.see(input_ids)
-        if forced := [(row, episode.pending[0]) for row, episode in enumerate(self.player.episodes) if episode.pending]:
+        self.see(input_ids)
+        if forced := [(row, episode.pending[0]) for row, episode in enumerate(self.episodes) if episode.pending]:
             rows, tokens = (torch.tensor(part, device=scores.device) for part in zip(*forced, strict=True))
             scores = cast(torch.FloatTensor, scores.clone())  # the recorder still reads the given ones
             scores[rows] = -torch.inf
@@ -61,19 +53,16 @@ class AnswerTokens(LogitsProcessor):
         return scores
 
     def gives_all(self) -> bool:
-        return self.player.all_forced()
+        """Whether every row that continues has its next token from its environment."""
+        return all(episode.pending or episode.ended for episode in self.episodes)
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
         """Continue with some of the rows."""
-        self.player.episodes = [self.player.episodes[row] for row in rows.tolist()]
+        self.episodes = [self.episodes[row] for row in rows.tolist()]
 
 
 class EpisodeEnds(StoppingCriteria):
-    """Ends a row with its episode instead of its first end token.
-
-    Args:
-        eos_token_id: as in `EosTokenCriteria`; if a criterion has it, `generate` pads rows that have ended.
-    """
+    """Ends a row with its episode, not at its first end token. `generate` pads ended rows if a criterion has `eos_token_id`."""
 
     def __init__(self, player: Player, eos_token_id: torch.Tensor):
         self.player, self.eos_token_id = player, eos_token_id

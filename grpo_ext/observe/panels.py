@@ -1,28 +1,13 @@
 """The panels of a run: its curves as the page and the pictures of the report show them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.read_run import RunData, Series, Values
 
-MOST_POINTS = 2000  # of a curve; in a longer one neighbours are averaged
-Values = list[float | None]
+MOST_POINTS = 2000  # of a curve
 Column = tuple[list[int], Values]  # steps, and a value at each
-Bounds = tuple[float, float]
-
-
-@dataclass
-class Series:
-    """One curve: values by step."""
-
-    label: str
-    steps: list[int]
-    values: Values
-    errors: Values | None = None  # standard errors
-    spread: Values | None = None  # mean standard deviation within a group, drawn as a band
-    bounds: Bounds | None = None  # where the band ends: the lowest and highest value of a completion
-    smoothed: bool = True  # false where each value is exact, as in a schedule
 
 
 @dataclass
@@ -83,20 +68,24 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
     return columns
 
 
-def series(
-    label: str, column: Column, errors: Column | None = None, spread: Values | None = None, bounds: Bounds | None = None
-) -> Series:
+def series(label: str, column: Column, errors: Column | None = None) -> Series:
     steps, values = column
     by_step = dict(zip(*errors, strict=True)) if errors else {}
     bars = [by_step.get(step) for step in steps] if by_step else None
-    size = -(-len(steps) // MOST_POINTS)
-    if size > 1:
-        steps = steps[size - 1 :: size] + ([steps[-1]] if len(steps) % size else [])
-        values, bars, spread = thinned(values, size), bars and thinned(bars, size), spread and thinned(spread, size)
-    return Series(label, list(steps), list(values), bars, spread, bounds, smoothed=label != "learning rate")
+    return thinned(Series(label, steps, values, bars, smoothed=label != "learning rate"))
 
 
-def thinned(values: Values, size: int) -> Values:
+def thinned(curve: Series) -> Series:
+    """Return a curve of at most `MOST_POINTS` values; in a longer one neighbours are averaged."""
+    size = -(-len(curve.steps) // MOST_POINTS)
+    if size <= 1:
+        return curve
+    steps = curve.steps[size - 1 :: size] + ([curve.steps[-1]] if len(curve.steps) % size else [])
+    errors, spread = (some and averaged(some, size) for some in (curve.errors, curve.spread))
+    return replace(curve, steps=steps, values=averaged(curve.values, size), errors=errors, spread=spread)
+
+
+def averaged(values: Values, size: int) -> Values:
     """Return the mean of every `size` neighbours."""
     cut = [[v for v in values[i : i + size] if v is not None] for i in range(0, len(values), size)]
     return [sum(part) / len(part) if part else None for part in cut]
@@ -104,13 +93,9 @@ def thinned(values: Values, size: int) -> Values:
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     """Return the panels of the weighted sum and of each reward; without the latter if one reward is the sum."""
-    figures, note = run.figures, ""
-    if figures.steps:
+    note, curves = "", [thinned(curve) for curve in run.curves.values()]
+    if curves:
         note = " The band is the mean standard deviation within a group: where it is 0, nothing is learnt."
-        curves = [
-            series(name, (figures.steps, values), None, figures.spread[name], figures.bounds.get(name))
-            for name, values in figures.mean.items()
-        ]
     else:
         names = {key.split("/")[1]: key for key in columns if key.startswith("rewards/") and key.endswith("/mean")}
         names |= {"reward": "reward"} if "reward" in columns else {}

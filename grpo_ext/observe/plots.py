@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from grpo_ext.observe.panels import Panel, Series, panels
-from grpo_ext.observe.read_run import RunData
+from grpo_ext.observe.panels import Panel, panels
+from grpo_ext.observe.read_run import RunData, Series
 
 LINE, RAW, BAND = {"linewidth": 1.8}, {"linewidth": 0.8, "alpha": 0.3}, {"alpha": 0.15, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")

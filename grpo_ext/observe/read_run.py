@@ -19,34 +19,41 @@ from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 Row = dict[str, Any]
+Values = list[float | None]
 
 
 @dataclass
-class StepFigures:
-    """Means over the training groups of each step, by reward (`reward`: the weighted sum)."""
+class Series:
+    """One curve: values by step."""
 
-    steps: list[int] = field(default_factory=list)  # those with groups
-    mean: dict[str, list[float | None]] = field(default_factory=dict)  # of each step: the mean of its groups' means
-    spread: dict[str, list[float | None]] = field(default_factory=dict)  # and of their (population) standard deviations
-    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # lowest and highest reward of a completion
+    label: str
+    steps: list[int]
+    values: Values
+    errors: Values | None = None  # standard errors
+    spread: Values | None = None  # mean standard deviation within a group, drawn as a band
+    bounds: tuple[float, float] | None = None  # where the band ends: the lowest and highest value of a completion
+    smoothed: bool = True  # false where each value is exact, as in a schedule
 
 
-def step_figures(rows: Iterable[Row]) -> StepFigures:
-    """Return the figures of lines of `samples.jsonl`; evaluations are left out."""
+def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
+    """Return the curve of each reward (`reward`: the weighted sum) from lines of `samples.jsonl`, without evaluations.
+
+    A value is the mean over the groups of a step: of their means, and as `spread` of their (population) standard deviations.
+    """
     train = [(row["step"], row["group"], {"reward": row["reward"], **row["rewards"]}) for row in rows if row["mode"] == "train"]
     if not train:
-        return StepFigures()
+        return {}
     names = list(dict.fromkeys(name for *_, scores in train for name in scores))
     index = pd.MultiIndex.from_tuples([(step, group) for step, group, _ in train])
     table = pd.DataFrame([[scores.get(name) for name in names] for *_, scores in train], index=index, dtype=float)
     groups = table.groupby(level=[0, 1])
     means, spreads = (part.groupby(level=0).mean() for part in (groups.mean(), groups.std(ddof=0)))
-    mean, spread = (
-        {name: [None if math.isnan(value) else value for value in part[i]] for i, name in enumerate(names)}
-        for part in (means, spreads)
-    )
-    bounds = {name: (table[i].min(), table[i].max()) for i, name in enumerate(names) if table[i].notna().any()}
-    return StepFigures(means.index.tolist(), mean, spread, bounds)
+    curves = {}
+    for i, name in enumerate(names):
+        mean, spread = ([None if math.isnan(value) else value for value in part[i]] for part in (means, spreads))
+        bounds = (table[i].min(), table[i].max()) if table[i].notna().any() else None
+        curves[name] = Series(name, means.index.tolist(), mean, spread=spread, bounds=bounds)
+    return curves
 
 
 @dataclass
@@ -58,7 +65,7 @@ class RunData:
     metrics: list[Row]  # of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file
     samples: list[Row] = field(default_factory=list)  # of all prompts or of a share, oldest first
     total_samples: int = 0  # number of completions in the logs
-    figures: StepFigures = field(default_factory=StepFigures)  # of all completions
+    curves: dict[str, Series] = field(default_factory=dict)  # of each reward, from all completions
     recipe: Row = field(default_factory=dict)  # `recipe.yaml`; empty where it is missing
     about: Row = field(default_factory=dict)  # `run.json`; empty where it is missing
     faults: list[str] = field(default_factory=list)  # sentences on what could not be read
@@ -100,7 +107,7 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     else:
         rows = mappings(read_mapping(state_files(folder)[-1], run.faults).get("log_history"))
         run.metrics = [row for row in rows if isinstance(row.get("step"), int)]
-    run.figures = step_figures(kept_samples(run, max_samples))
+    run.curves = reward_curves(kept_samples(run, max_samples))
     return run
 
 

@@ -23,18 +23,12 @@ from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShar
 Class = TypeVar("Class", bound=type)
 # `name, name (type, defaults to value): text` in a docstring, indented by four spaces; further lines are indented deeper
 ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*) \([^)]*\): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate", "geometric_mask")
 CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
     "importance_sampling_level": ("token", "sequence"),
     "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "vllm_importance_sampling_mode": (
-        "token_truncate",
-        "token_mask",
-        "sequence_truncate",
-        "sequence_mask",
-        "geometric_truncate",
-        "geometric_mask",
-    ),
+    "vllm_importance_sampling_mode": CORRECTIONS,
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
     "lr_scheduler_type": tuple(choice.value for choice in SchedulerType),
@@ -75,20 +69,16 @@ def hints_of(cls: type) -> dict[str, Any]:
     return narrowed
 
 
-@cache
-def checked_hints(cls: type) -> dict[str, Any]:
-    """Return the types of the fields of `cls` that `GRPOConfig` does not have, or has with a wider type."""
-    trl = typing.get_type_hints(GRPOConfig)
-    return {name: hint for name, hint in hints_of(cls).items() if hint != trl.get(name)}
-
-
 def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
     """Return the problems of single values of a dataclass that was built in Python, by the types of `cls`.
 
-    A value that fits after a conversion, such as the text `"5e-7"` for a number, is replaced by the converted value.
+    A field that has the same type in `GRPOConfig` is not checked. A value that fits after a conversion, such as the text
+    `"5e-7"` for a number, is replaced by the converted value.
     """
-    problems = []
-    for name, hint in checked_hints(cls).items():
+    trl, problems = typing.get_type_hints(GRPOConfig), []
+    for name, hint in hints_of(cls).items():
+        if hint == trl.get(name):
+            continue
         try:
             fitting = convert(name, getattr(args, name), hint)
         except ValueError as error:

@@ -28,7 +28,6 @@ from grpo_ext.tasks import Task, get_task_class
 class Recipe:
     """A checked recipe: the values that were set, and the dataclasses built from them."""
 
-    path: Path | None  # the YAML file, or `None` for a recipe of overrides
     values: dict[str, dict[str, Any]]  # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
     places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where a key was set, as `tiny.yaml:12`
@@ -139,7 +138,7 @@ def _checked(
     places = {key: place for key, (_, place) in settings.items()}
     rules = RECIPE_RULES if grpo else SFT_RULES
     problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
-    recipe = Recipe(Path(path) if path is not None else None, values, schema, places)
+    recipe = Recipe(values, schema, places)
     try:
         _ = grpo and not unsound and recipe.task
     except ValueError as error:  # tasks check their own fields

@@ -54,12 +54,10 @@ class GRPOExtConfig(
             them. `"raise"`: the run stops at the first.
         reward_max_failure_rate (`float`, defaults to 0.5): share of failed rows, over the last batches, above which the run
             stops with the last error in any case.
-        reward_workers (`int`, defaults to 1): number of processes for rewards that need much CPU time. `accuracy` starts them
-            at the first formula, and judges numbers and texts in the training process. With 0 the training process computes
-            everything; no limit can then bound the memory and time of a formula.
+        reward_workers (`int`, defaults to 1): number of processes for rewards that need much CPU time; `accuracy` starts them
+            at the first formula. With 0 the training process computes everything, and nothing bounds a formula.
         reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row; a batch has this time for each
-            row. A row that takes longer is not scored. A worker is then replaced; in the training process only Python code
-            can be interrupted. Raise it for rewards that ask a server.
+            row. A slower row is not scored. In the training process only Python code can be interrupted.
         log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
             `output_dir`; 0 writes none.
         log_max_mb (`float`, defaults to 256.0): size in MiB after which `samples.jsonl` and `metrics.jsonl` continue in a new

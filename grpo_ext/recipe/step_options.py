@@ -17,16 +17,14 @@ class SamplingOptions:
         sampler_check_share (`float`, defaults to 0.125): share of the completions for which `generate` records the log-probs
             of its draws, for `sampling/logp_difference` and the importance ratios. vLLM returns them for all completions.
         vllm_importance_sampling_mode (`str`, defaults to `"token_truncate"`): how the log-probs of a separate sampler correct
-            the gradient. TRL's default, `"sequence_mask"`, weights a completion by the product of its tokens' ratios and drops
-            it above `vllm_importance_sampling_clip_max`. Rounding noise makes that product vanish or explode with the length,
-            and little is learnt from long completions. `"token_truncate"` limits each token's own ratio, which stays near 1
-            at any length and keeps every token. It ignores the ratios of earlier tokens, which is a small bias.
+            the gradient. `"token_truncate"` limits each token's own ratio and keeps every token; it ignores the ratios of
+            earlier tokens, which is a small bias. TRL's default, `"sequence_mask"`, weights a completion by the product of its
+            tokens' ratios, which rounding noise makes vanish or explode with the length.
         disable_dropout (`bool`, defaults to `True`): whether the model's dropout modules are off; TRL's default is `False`.
-            With dropout, sampling and scoring drop different activations: ratios of an unchanged policy, and the KL, are wrong
-            by some hundredths. `lora_dropout`, 0.05 by TRL's default, is also off.
-        eval_temperature (`float`, *optional*): how `evaluate()` samples. `None` keeps TRL's evaluation, which samples as
-            training does, draws from training's random state and always reports a loss of 0. 0 decodes greedily, and a number
-            above 0 samples at that temperature; both keep the random state, and log mean scores under the data set's name.
+            With dropout, ratios of an unchanged policy, and the KL, are wrong by some hundredths. `lora_dropout` is also off.
+        eval_temperature (`float`, *optional*): how `evaluate()` samples. 0 decodes greedily, a number above 0 samples at that
+            temperature; both keep the random state and log mean scores under the data set's name. `None`: TRL's evaluation,
+            which samples as training does, draws from training's random state and always reports a loss of 0.
         eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an `eval_temperature` above 0;
             by default there is none, whatever training uses.
         eval_num_samples (`int`, defaults to 1): completions of each held-out prompt. With k above 1, which needs an
@@ -65,9 +63,8 @@ class SpeedOptions:
             entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over the others.
         shared_prefix (`bool`, defaults to `True`): run the prompt of a group once rather than once for each completion, where
             the model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
-        packing (`str`, defaults to `"none"`): `"packed"` puts prompts and completions one after another into one sequence
-            without padding, each with its own positions and attention, instead of chunks of similar length and shared prompts.
-            For FlashAttention on a GPU and for sharded models; refused where a model would mix the sequences.
+        packing (`str`, defaults to `"none"`): `"packed"` puts completions with their prompts one after another into one row
+            without padding, for FlashAttention on a GPU and for sharded models; refused where a model would mix them.
         compact_head (`bool`, defaults to `True`): on a CPU, compute logits only at the positions of completions, in tiles that
             fit its cache. On a GPU TRL already does so.
     """

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.recipe.read import Word
@@ -30,10 +30,7 @@ BOUND_ERRORS = {"greater_than", "greater_than_equal", "less_than_equal"}
 @cache
 def _adapter(hint: Any) -> TypeAdapter:
     config = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True, allow_inf_nan=False)
-    try:
-        return TypeAdapter(hint, config=config)
-    except PydanticUserError:  # a dataclass has its own configuration
-        return TypeAdapter(hint)
+    return TypeAdapter(hint, config=config)
 
 
 def convert(key: str, value: Any, hint: Any) -> Any:

@@ -28,8 +28,8 @@ class EngineOptions:
     Args:
         vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it trains a LoRA adapter.
             `"merged"`: all weights, with the adapter merged into them, as TRL does. `"adapter"`: only the adapter, megabytes
-            instead of gigabytes, which the engine applies on top of its base model without rounding merged weights. The engine
-            keeps the base that it was started with. A server must share the file system: it reads the adapter in `output_dir`.
+            instead of gigabytes, on top of the base model that the engine was started with. A server must share the file
+            system: it reads the adapter in `output_dir`.
         vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every so many syncs, compare the
             engine's log-probs of a few completions with the trainer's, at the cost of a forward pass of them; 0 never.
         vllm_sync_check_limit (`float`, *optional*): mean absolute difference above which the run ends with a checkpoint.

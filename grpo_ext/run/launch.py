@@ -1,4 +1,4 @@
-"""`grpo-ext train` starts `accelerate launch` for the recipe, in a way that really starts as many processes as asked."""
+"""The start of `accelerate launch` for a recipe, such that as many processes run as asked."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 def launch_command(
     module: str, words: list[str], config_name: str | None, num_processes: int | None = None, threads: int | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The command and the environment variables that start the module with its words.
+    """Return the command and the environment variables that start the module with its words.
 
-    accelerate's CPU mode starts one process whatever number it is asked for; several are started by its distributed launcher
-    with `ACCELERATE_USE_CPU` set. `config_name` is a name or a file; `None`: `cpu` or `single_gpu`, by the machine.
-    `num_processes` replaces the config's; `threads` are those of each process on a CPU; `None`: all cores, shared.
+    accelerate's CPU mode starts one process whatever number it is asked for; its distributed launcher with `ACCELERATE_USE_CPU`
+    starts several. `config_name` is a name or a file; `None`: `cpu` or `single_gpu`, by the machine. `num_processes` replaces
+    that of the config; `threads` are those of each process on a CPU; `None`: all cores, shared.
     """
     name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
     config = accelerate_settings(name)
@@ -51,9 +51,9 @@ def launch_command(
 
 
 def threads_of(recipe: Recipe) -> int | None:
-    """1 where the recipe's model is tiny, else `None`: several threads would wait for each other longer than they compute.
+    """Return 1 if the recipe's model is tiny, since threads would wait for each other longer than they compute; else `None`.
 
-    It depends on the model alone: another number of threads rounds sums differently, and a run would not resume bit for bit.
+    Only the model decides: another number of threads rounds sums differently, and a run would not resume bit for bit.
     """
     if gpu_is_there() or "OMP_NUM_THREADS" in os.environ:
         return None
@@ -68,9 +68,8 @@ def launch(
 ) -> int:
     """Run `launch_command(...)` for the recipe, with more `environment` variables, and return the exit code of its ranks.
 
-    SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which leave with a checkpoint at the end of their step;
-    before they train, the command is ended at once. accelerate turns every exit code but 0 into 1: the ranks leave theirs in a
-    folder.
+    SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which end with a checkpoint after their step; before they
+    train, the command ends at once. accelerate turns every exit code but 0 into 1, so the ranks write theirs into a folder.
     """
     command, own = launch_command(module, words, recipe.get("accelerate_config"), num_processes, threads_of(recipe))
     environment = {**(environment or {}), **own}
@@ -90,13 +89,13 @@ class Launched:
         self._before = {s: signal.getsignal(s) for s in PASSED_ON if signal.getsignal(s) != signal.SIG_IGN}
         for number in self._before:
             signal.signal(number, self._pass_on)
-        # A session of its own: Ctrl-C reaches accelerate only through us. It would leave, and its ranks go on unseen.
+        # In a new session Ctrl-C reaches accelerate only through us; otherwise it would end while its ranks go on unseen.
         # Schedulers send SIGUSR1 to every process, and only ranks know what to do with it.
         ignore = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=ignore)
 
     def wait(self) -> int:
-        """Wait for the launcher and for ranks that outlive it; the ranks' exit code."""
+        """Wait for the launcher and for ranks that outlive it, and return the exit code of the ranks."""
         try:
             code = self.process.wait()
             while any(map(lives, self.ranks())):
@@ -112,7 +111,7 @@ class Launched:
         return 2 if code and 2 in told else code
 
     def ranks(self) -> list[int]:
-        """The processes that train."""
+        """Return the ids of the processes that train."""
         return [int(path.name.rpartition("-")[2]) for path in self.folder.glob("rank-*")]
 
     def _pass_on(self, number: int, frame: Any) -> None:

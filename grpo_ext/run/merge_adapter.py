@@ -57,7 +57,7 @@ def merge_adapter(
         if not difference <= (LIMIT if kind == "float32" else HALF_LIMIT):
             raise ValueError(
                 f"the adapter of {folder} cannot be merged: log-probs of the merged model differ by up to {difference:.3g}. "
-                "So it is with an adapter on weights that the base uses twice, such as a tied output head."
+                "The cause is usually an adapter on weights that the base uses twice, such as a tied output head."
             )
         if replace and out.exists():
             shutil.rmtree(out)
@@ -72,7 +72,7 @@ def save_merged(recipe: Any) -> int:
     from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
     unset_hf_deepspeed_config()  # ZeRO-3's config would load the model in parts, on ranks that have ended
-    folder = Path(recipe.training.output_dir)
+    folder = recipe.output_dir
     dtype, trust = recipe.model.dtype or "auto", recipe.get("trust_remote_code")
     try:
         difference = merge_adapter(folder, folder / MERGED, dtype, trust_remote_code=trust, replace=True)

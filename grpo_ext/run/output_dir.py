@@ -38,7 +38,7 @@ def hold_folder(recipe: Any) -> None:
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
-    folder = Path(recipe.training.output_dir)  # this also sets up the ranks
+    folder = recipe.output_dir  # this also sets up the ranks
     main = PartialState().is_main_process
     held = hold(folder, PATIENCE) if main else None
     if broadcast_object_list([main and held is None])[0]:

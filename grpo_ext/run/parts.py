@@ -74,7 +74,7 @@ def adapter_of(recipe: Recipe) -> Any:
 
 
 def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
-    """What a trainer takes as `optimizer_cls_and_kwargs`; `None` where `optim` says it."""
+    """Return the `optimizer_cls_and_kwargs` of a trainer; `None` if `optim` names the optimizer."""
     from grpo_ext.tiny.optimizer import muon_with_adamw
 
     args = recipe.training

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
@@ -17,22 +18,24 @@ from grpo_ext.run.ranks import check_ranks, check_sharding, end_with_launcher, l
 from grpo_ext.vllm import EngineFailure
 
 
-def run_training(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> int:
+def run_training(words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool = False) -> int:
     """Train by the recipe and overrides in `words`, by default the command line, and save the model.
 
     The exit code is 0; 1 if a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2 if
     the recipe, its data, its rewards or the checkpoint cannot be used; 75 if a signal ended the run, which can be continued.
     """
-    code, recipe = _train(words, load, make_trainer)
+    wait_calmly()
+    code, recipe = _train(words, make_trainer, supervised)
     leave_ranks()  # the trainer is out of scope here
     if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":
         code = save_merged(recipe)  # no rank waits for it
     return tell_exit(code)
 
 
-def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Callable[[Any], Any]) -> tuple[int, Any]:
+def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool) -> tuple[int, Any]:
     """Return the exit code, and the recipe if it could be used."""
     with without_collector():
+        from grpo_ext.recipe.load import load_recipe, load_sft_recipe
         from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
         from grpo_ext.trainer.nonfinite import NonFiniteSteps
         from grpo_ext.trainer.signals import Interrupted
@@ -43,7 +46,7 @@ def _train(words: list[str] | None, load: Callable[..., Any], make_trainer: Call
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     path, words = split_config(sys.argv[1:] if words is None else words)
     try:
-        recipe = load(path, words)
+        recipe = load_sft_recipe(path, words) if supervised else load_recipe(path, words)
         check_same_run(recipe)
         hold_folder(recipe)
         trainer = make_trainer(recipe)

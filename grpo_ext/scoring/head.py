@@ -1,7 +1,8 @@
 """The scoring head: from a model's last hidden states to log-probs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -42,7 +43,4 @@ class PassOutput(Protocol):
     aux_loss: Tensor | None
 
 
-class RunModel(Protocol):
-    """Calls a model with `head` instead of its own head."""
-
-    def __call__(self, model: Any, head: Head, labels: Tensor, **inputs: Any) -> PassOutput: ...
+RunModel = Callable[..., PassOutput]  # calls a model with a head instead of its own: `(model, head, labels, **inputs)`

@@ -8,7 +8,7 @@ import torch
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head, RunModel
 from grpo_ext.scoring.packed import refuse_packing, run_packed
-from grpo_ext.scoring.prompts_once import ReadPrompts, Sequences, labels_of
+from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class Probe:
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
         mask, training = torch.ones_like(ids), model.training
         ids[1, :8], mask[:, :3] = ids[0, :8], 0  # one prompt of 5 tokens behind padding, two completions
-        rows, labels, params = Sequences(ids, mask, 8), labels_of(ids, mask, 8), SamplingParams()
+        labels, params = labels_of(ids, mask, 8), SamplingParams()
         model.eval()
         try:
             alone = self.run(model, Head(params), labels, input_ids=ids, attention_mask=mask)
             if packed:
                 found = run_packed(self.run, model, Head(params), ids, mask, labels)
             else:
-                prompts = ReadPrompts(rows)
+                prompts = ReadPrompts(ids[:, :8], mask[:, :8])
                 prompts.read(self.run, model, Head(params))
-                found = prompts.run(self.run, model, Head(params), rows, torch.arange(2))
+                found = prompts.run(self.run, model, Head(params), ids, mask, 8, torch.arange(2))
         finally:
             model.train(training)
         a, b = (output.log_probs[:, -8:] for output in (alone, found))

@@ -4,9 +4,6 @@ A model reads each distinct prompt and keeps its keys and values; then the compl
 explicitly, because some models (Qwen2.5-VL) would take them from their last generation.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,46 +15,16 @@ from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
 
 
-@dataclass(frozen=True)
-class Sequences:
-    """Prompts and completions to score."""
-
-    input_ids: Tensor  # (B, P + T), prompts padded on the left, completions on the right
-    attention_mask: Tensor  # (B, P + T)
-    width: int  # T
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    @property
-    def prompt_mask(self) -> Tensor:
-        return self.attention_mask[:, : -self.width]  # (B, P)
-
-    @property
-    def completion_lengths(self) -> Tensor:
-        return self.attention_mask[:, -self.width :].sum(1)  # (B,)
-
-    def take(self, rows: Tensor, trim: bool = True) -> Sequences:
-        """Return some rows; with `trim`, cut to their longest prompt and completion."""
-        rows = rows.to(self.input_ids.device)
-        mask = self.attention_mask[rows]
-        if not trim:
-            return Sequences(self.input_ids[rows], mask, self.width)
-        prompt = max(1, int(self.prompt_mask[rows].sum(1).max()))
-        completion = max(1, int(self.completion_lengths[rows].max()))
-        start = mask.size(1) - self.width
-        columns = slice(start - prompt, start + completion)
-        return Sequences(self.input_ids[rows][:, columns], mask[:, columns], completion)
-
-
 class ReadPrompts:
-    """The distinct prompts of rows that a model has read, without their last token, which runs with the completions."""
+    """The distinct prompts of rows that a model has read, without their last token, which runs with the completions.
 
-    def __init__(self, rows: Sequences):
-        end = rows.input_ids.size(1) - rows.width - 1
-        first, self.prompt_of = equal_prompts(rows.input_ids[:, : end + 1], rows.prompt_mask)
-        self.ids, self.mask = rows.input_ids[first][:, :end], rows.attention_mask[first][:, :end]  # (N, P - 1)
-        self.end = end
+    `prompt_ids` and `prompt_mask` (B, P) are padded on the left.
+    """
+
+    def __init__(self, prompt_ids: Tensor, prompt_mask: Tensor):
+        first, self.prompt_of = equal_prompts(prompt_ids, prompt_mask)
+        self.end = prompt_ids.size(1) - 1
+        self.ids, self.mask = prompt_ids[first][:, : self.end], prompt_mask[first][:, : self.end]  # (N, P - 1)
         self.cache = DynamicCache()
 
     @property
@@ -72,18 +39,19 @@ class ReadPrompts:
         run(model, head, nothing, **given, past_key_values=self.cache)
         return bool(self.cache.get_seq_length() == self.end)
 
-    def run(self, run: RunModel, model: Any, head: Head, rows: Sequences, chunk: Tensor) -> PassOutput:
+    def run(self, run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, chunk: Tensor) -> PassOutput:
         """Run completions after their prompts, starting with the last token of the prompt.
 
-        `rows` are the completions of this chunk, `chunk` their indices among the rows whose prompts were read.
+        `ids` and `mask` (b, P + T) are prompts and completions of this chunk, `width` is T, and `chunk` (b,) the indices of
+        the completions among the rows whose prompts were read.
         """
         number = self.prompt_of[chunk.to(self.prompt_of.device)]
         kept: list[Any] = self.cache.layers
         layers = [(layer.keys[number], layer.values[number]) for layer in kept]
-        ids, mask = (x[:, -(rows.width + 1) :] for x in (rows.input_ids, rows.attention_mask))
+        ids, mask = (x[:, -(width + 1) :] for x in (ids, mask))
         seen = torch.cat([self.mask[number], mask], dim=1)
         given = {"input_ids": ids, "attention_mask": seen, "position_ids": positions_of(seen)[:, -ids.size(1) :]}
-        return run(model, head, labels_of(ids, mask, rows.width), **given, past_key_values=DynamicCache(layers))
+        return run(model, head, labels_of(ids, mask, width), **given, past_key_values=DynamicCache(layers))
 
 
 def positions_of(mask: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
 from grpo_ext.scoring.packed import run_packed
-from grpo_ext.scoring.prompts_once import ReadPrompts, Sequences, labels_of
+from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
 from grpo_ext.step.records import Scored, Scores
 
 
@@ -39,31 +39,24 @@ class Scorer:
     run: RunModel
     params: SamplingParams
     layout: Layout
-    moves: bool = False  # the temperature changes over the run, so each table's own temperature applies
+    moves: bool  # the temperature changes over the run, so each table's own temperature applies
     # scores tables with model inputs; takes the model, table, head, rows at a time, whether to compute the balance of experts
-    images: Callable[..., Scores] | None = None
+    images: Callable[..., Scores]
     check_packed: Callable[[Any], None] | None = None  # called once, with the model, before the first packed pass
 
     def score(self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False) -> Scores:
-        """Return log-probs and entropies (B, T) of completions.
+        """Return log-probs and entropies (B, T) of the completions in `table`, over its `kept` tokens if it has them.
 
-        Args:
-            model: the wrapped model in training, or the reference.
-            table: the completions; if `kept` is set, log-probs are over those tokens.
-            block: the maximum number of rows that run at a time; `None`: no limit.
-            aux_loss: also compute the balance of experts, which needs one rectangle.
-
-        Raises:
-            RuntimeError: if the table has completions sampled at several temperatures.
+        `model` is the wrapped model in training, or the reference. At most `block` rows run at a time; `None`: no limit. With
+        `aux_loss` the balance of experts is also computed, which needs one rectangle. `RuntimeError` if the completions were
+        sampled at several temperatures.
         """
         params = self._params(table)
-        rows = Sequences(table.input_ids, table.attention_mask, table.width)
-        if table.model_inputs and self.images is not None:
-            lengths = rows.completion_lengths.tolist()
-            head = Head(params, _flat(table.kept, lengths), self.layout.compact_head)
+        if table.model_inputs:
+            head, lengths = self._head(table, params)
             scores = self.images(model, table, head, block, aux_loss)
             return replace(scores, kept=_by_row(head, lengths))
-        return self._blocks(model, rows, params, table.kept, block or len(table), aux_loss)
+        return self._blocks(model, table, params, block or len(table), aux_loss)
 
     def _params(self, table: Scored) -> SamplingParams:
         if not self.moves:
@@ -73,76 +66,66 @@ class Scorer:
             raise RuntimeError(f"One micro-batch has completions sampled at several temperatures: {temperatures}.")
         return replace(self.params, temperature=temperatures[0])
 
-    def _blocks(
-        self,
-        model: Any,
-        rows: Sequences,
-        params: SamplingParams,
-        kept: list[KeptSet] | None,
-        block: int,
-        aux_loss: bool,
-    ) -> Scores:
+    def _head(self, table: Scored, params: SamplingParams) -> tuple[Head, list[int]]:
+        """Return the head for a pass of these completions and, if sampling was truncated, their lengths."""
+        lengths = table.completion_mask.sum(1).tolist() if params.truncated else []
+        kept = None
+        if table.kept is not None and lengths:  # a row that was cut has fewer positions than kept sets
+            kept = KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(table.kept, lengths, strict=True)])
+        return Head(params, kept, self.layout.compact_head), lengths
+
+    def _blocks(self, model: Any, table: Scored, params: SamplingParams, block: int, aux_loss: bool) -> Scores:
         """Score `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length."""
         plain = aux_loss or not (self.layout.chunks or self.layout.packed)
-        inputs: dict[str, Any] = {"output_router_logits": True} if aux_loss else {}
         order: list[Tensor] = []
-        parts: list[tuple[Any, ...]] = []
+        parts: list[tuple[Tensor, Tensor | None]] = []  # log-probs and entropies (b, t)
+        aux: list[Any] = []
         found: list[KeptSet] = []
-        for members in torch.arange(len(rows)).split(block) if plain else blocks_of(rows, block):
-            inside = rows.take(members, trim=not plain)
+        for members in torch.arange(len(table)).split(block) if plain else blocks_of(table, block):
+            inside = table.take(members, trim=not plain)
             prompts = None if plain else self._read_prompts(model, inside, params)
             for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, prompts):
                 part = inside.take(chunk, trim=not plain)
-                mine = None if kept is None else [kept[i] for i in members[chunk].tolist()]
-                called = outermost(model, first=not parts)
-                output, used = self._run(called, part, params, mine, prompts, chunk, **inputs)
-                parts.append(output)
+                head, lengths = self._head(part, params)
+                output = self._run(outermost(model, first=not parts), head, part, prompts, chunk, aux_loss)
+                entropy = None if output.entropy is None else output.entropy[:, -part.width :]  # the reference returns none
+                parts.append((output.log_probs[:, -part.width :], entropy))
+                aux.append(output.aux_loss)
                 order.append(members[chunk])
-                found += used or []
+                found += _by_row(head, lengths) or []
         back = torch.cat(order).argsort()
-        logps, entropies = (_joined([part[i] for part in parts], rows.width, back) for i in (0, 1))
-        aux = torch.stack([part[2] for part in parts]).mean() if aux_loss else None
-        return Scores(logps, entropies, aux, [found[i] for i in back.tolist()] if found else None)
+        logps, entropies = (_joined([part[i] for part in parts], table.width, back) for i in (0, 1))
+        balance = torch.stack(aux).mean() if aux_loss else None
+        return Scores(logps, entropies, balance, [found[i] for i in back.tolist()] if found else None)
 
     def _run(
-        self,
-        model: Any,
-        part: Sequences,
-        params: SamplingParams,
-        kept: list[KeptSet] | None,
-        prompts: ReadPrompts | None,
-        chunk: Tensor,
-        **inputs: Any,
-    ) -> tuple[tuple[Any, ...], list[KeptSet] | None]:
-        """Call the model once; return log-probs, entropies (b, t) and balance of experts, and the kept tokens by row."""
-        lengths = part.completion_lengths.tolist() if params.truncated else []
-        head = Head(params, _flat(kept, lengths), self.layout.compact_head)
+        self, model: Any, head: Head, part: Scored, prompts: ReadPrompts | None, chunk: Tensor, aux_loss: bool
+    ) -> PassOutput:
+        """Call the model once."""
         ids, mask = part.input_ids, part.attention_mask
-        output: PassOutput
         if prompts is not None:
-            output = prompts.run(self.run, model, head, part, chunk)
-        elif self.layout.packed and not inputs:
-            output = run_packed(self.run, model, head, ids, mask, labels_of(ids, mask, part.width))
-        else:
-            output = self.run(model, head, labels_of(ids, mask, part.width), input_ids=ids, attention_mask=mask, **inputs)
-        scored = _columns(output.log_probs, part.width), _columns(output.entropy, part.width), output.aux_loss
-        return scored, _by_row(head, lengths)
+            return prompts.run(self.run, model, head, ids, mask, part.width, chunk)
+        labels = labels_of(ids, mask, part.width)
+        if self.layout.packed and not aux_loss:
+            return run_packed(self.run, model, head, ids, mask, labels)
+        more = {"output_router_logits": True} if aux_loss else {}
+        return self.run(model, head, labels, input_ids=ids, attention_mask=mask, **more)
 
-    def _chunks(self, model: Any, rows: Sequences, prompts: ReadPrompts | None) -> list[Tensor]:
+    def _chunks(self, model: Any, table: Scored, prompts: ReadPrompts | None) -> list[Tensor]:
         """Return the rows of each chunk."""
         if not self.layout.packed:
-            per_row = 1 if prompts else rows.input_ids.size(1) - rows.width
-            return length_chunks(rows.completion_lengths, per_row, max_tokens=self.layout.max_tokens)
+            per_row = 1 if prompts else table.prompt_ids.size(1)
+            return length_chunks(table.completion_mask.sum(1), per_row, max_tokens=self.layout.max_tokens)
         if self.check_packed is not None:
             self.check_packed(model)
             self.check_packed = None
-        return packs(rows.attention_mask.sum(1), self.layout.packed_tokens)
+        return packs(table.attention_mask.sum(1), self.layout.packed_tokens)
 
-    def _read_prompts(self, model: Any, rows: Sequences, params: SamplingParams) -> ReadPrompts | None:
+    def _read_prompts(self, model: Any, table: Scored, params: SamplingParams) -> ReadPrompts | None:
         """Read the prompts if that saves more than another call costs; else return `None`."""
         if not self.layout.shared_prefix or (torch.is_grad_enabled() and self.layout.recomputes):
             return None
-        prompts = ReadPrompts(rows)
+        prompts = ReadPrompts(table.prompt_ids, table.prompt_mask)
         if prompts.saved <= CALL_TOKENS:
             return None
         head = Head(SamplingParams(params.temperature))  # nothing is scored
@@ -157,31 +140,20 @@ def outermost(model: Any, first: bool) -> Any:
     return model.module if isinstance(model, DistributedDataParallel) and not first else model
 
 
-def blocks_of(rows: Sequences, block: int) -> list[Tensor]:
+def blocks_of(table: Scored, block: int) -> list[Tensor]:
     """Split the rows into blocks that take no more memory than `block` rows."""
-    num = len(rows)
+    num = len(table)
     if num <= block:
         return [torch.arange(num)]
-    _, prompts = equal_prompts(rows.input_ids[:, : -rows.width], rows.prompt_mask)
+    _, prompts = equal_prompts(table.prompt_ids, table.prompt_mask)
     everything = torch.ones(num, dtype=torch.bool)
-    return deal_rows(prompts, rows.prompt_mask.sum(1), rows.completion_lengths, everything, -(-num // block))
-
-
-def _columns(values: Tensor | None, width: int) -> Tensor | None:
-    return None if values is None else values[:, -width:]  # the reference returns no entropies
+    return deal_rows(prompts, table.prompt_mask.sum(1), table.completion_mask.sum(1), everything, -(-num // block))
 
 
 def _joined(parts: list[Tensor | None], width: int, order: Tensor) -> Any:
     """Join parts (b, t) into one tensor (B, T), with its rows in this order."""
     found = [pad(part, (0, width - part.size(1))) for part in parts if part is not None]
     return torch.cat(found)[order] if found else None
-
-
-def _flat(kept: list[KeptSet] | None, lengths: list[int]) -> KeptSet | None:
-    """Concatenate the kept tokens of all scored positions; a row that was cut has fewer positions than kept sets."""
-    if kept is None or not lengths:
-        return None
-    return KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(kept, lengths, strict=True)])
 
 
 def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:

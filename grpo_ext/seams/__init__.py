@@ -1,6 +1,5 @@
 """The only place where this package uses private names of TRL and transformers, or replaces their attributes for a while.
 
-`version` selects the file of the installed TRL. `contract` refuses a TRL whose private parts have changed. `trl` has the
-private part of the trainer, `generate` that of generation. Elsewhere only the methods that `GRPOExtTrainer` and the
-vLLM samplers override have private names.
+`contract` refuses a TRL whose private parts have changed. `trl` has the private part of the trainer, `generate` that of
+generation. Elsewhere only the methods that `GRPOExtTrainer` and the vLLM samplers override have private names.
 """

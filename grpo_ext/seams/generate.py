@@ -9,7 +9,7 @@ from transformers import EosTokenCriteria, GenerationConfig, PreTrainedModel, St
 from transformers.utils import logging
 
 from grpo_ext.decoding.decode import decode
-from grpo_ext.decoding.play import AnswerTokens, EpisodeEnds, Player
+from grpo_ext.decoding.play import EpisodeEnds, Player
 from grpo_ext.decoding.support import NotSupported, base_model, check_model
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.seams.replace import replaced
@@ -52,8 +52,7 @@ def watching(model: torch.nn.Module, recorder: Recorder | None, player: Player |
         found = build_processors(*args, **kwargs)
         if recorder is not None:
             recorder.check(found)
-        found.extend([] if player is None else [AnswerTokens(player)])
-        found.extend([] if recorder is None else [recorder])
+        found.extend(added for added in (player, recorder) if added is not None)
         return found
 
     def criteria(*args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from trl.trainer.utils import use_adapter
 from grpo_ext.objective.logprob import Projection
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
 from grpo_ext.seams.replace import replaced
-from grpo_ext.seams.version import CURRENT
+from grpo_ext.seams.version import SINCE_1_16
 from grpo_ext.step.records import Scored, Scores
 
 
@@ -44,10 +44,15 @@ class _StandIn:
 
 @contextmanager
 def scoring_with(head: Head) -> Iterator[None]:
-    """Let a model's fused head score with `head`."""
-    stand_in = _StandIn(head, trl_utils._ChunkedLogProbFunction)
-    compact = head.compact or head.params.restricted
-    with replaced(trl_utils, **CURRENT.head_globals(stand_in, compact, getattr(trl_utils, "_use_triton", None))):
+    """Let a model's fused head score with `head`.
+
+    TRL 1.16 leaves out positions without a label only on a GPU, so that shapes stay the same elsewhere; TRL 1.15 always does.
+    """
+    changed: dict[str, Any] = {"_ChunkedLogProbFunction": _StandIn(head, trl_utils._ChunkedLogProbFunction)}
+    if SINCE_1_16:
+        compact, on_gpu = head.compact or head.params.restricted, trl_utils._use_triton
+        changed["_use_triton"] = lambda device: compact or on_gpu(device)
+    with replaced(trl_utils, **changed):
         yield
 
 

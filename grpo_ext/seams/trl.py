@@ -12,16 +12,11 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
-from trl.trainer.utils import (
-    shuffle_sequence_dict,
-    split_pixel_values_by_grid,
-    split_tensor_dict,
-    unsplit_pixel_values_by_grid,
-)
+from trl.trainer.utils import shuffle_sequence_dict, split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
 from grpo_ext.seams.chat import can_parse, parse
 from grpo_ext.seams.replace import replaced
-from grpo_ext.seams.version import CURRENT
+from grpo_ext.seams.version import SINCE_1_16
 
 Row = dict[str, Any]
 
@@ -47,12 +42,11 @@ def prompt_tokens(trainer: Any, prompts: list[Any]) -> list[list[int]]:
 
 def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]) -> list[Any]:
     """Return completions as rewards get them: texts, or messages if the prompts are conversations."""
-    if not is_conversational({"prompt": prompts[0]}):
-        return trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-    if not can_parse(trainer._tokenizer):
-        texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-        return [[{"role": "assistant", "content": text}] for text in texts]
-    return [[parse(trainer._tokenizer, row, prompt, trainer.tools)] for prompt, row in zip(prompt_ids, ids, strict=True)]
+    conversational = is_conversational({"prompt": prompts[0]})
+    if conversational and can_parse(trainer._tokenizer):
+        return [[parse(trainer._tokenizer, row, prompt, trainer.tools)] for prompt, row in zip(prompt_ids, ids, strict=True)]
+    texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
+    return [[{"role": "assistant", "content": text}] for text in texts] if conversational else texts
 
 
 def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
@@ -73,7 +67,9 @@ def sample_at(trainer: Any, temperature: float) -> None:
 @contextmanager
 def whole_model(trainer: Any) -> Iterator[Any]:
     """Yield the policy without wrappers and with all of its weights, for generation."""
-    options = CURRENT.unwrap_options(trainer.args)
+    options = {"gather_deepspeed3_params": trainer.args.ds3_gather_for_generation}
+    if SINCE_1_16:
+        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
     with (
         unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
         trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
@@ -108,7 +104,7 @@ def calculate_rewards(
 
 
 def tools_of(trainer: Any) -> tuple[list[Any], dict[str | None, Any] | None]:
-    """The functions that a trainer was given as tools, and its environments' factories by name."""
+    """Return the functions that a trainer was given as tools, and the factories of its environments by name."""
     return list(trainer._standalone_tools), trainer.environment_factories
 
 

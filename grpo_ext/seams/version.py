@@ -1,13 +1,9 @@
-"""Selects the file for the installed version of TRL."""
-
-from types import ModuleType
+"""The versions of TRL that this package is written for."""
 
 import trl
 from packaging.version import Version
 
-from grpo_ext.seams import trl_1_15, trl_1_16
-
-FILES: dict[str, ModuleType] = {module.VERSION: module for module in (trl_1_15, trl_1_16)}
+KNOWN = ("1.15", "1.16")
 
 
 def installed() -> str:
@@ -15,4 +11,4 @@ def installed() -> str:
     return ".".join(map(str, Version(trl.__version__).release[:2]))
 
 
-CURRENT: ModuleType = FILES.get(installed(), trl_1_16)  # the contract refuses an unknown version
+SINCE_1_16 = installed() != "1.15"  # the contract refuses any other version

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from grpo_ext.recipe.load import load_recipe
 from grpo_ext.run.training import run_training
 from grpo_ext.train import make_trainer
 
@@ -26,4 +25,4 @@ def make(recipe):
 
 
 if __name__ == "__main__":
-    sys.exit(run_training(None, load_recipe, make))
+    sys.exit(run_training(None, make))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_ext.observe.panels import MOST_POINTS, Panel, by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs, smooth
-from grpo_ext.observe.read_run import RunData, read_run, step_figures
+from grpo_ext.observe.read_run import RunData, read_run, reward_curves
 
 
 def test_a_column_has_the_steps_where_the_metric_was_logged_and_gaps_where_it_was_not_finite():
@@ -52,16 +52,16 @@ def test_figures_of_a_step_are_means_over_its_groups(groups):
         for score in scores:
             rows.append({"step": step, "mode": "train", "group": number, "reward": score, "rewards": {"a": score}})
             rows.append({"step": step, "mode": "eval", "group": number, "reward": 9.0, "rewards": {"a": 9.0}})
-    figures = step_figures(rows)
-    assert figures.steps == sorted({step for step, _ in groups})
-    for at, step in enumerate(figures.steps):
+    curve = reward_curves(rows)["a"]
+    assert curve.steps == sorted({step for step, _ in groups})
+    for at, step in enumerate(curve.steps):
         own = [scores for s, scores in groups if s == step]
         known = [[v for v in scores if v is not None] for scores in own]
         known = [scores for scores in known if scores]
-        assert figures.mean["a"][at] == (pytest.approx(fmean(map(fmean, known))) if known else None)
-        assert figures.spread["a"][at] == (pytest.approx(fmean(map(pstdev, known))) if known else None)
+        assert curve.values[at] == (pytest.approx(fmean(map(fmean, known))) if known else None)
+        assert curve.spread[at] == (pytest.approx(fmean(map(pstdev, known))) if known else None)
     found = [v for _, scores in groups for v in scores if v is not None]
-    assert figures.bounds.get("a") == ((min(found), max(found)) if found else None)
+    assert curve.bounds == ((min(found), max(found)) if found else None)
 
 
 def test_long_curves_are_thinned_and_keep_their_mean(tmp_path):
@@ -110,7 +110,7 @@ def test_a_curve_that_shows_nothing_is_told_in_words(title, curves, words):
 
 
 def run_of(folder, rows, metrics=()):
-    return RunData("a", folder, list(metrics), figures=step_figures({"mode": "train", **row} for row in rows))
+    return RunData("a", folder, list(metrics), curves=reward_curves({"mode": "train", **row} for row in rows))
 
 
 def test_one_reward_is_drawn_once_and_its_band_ends_at_what_it_gave(tmp_path):

@@ -184,7 +184,7 @@ def test_of_many_completions_a_share_of_the_prompts_is_kept_in_all_steps(tmp_pat
     for row in run.samples:
         counts[row["prompt_id"]] = counts.get(row["prompt_id"], 0) + 1
     assert set(counts.values()) == {20}
-    assert run.figures.steps == list(range(1, 21))
+    assert run.curves["reward"].steps == list(range(1, 21))
 
 
 def test_verse_faults_are_marked_on_their_characters():

@@ -75,7 +75,7 @@ def test_numbers_beyond_all_bounds_are_gaps(tmp_path, number):
         file.write(json.dumps(sample(2, "y")).replace('"reward": 0.0', f'"reward": {number}') + "\n")
     run = read_run(folder)
     assert run.metrics[-1]["reward"] is None and run.metrics[-1]["kl"] == 0.5
-    assert run.samples[-1]["reward"] is None and run.figures.mean["reward"] == [0.0, None]
+    assert run.samples[-1]["reward"] is None and run.curves["reward"].values == [0.0, None]
     build_page([run])
 
 

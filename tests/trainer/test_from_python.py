@@ -9,6 +9,7 @@ import sys
 from statistics import fmean
 
 import pytest
+import torch
 import yaml
 from conftest import REPO
 from datasets import Dataset
@@ -16,7 +17,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe, register
-from grpo_ext.common.devices import accelerator_is_there, gpu_is_there
+from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.table import gained
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.rewards import build
@@ -105,7 +106,7 @@ def test_rows_without_what_is_read_are_refused_with_their_columns(tiny_folder, t
         make(tiny_folder, tmp_path, [short], rows().remove_columns("limit"))
 
 
-@pytest.mark.skipif(accelerator_is_there(), reason="for machines without an accelerator")
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="for machines without an accelerator")
 def test_arguments_that_do_not_say_are_those_of_this_machine():
     args = GRPOExtConfig("x")
     assert (args.use_cpu, args.bf16) == (True, False)
