@@ -14,7 +14,8 @@ from grpo_ext.rewards.answers import last_answer, without_thoughts
 class Guess(Environment):
     """Find a number; each answer says whether the guess is too low or too high.
 
-    It is in `low` to `high`: `low` plus `row["seed"]` modulo the size of the range, so that consecutive seeds have each equally often.
+    It is `low` plus `row["seed"]` modulo the size of the range `low` to `high`, so that consecutive seeds have each number
+    equally often.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
