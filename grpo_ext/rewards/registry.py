@@ -95,11 +95,6 @@ def list_rewards() -> list[RewardInfo]:
     return [_registered[name] for name in names()]
 
 
-def registered_as(function: Callable) -> str | None:
-    """Return the name under which `function` is registered, or None."""
-    return next((name for name, entry in _registered.items() if entry.function is function), None)
-
-
 def rebuild(registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str) -> Reward:
     """Return the reward that was pickled as `reduced` says."""
     if code is not None and registered not in _registered:

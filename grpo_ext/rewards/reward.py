@@ -5,7 +5,6 @@ The function gets plain strings, whatever the trainer passes, and only the colum
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from grpo_ext.common.files import data_yaml
@@ -13,6 +12,8 @@ from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.signature import EXTRAS, Signature, complete_options
 
 Score = float | None
+
+_SHIPPED: dict[str, list[dict[str, Any]]] = data_yaml("grpo_ext.rewards", "examples.yaml")
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,11 @@ class Example:
         return {"completions": [self.completion], **{key: [value] for key, value in self.columns.items()}}
 
 
-@cache
-def _shipped() -> dict[str, list[dict[str, Any]]]:
-    return data_yaml("grpo_ext.rewards", "examples.yaml")
-
-
 def shipped_examples(reward: str) -> tuple[Example, ...]:
     """Return the examples of a reward of this package, from `data/examples.yaml`."""
     return tuple(
         Example(completion, score, group.get("columns", {}), group.get("options", {}))
-        for group in _shipped()[reward]
+        for group in _SHIPPED[reward]
         for completion, score in group["scores"]
     )
 
