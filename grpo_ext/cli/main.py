@@ -2,17 +2,11 @@
 
 examples:
   grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
-  grpo-ext recipes                                         the recipes that come with the package
   grpo-ext check --config countdown/tiny                   find the faults of a recipe before a run
-  grpo-ext plan --config countdown/tiny                    batch, steps and memory of a run
   grpo-ext train --config countdown/tiny                   train by a recipe
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
-  grpo-ext serve --config RECIPE                           start the vLLM server of a recipe
-  grpo-ext probe --config RECIPE                           estimate how many groups will have signal
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora         adapter and base of a LoRA run as one model
   grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
-  grpo-ext rewards list                                    all rewards
 
 exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used; 75 a signal ended a run,
 and the same command continues it; 130 interrupted

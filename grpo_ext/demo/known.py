@@ -43,7 +43,7 @@ class Demo:
 
 
 def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """What a tokenizer learns of messages."""
+    """Yield the texts of messages and of the calls in them."""
     for message in messages:
         yield message["content"]
         for call in message.get("tool_calls", ()):
@@ -51,7 +51,7 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def check_tokenizer(task: Any) -> dict[str, Any]:
-    """Qwen2.5's template, whose description of the tool is one token, as is what stands around an expression in a call."""
+    """Return options with Qwen2.5's template, where the description of the tool and the frame of a call are single tokens."""
     before, after = '<tool_call>\n{"name": "check", "arguments": {"expression": "', '"}}\n</tool_call>'
     asked = {"role": "user", "content": "?"}
     options: dict[str, Any] = {"chat_template": qwen2_5_chat_template, "tools": [Check().check], "tokenize": False}
@@ -85,7 +85,7 @@ DEMOS = {
         "guess/tiny.yaml", "guess/tiny-sft.yaml", guess_demonstrations, 6_400,
         lambda task: {"pattern": NUMBERS, "template": TERSE}, NARROW,
     ),
-    # Countdown with a tool that checks expressions, and a model that calls it but does not heed what it says
+    # Countdown with a tool that checks expressions, and a model that calls it but ignores its answers
     "check": Demo(
         "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", check_demonstrations, 8_000, check_tokenizer,
         {**NARROW, **WIDE_INIT},

@@ -24,7 +24,7 @@ from grpo_ext.rewards.scores import in_full
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
 
-# The arguments for a row and the message that asks a worker for its score; or an error and no message.
+# The arguments for a row and the message that asks a worker for its score; or an error and an empty message.
 Row = tuple[dict[str, Any] | str, bytes]
 
 
@@ -50,11 +50,7 @@ class RewardPool(AbstractContextManager):
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
     def begin(self, reward: Reward, given: dict[str, Any]) -> None:
-        """Start to score the rows of a later call of `score`, which reports all errors.
-
-        Args:
-            reward, given: as for `score`. They replace what an earlier call got for the same reward.
-        """
+        """Start to score the rows of a later call of `score`, which reports all errors, instead of those begun before."""
         with suppress(Exception):
             packed, rows = prepared(reward, given)
             for future in self._begun.pop((os.getpid(), packed), ([], []))[1]:
@@ -62,11 +58,9 @@ class RewardPool(AbstractContextManager):
             self._begun[os.getpid(), packed] = [message for _, message in rows], self._hand_out(reward, packed, rows)
 
     def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
-        """Scores in the order of the completions and, by row, the errors of those that have none.
+        """Return the scores in the order of the completions and, by row, the errors of rows without a score.
 
-        Args:
-            reward: a registered reward.
-            given: what TRL passes to rewards: `completions` and the columns.
+        `reward` is a registered reward. `given` is what TRL passes to rewards: `completions` and the columns.
         """
         count = len(given["completions"])
         try:

@@ -18,10 +18,8 @@ def guess_demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield `count` guesses in the course of games: `prompt` is the conversation so far, `completion` the next guess.
 
-    Args:
-        turns: the largest number of guesses in a game.
-        listens: share of the guesses that agree with the answers so far; the others are random numbers of the whole range.
-        seed: the seed of all random choices.
+    A game has at most `turns` guesses. A share `listens` of the guesses agrees with the answers so far; the others are random
+    numbers of the whole range.
     """
     rng = random.Random(seed)
     for _ in range(count):
@@ -39,14 +37,11 @@ def guess_demonstrations(
 
 
 def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, seed: int = 0) -> Iterator[Demonstration]:
-    """Yield `count` episodes of Countdown with the tool `check`: checks, what the tool says, and the answer.
+    """Yield `count` episodes of Countdown with the tool `check`: calls, results, and the answer.
 
-    Values are drawn blindly, none twice. Numbers stand in the prompt's order, which may begin with any of them and goes round.
-    The answer is what was checked last, which often was refused.
-
-    Args:
-        give_up: share of the episodes that check once, whatever the tool says; the others go on until it says yes.
-        seed: of everything random here.
+    An episode checks expressions of random values, each value once, whose numbers are a rotation of those in the prompt. Its
+    answer is the last expression, which is often wrong: a share `give_up` of the episodes checks only once, and the others
+    until the tool says yes.
     """
     rng = random.Random(seed)
     problems, tools = list(task.generate("train")), [get_json_schema(Check().check)]
@@ -70,7 +65,7 @@ def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, s
 
 
 def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
-    """Of `chains`, the equations by value whose numbers go round in the order of `nums`."""
+    """Return the equations of `chains`, by value, whose numbers are a rotation of `nums`."""
     orders = [nums[place:] + nums[:place] for place in range(len(nums))]
     found: dict[int, list[str]] = {}
     for value, equations in chains(tuple(sorted(nums)), operators).items():
