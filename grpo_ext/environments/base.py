@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_ext.common.modules import load_class
-from grpo_ext.common.near import unknown
 
 Row = dict[str, Any]
 PLAIN = (str, int, float, list, tuple, dict, type(None))
@@ -76,13 +75,7 @@ def environment_class(name: str) -> type:
 
     It is a subclass of `Environment` or a class that TRL's `environment_factory` takes, else `ValueError`.
     """
-    if name in _registered:
-        return _registered[name]
-    place = MODULES.get(name, name)
-    if ":" not in place:
-        words = unknown("environment", name, {*MODULES, *_registered})
-        raise ValueError(f"{words} One of your own is written `file.py:Class`.")
-    cls = load_class("environment", name, place)
+    cls = load_class("environment", name, {**MODULES, **_registered})
     if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):
         raise ValueError(f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL has them.")
     return cls

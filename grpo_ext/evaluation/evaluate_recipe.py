@@ -32,7 +32,9 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
-    rows, rewards = held_out(recipe)
+    dataset = eval_rows(recipe)
+    found, _ = guarded_rewards(recipe, dataset.column_names)
+    rows, rewards = list(dataset), {reward.__name__: reward for reward in found if callable(reward)}
     summaries, samples = {}, {}
     for name in model_names:
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
@@ -42,13 +44,6 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
         for name in others
     ]
     return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}
-
-
-def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
-    """Return the recipe's held-out rows, and its reward functions by name."""
-    dataset = eval_rows(recipe)
-    rewards, _ = guarded_rewards(recipe, dataset.column_names)
-    return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 
 def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:

@@ -6,7 +6,7 @@ it in worker processes: inside `without_engine`, `same_formula` raises `NeedsEng
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from fractions import Fraction
@@ -21,7 +21,6 @@ DIGITS = 40  # precision of values
 AGREED = 1e-25  # largest relative difference of equal values
 POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
 
-ASKING: set[Callable] = set()  # reward functions that `asks_engine` marks
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
 _SIGNS = re.compile(r"\\(?:pm|mp)")
@@ -34,12 +33,6 @@ class NeedsEngine(Exception):
 
 class Unreadable(ValueError):
     """The engine cannot read the gold answer."""
-
-
-def asks_engine(function: Callable) -> Callable:
-    """Decorator for a reward function that takes little time apart from what it asks the engine."""
-    ASKING.add(function)
-    return function
 
 
 @contextmanager

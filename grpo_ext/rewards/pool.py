@@ -4,8 +4,7 @@
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
 When the trainer dies, however it dies, the kernel ends the workers, and each worker ends the processes that rewards have
-started. A reward that `asks_engine` marks judges its rows in the trainer, in microseconds, and only rows with a formula go to
-a worker.
+started. A reward that needs workers for formulas judges its other rows in the trainer, in microseconds.
 """
 
 import os
@@ -17,7 +16,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from grpo_ext.rewards.crew import Crew
-from grpo_ext.rewards.engine import ASKING, without_engine
+from grpo_ext.rewards.engine import without_engine
 from grpo_ext.rewards.reward import Reward, plain_text
 from grpo_ext.rewards.scores import in_full
 
@@ -89,7 +88,7 @@ class RewardPool(AbstractContextManager):
                 future.set_result((None, arguments))
                 continue
             with suppress(Exception), without_engine():  # a worker reports what is wrong
-                if reward.registration.function in ASKING:
+                if reward.needs_cpu == "formulas":
                     [score] = reward(**arguments)
                     future.set_result((score, None))
             if not future.done():

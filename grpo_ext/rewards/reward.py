@@ -5,13 +5,14 @@ The function gets plain strings, whatever the trainer passes, and only the colum
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.signature import EXTRAS, Signature, complete_options
 
 Score = float | None
+NeedsCpu = bool | Literal["formulas"]
 
 _SHIPPED: dict[str, list[dict[str, Any]]] = data_yaml("grpo_ext.rewards", "examples.yaml")
 
@@ -51,7 +52,7 @@ class RewardInfo(Signature):
     summary: str  # the first paragraph of `doc`, on one line
     doc: str = ""
     function: Any
-    needs_cpu: bool = False
+    needs_cpu: NeedsCpu = False
     examples: tuple[Example, ...] = ()
     explain: Callable[..., Explanation] | None = None
 

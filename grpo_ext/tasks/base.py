@@ -26,7 +26,7 @@ Messages = list[dict[str, str]]
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
-class Filled(dict):
+class WithoutNulls(dict):
     """A row whose null columns raise `ValueError` when they are read, except by `get`: a template would write "None"."""
 
     def __getitem__(self, column: str) -> Any:
@@ -64,8 +64,8 @@ class Task:
 
     def example(self, row: Row) -> Row:
         """Return one training example: the row, the columns derived from it, and its prompt."""
-        row = {**row, **self.columns(Filled(row))}
-        return {**row, "prompt": self.prompt(Filled(row))}
+        row = {**row, **self.columns(WithoutNulls(row))}
+        return {**row, "prompt": self.prompt(WithoutNulls(row))}
 
     def dataset(
         self,
@@ -103,7 +103,7 @@ class Task:
         else:
             rows = Dataset.from_list(list(own))
         if type(self).keep is not Task.keep:
-            rows = rows.filter(lambda row: self.keep(Filled(row)))
+            rows = rows.filter(lambda row: self.keep(WithoutNulls(row)))
         rows = rows if limit is None else rows.take(limit)
         if isinstance(rows, Dataset) and len(rows) == 0:
             words = f" after filtering {dataset_name!r}" if dataset_name else ""
