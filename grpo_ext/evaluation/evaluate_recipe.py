@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
-from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
-from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
+from grpo_ext.evaluation.score import Rewards, Sample, compare, outcome_figures, score_completions, summarize
 from grpo_ext.evaluation.table import markdown
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
@@ -32,9 +31,7 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
-    dataset = eval_rows(recipe)
-    found, _ = guarded_rewards(recipe, dataset.column_names)
-    rows, rewards = list(dataset), {reward.__name__: reward for reward in found if callable(reward)}
+    rows, rewards = held_out(recipe)
     summaries, samples = {}, {}
     for name in model_names:
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
@@ -44,6 +41,13 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
         for name in others
     ]
     return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}
+
+
+def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
+    """Return the recipe's held-out rows, and its reward functions by name."""
+    dataset = eval_rows(recipe)
+    rewards, _ = guarded_rewards(recipe, dataset.column_names)
+    return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 
 def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
