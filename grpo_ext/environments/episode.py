@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any
+from numbers import Real
+from typing import Any, cast
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.guarded import GuardedEnvironment
@@ -136,7 +137,8 @@ class Episode:
 
     def _numbers(self) -> dict[str, float]:
         """Return the numbers of the environment's state, if each turn has its own credit."""
-        return self.world.numbers() if self.rules.credit == "turn" else {}
+        state = self.world.state() if self.rules.credit == "turn" else {}
+        return {key: float(value) for key, value in state.items() if isinstance(value, Real) and abs(cast(Any, value)) < 1e30}
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
         """Return what each turn earned: how much the numbers of the state rose in it, weighted by their names."""

@@ -4,8 +4,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.rules import EpisodeRules
@@ -62,10 +61,6 @@ class GuardedEnvironment:
         before = self.failures
         self._text_of(lambda: found.update(self.environment.state()))
         return found if self.failures == before else {}
-
-    def numbers(self) -> dict[str, float]:
-        """Return the numbers of the state."""
-        return {k: float(v) for k, v in self.state().items() if isinstance(v, Real) and abs(cast(Any, v)) < 1e30}
 
     def _begin(self, work: Callable[[], Any], end: float, instead: Any = None) -> Begun:
         """Begin a user's code, which may run until `end`. If it fails, it returns `instead`; `None`: it raises the error."""

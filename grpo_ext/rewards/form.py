@@ -2,7 +2,7 @@
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.answers import TAGS
@@ -108,10 +108,7 @@ def length(
 
 _TABLE = data_yaml("grpo_ext.rewards", "scripts.yaml")
 LANGUAGES: dict[str, list[str]] = _TABLE["languages"]  # the scripts of each
-if TYPE_CHECKING:  # type checkers read no computed Literal
-    Language = str
-else:
-    Language = Literal[tuple(LANGUAGES)]
+Language: Any = Literal[tuple(LANGUAGES)]  # `Any` for type checkers, which read no computed Literal
 
 # Commands and tags belong to no language; a letter of any other script counts as a word.
 _WORD = re.compile(

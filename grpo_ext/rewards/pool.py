@@ -33,7 +33,7 @@ class RewardPool(AbstractContextManager):
     Args:
         workers: how many rows are scored at once; each takes one CPU core.
         timeout: seconds a row may take; then its worker is killed and the row stays unscored.
-        memory_limit: bytes of data a worker may hold; a row that needs more gets a `MemoryError`. 0: no limit.
+        memory_limit: bytes of data a worker may hold; a row that needs more gets a `MemoryError`.
 
     Raises:
         ValueError: if `workers` or `timeout` is not positive.

@@ -126,9 +126,7 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
 
 
 def prompt_length(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> int:
-    """Return the number of tokens of a prompt in the tokenizer's chat template, if it has one."""
-    if tokenizer.chat_template is None:
-        return len(tokenizer("\n".join(message["content"] for message in messages)).input_ids)
+    """Return the number of tokens of a prompt in the tokenizer's chat template."""
     encoded: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
     return len(encoded["input_ids"])
 
