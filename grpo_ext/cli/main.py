@@ -67,7 +67,7 @@ def main(words: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return tell(error)
+        return print_error(error)
 
 
 def split_debug(words: list[str]) -> tuple[bool, list[str]]:
@@ -77,7 +77,7 @@ def split_debug(words: list[str]) -> tuple[bool, list[str]]:
     return bool(bare) or first, [word for i, word in enumerate(words) if i not in bare and not (first and i == 0)]
 
 
-def tell(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Print an error without its traceback, and return its exit code."""
     if isinstance(error, ValueError | OSError):
         print(f"grpo-ext: {error}", file=sys.stderr)

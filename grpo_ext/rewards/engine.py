@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.deadline import paused
-from grpo_ext.rewards.quantity import number, stands_for
+from grpo_ext.rewards.quantity import approximates, number
 from grpo_ext.rewards.tame import is_tame
 
 DIGITS = 40  # precision of values
@@ -127,7 +127,7 @@ def is_rounded(text: str, value: Any) -> bool:
     found = number(text)
     if found is None or not found.place or not value.is_real:
         return False
-    return stands_for(found.value, found.place, Fraction(str(value)))
+    return approximates(found.value, found.place, Fraction(str(value)))
 
 
 def solutions(found: Any, other: Any) -> Any:
