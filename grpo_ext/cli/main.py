@@ -16,7 +16,6 @@ import argparse
 import sys
 import warnings
 from importlib import import_module
-from typing import Any
 
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
@@ -33,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    parser.add_argument("--version", action=Versions, nargs=0, help="show the versions of this package and others")
+    parser.add_argument("--version", action="store_true", help="show the versions of this package and others")
     parser.add_argument("--debug", action="store_true", help="show tracebacks; allowed anywhere in the command")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
@@ -41,18 +40,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Versions(argparse.Action):
-    """The option `--version`; no other command looks the versions up."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(*(f"{name} {number}" for name, number in versions().items()), sep="\n")
-        parser.exit()
-
-
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     wait_calmly()
     debug, words = split_debug(sys.argv[1:] if words is None else words)
+    if words[:1] == ["--version"]:
+        print(*(f"{name} {number}" for name, number in versions().items()), sep="\n")
+        return 0
     parser = make_parser()
     args, rest = parser.parse_known_args(words)
     if rest and not args.takes_overrides:

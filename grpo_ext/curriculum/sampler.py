@@ -22,7 +22,6 @@ from torch.utils.data import Sampler
 from grpo_ext.curriculum.pass_rates import PassRates
 
 Row = dict[str, Any]
-Draw = Callable[[int], list[int]]  # how many -> which rows of the data set
 _SUPPLY, _STREAM, _FURTHER = 1, 2, 3  # keep these draws apart from others with the same seed
 
 
@@ -149,7 +148,7 @@ class PromptSupply:
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
     seed: int  # of the order
     shuffle: bool = True  # `False`: in the order of the data set
-    draw: Draw | None = None  # another choice of rows, such as a curriculum; not for streams
+    draw: Callable[[int], list[int]] | None = None  # another choice of so many rows, such as a curriculum's; not for streams
     waiting: list[Row] = field(default_factory=list)
     position: int = 0  # rows taken from the data set
     _stream: Iterator[Row] | None = None
