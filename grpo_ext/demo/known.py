@@ -12,12 +12,7 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.check import Check
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
-from grpo_ext.tiny.demonstrations import (
-    Demonstration,
-    check_demonstrations,
-    countdown_demonstrations,
-    guess_demonstrations,
-)
+from grpo_ext.tiny.demonstrations import Demonstration, check_demonstrations, countdown_demonstrations, guess_demonstrations
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TERSE, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
