@@ -21,8 +21,8 @@ class Environment:
     A subclass takes its options as keyword arguments of `__init__`. Public attributes are its state.
     """
 
-    score: float | None = None  # of the episode, for the reward `environment`
-    joint = "\n"  # text between the prompt and the text of `reset`
+    score: float | None = None  #: worth of the episode, for the reward `environment`
+    joint = "\n"  #: text between the prompt and the text of `reset`
 
     def tools(self) -> Sequence[Callable[..., Any]]:
         """Return functions that the model may call, such as bound methods; with type hints and docstrings in Google style.

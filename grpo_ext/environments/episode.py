@@ -32,24 +32,24 @@ class Episode:
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
         self.environment = environment or rules.make()
-        self.ids: list[int] = []  # tokens of turns and answers so far
-        self.mask: list[int] = []  # for each token 1 if the model wrote it, 0 if the environment did
-        self.messages: list[Message] = []  # turns and answers so far
-        self.said: list[str] = []  # text of each turn
-        self.pending: deque[int] = deque()  # tokens of an answer that the model has not read yet
-        self.world = GuardedEnvironment(self.environment, rules)
+        self.ids: list[int] = []  #: tokens of turns and answers so far
+        self.mask: list[int] = []  #: for each token 1 if the model wrote it, 0 if the environment did
+        self.messages: list[Message] = []  #: turns and answers so far
+        self.said: list[str] = []  #: text of each turn
+        self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
+        self.world = GuardedEnvironment(self.environment, rules)  #: counts failures and calls
         self.ended = False
-        self.truncated = False  # ended because there was no room
-        self.asking = False  # whether the environment has a turn that it has not answered
+        self.truncated = False  #: ended because there was no room
+        self.asking = False  #: whether the environment has a turn that it has not answered
         self._first = 0  # index of the current turn's first token
         self._stopped = True  # whether the last turn has its end token
-        seed = row.get("seed")
+        seed = row.get("seed")  # the only source of randomness for the environment
         self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
         opening = self.world.reset({**row, "seed": self.seed})
         *others, last = prompt
         joint = self.environment.joint if last["content"] else ""
         self.prompt = [*others, {**last, "content": f"{last['content']}{joint}{opening}"}] if opening else prompt
-        self.states = [self._numbers()]  # at the start and after each turn
+        self.states = [self._numbers()]  #: with `credit: turn`, numbers of the state at the start and after each turn
 
     @cached_property
     def prompt_ids(self) -> list[int]:

@@ -18,13 +18,13 @@ COLUMNS = ("environment", "turns")
 class EpisodeRules:
     """How episodes are played."""
 
-    make: Callable[[], Environment]  # makes an environment
-    turns: PositiveInt = 8  # most turns of the model in an episode
-    turn_tokens: PositiveInt | None = None  # most tokens of a turn. `None`: as many as the episode has left
-    credit: Literal["episode", "turn"] = "episode"  # whether all turns share one advantage, or each has its own
-    step_timeout: PositiveFloat = 10.0  # seconds that the environment may take for an answer
-    answer_characters: PositiveInt = 10_000  # most characters of an answer; the rest is cut off
-    columns: tuple[str, ...] = COLUMNS  # columns of an episode that rewards may read
+    make: Callable[[], Environment]  #: makes an environment
+    turns: PositiveInt = 8  #: most turns of the model in an episode
+    turn_tokens: PositiveInt | None = None  #: most tokens of a turn. `None`: as many as the episode has left
+    credit: Literal["episode", "turn"] = "episode"  #: whether all turns share one advantage, or each has its own
+    step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
+    answer_characters: PositiveInt = 10_000  #: most characters of an answer; the rest is cut off
+    columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
 
     @cached_property
     def probe(self) -> Environment:
