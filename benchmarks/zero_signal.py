@@ -64,7 +64,6 @@ class Watch(TrainerCallback):
             "countdown",
             max_new_tokens=self.length,
             num_samples=0,
-            progress=False,
         )
         self.found.append((used, summary["greedy"]["countdown"]))
         control.should_training_stop = used >= self.seconds

@@ -10,22 +10,19 @@ A reward can explain its scores if it is registered with `explain=`. `grpo-ext e
 options.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grpo_ext.cli.command import add_command
 from grpo_ext.cli.rewards import load_plugins, plugin_parser, read_value
+from grpo_ext.rewards import RewardInfo, list_rewards
+from grpo_ext.rewards.explanation import Explanation
+from grpo_ext.rewards.registry import lookup
 
-if TYPE_CHECKING:
-    from grpo_ext.rewards.explanation import Explanation
-    from grpo_ext.rewards.reward import RewardInfo
-
-    Explain = Callable[..., Explanation]
+Explain = Callable[..., Explanation]
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -47,9 +44,6 @@ def explaining_reward(name: str) -> tuple[RewardInfo, Explain]:
 
     `ValueError` if there is no such reward, or it has no explanations.
     """
-    from grpo_ext.rewards import list_rewards
-    from grpo_ext.rewards.registry import lookup
-
     known = [entry.name for entry in list_rewards() if entry.explain]
     chosen = name if name in known else next((full for full in known if full.startswith(name)), name)
     if (entry := lookup(chosen)).explain:

@@ -2,17 +2,11 @@
 
 examples:
   grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
-  grpo-ext recipes                                         the recipes that come with the package
   grpo-ext check --config countdown/tiny                   find the faults of a recipe before a run
-  grpo-ext plan --config countdown/tiny                    batch, steps and memory of a run
   grpo-ext train --config countdown/tiny                   train by a recipe
   grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
-  grpo-ext serve --config RECIPE                           start the vLLM server of a recipe
-  grpo-ext probe --config RECIPE                           estimate how many groups will have signal
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora         adapter and base of a LoRA run as one model
   grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
-  grpo-ext rewards list                                    all rewards
 
 exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used; 75 a signal ended a run,
 and the same command continues it; 130 interrupted
@@ -22,7 +16,6 @@ import argparse
 import sys
 import warnings
 from importlib import import_module
-from typing import Any
 
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
@@ -39,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    parser.add_argument("--version", action=Versions, nargs=0, help="show the versions of this package and others")
+    parser.add_argument("--version", action="store_true", help="show the versions of this package and others")
     parser.add_argument("--debug", action="store_true", help="show tracebacks; allowed anywhere in the command")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
@@ -47,18 +40,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class Versions(argparse.Action):
-    """The option `--version`; no other command looks the versions up."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(*(f"{name} {number}" for name, number in versions().items()), sep="\n")
-        parser.exit()
-
-
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     wait_calmly()
     debug, words = split_debug(sys.argv[1:] if words is None else words)
+    if words[:1] == ["--version"]:
+        print(*(f"{name} {number}" for name, number in versions().items()), sep="\n")
+        return 0
     parser = make_parser()
     args, rest = parser.parse_known_args(words)
     if rest and not args.takes_overrides:
@@ -73,7 +61,7 @@ def main(words: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return tell(error)
+        return print_error(error)
 
 
 def split_debug(words: list[str]) -> tuple[bool, list[str]]:
@@ -83,7 +71,7 @@ def split_debug(words: list[str]) -> tuple[bool, list[str]]:
     return bool(bare) or first, [word for i, word in enumerate(words) if i not in bare and not (first and i == 0)]
 
 
-def tell(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Print an error without its traceback, and return its exit code."""
     if isinstance(error, ValueError | OSError):
         print(f"grpo-ext: {error}", file=sys.stderr)

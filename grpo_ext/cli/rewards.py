@@ -8,8 +8,6 @@ examples:
   grpo-ext rewards check --plugin my_rewards.py
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -18,12 +16,16 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from grpo_ext.cli.command import add_command
-
-if TYPE_CHECKING:
-    from grpo_ext.rewards import RewardInfo
+from grpo_ext.rewards import RewardInfo, list_rewards
+from grpo_ext.rewards.explanation import clip
+from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.own_examples import check_reward
+from grpo_ext.rewards.registry import lookup, names
+from grpo_ext.rewards.signature import REQUIRED
+from grpo_ext.rewards.sources import load_plugin, resolve_rewards
 
 SCORE = """`grpo-ext rewards score`: score a file of completions.
 
@@ -60,8 +62,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     load_plugins(args)
-    from grpo_ext.rewards import list_rewards
-
     catalogue = list_rewards()
     width = max(len(info.name) for info in catalogue)
     for info in catalogue:
@@ -74,17 +74,12 @@ def run_list(args: argparse.Namespace) -> int:
 
 def options_of(info: RewardInfo) -> str:
     """Return the options with their defaults, such as `mode='loose', target`; a required option has none."""
-    from grpo_ext.rewards.signature import REQUIRED
-
     options = {**info.options, **info.optional}.items()
     return ", ".join(key if default is REQUIRED else f"{key}={default!r}" for key, default in options)
 
 
 def run_show(args: argparse.Namespace) -> int:
     load_plugins(args)
-    from grpo_ext.rewards.explanation import clip
-    from grpo_ext.rewards.registry import lookup
-
     info = lookup(args.name)
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
@@ -104,9 +99,6 @@ def run_show(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     load_plugins(args)
-    from grpo_ext.rewards.own_examples import check_reward
-    from grpo_ext.rewards.registry import lookup, names
-
     for name in args.names:
         lookup(name)
     wrong = 0
@@ -120,9 +112,6 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_score(args: argparse.Namespace) -> int:
-    from grpo_ext.rewards.guard import guard_rewards
-    from grpo_ext.rewards.sources import resolve_rewards
-
     [reward], _ = resolve_rewards([{"name": args.name, **dict(map(read_option, args.option))}], plugins=args.plugin)
     if isinstance(reward, str):
         raise ValueError(f"{args.name} is a reward model; this command runs functions.")
@@ -204,7 +193,5 @@ def plugin_parser() -> argparse.ArgumentParser:
 
 
 def load_plugins(args: argparse.Namespace) -> None:
-    from grpo_ext.rewards.sources import load_plugin
-
     for path in args.plugin:
         load_plugin(path)

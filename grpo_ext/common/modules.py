@@ -7,12 +7,14 @@ import os
 import platform
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from grpo_ext.common.near import unknown
 
 PACKAGES = ("grpo_ext", "python", "trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
@@ -78,9 +80,16 @@ def load_place(place: str) -> ModuleType:
     return load_module(place, None)
 
 
-def load_class(kind: str, name: str, place: str) -> Any:
-    """Return the class at `package.module:Class` or `file.py:Class`; `ValueError`, with kind and name, if that fails."""
-    module, _, attribute = place.partition(":")
+def load_class(kind: str, name: str, known: Mapping[str, str | type]) -> Any:
+    """Return a class, or the class at `package.module:Class` or `file.py:Class`: that of a known name, or `name` itself.
+
+    `ValueError`, with kind and name, if there is none.
+    """
+    if isinstance(place := known.get(name, name), type):
+        return place
+    module, sign, attribute = place.partition(":")
+    if not sign:
+        raise ValueError(f"{unknown(kind, name, known)} Your own {kind} is written `file.py:Class` or `pkg.module:Class`.")
     try:
         return getattr(load_place(module), attribute)
     except Exception as error:  # from the user's module

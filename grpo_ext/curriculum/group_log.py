@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from grpo_ext.step.groups import GroupStats
+from grpo_ext.step.groups import GroupStats, count
 from grpo_ext.step.refill import Filled
 
 WINDOW = 20  # generations that the advice counts
@@ -26,24 +26,12 @@ class GroupLog:
         """Begin a generation."""
         self._started = self.clock()
         self._counts = [0, 0, 0, 0]  # generated, kept, all right, all wrong
-        self._further: dict[str, float] = {}
-        self._used: int | None = None  # groups with signal in the step; `None`: all kept groups
+        self.filled: Filled | None = None  # how the step was refilled
 
     def generated(self, stats: GroupStats) -> None:
         """Count groups that were generated and judged."""
         found = [stats.kept.numel(), *(int(x.sum()) for x in (stats.kept, stats.all_right, stats.all_wrong))]
         self._counts = [a + b for a, b in zip(self._counts, found, strict=True)]
-
-    def refilled(self, filled: Filled) -> None:
-        """Record how the step was filled."""
-        self._further = {
-            "refilled": filled.further,
-            "expired": filled.expired,
-            "reused": filled.reused,
-            "carried": 0 if filled.carried is None else len(filled.carried),
-            "missing": filled.missing,
-        }
-        self._used = filled.used
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the generation under their log names."""
@@ -52,10 +40,12 @@ class GroupLog:
         now, since = self.clock(), self._ended if self._ended is not None else self._started
         self._ended = now
         shares = {"all_right": right, "all_wrong": wrong, "mixed": generated - right - wrong}
-        useful = kept if self._used is None else self._used
-        figures = {name: count / max(generated, 1) for name, count in shares.items()}
-        figures |= {"generated": generated, "kept": kept, **self._further}
-        figures["useful_per_second"] = useful / max(now - since, 1e-9)
+        figures = {name: groups / max(generated, 1) for name, groups in shares.items()}
+        figures |= {"generated": generated, "kept": kept}
+        if filled := self.filled:
+            figures |= {"refilled": filled.further, "expired": filled.expired, "reused": filled.reused}
+            figures |= {"carried": count(filled.carried), "missing": filled.missing}
+        figures["useful_per_second"] = (filled.used if filled else kept) / max(now - since, 1e-9)
         return {f"groups/{name}": float(value) for name, value in figures.items()}
 
     def advice(self) -> str | None:

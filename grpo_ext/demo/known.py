@@ -12,8 +12,7 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.check import Check
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
-from grpo_ext.tiny.demonstrations import Demonstration, countdown_demonstrations
-from grpo_ext.tiny.games import check_demonstrations, guess_demonstrations
+from grpo_ext.tiny.demonstrations import Demonstration, check_demonstrations, countdown_demonstrations, guess_demonstrations
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TERSE, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
@@ -43,7 +42,7 @@ class Demo:
 
 
 def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """What a tokenizer learns of messages."""
+    """Yield the texts of messages and of the calls in them."""
     for message in messages:
         yield message["content"]
         for call in message.get("tool_calls", ()):
@@ -51,7 +50,7 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def check_tokenizer(task: Any) -> dict[str, Any]:
-    """Qwen2.5's template, whose description of the tool is one token, as is what stands around an expression in a call."""
+    """Return options with Qwen2.5's template, where the description of the tool and the frame of a call are single tokens."""
     before, after = '<tool_call>\n{"name": "check", "arguments": {"expression": "', '"}}\n</tool_call>'
     asked = {"role": "user", "content": "?"}
     options: dict[str, Any] = {"chat_template": qwen2_5_chat_template, "tools": [Check().check], "tokenize": False}
@@ -85,7 +84,7 @@ DEMOS = {
         "guess/tiny.yaml", "guess/tiny-sft.yaml", guess_demonstrations, 6_400,
         lambda task: {"pattern": NUMBERS, "template": TERSE}, NARROW,
     ),
-    # Countdown with a tool that checks expressions, and a model that calls it but does not heed what it says
+    # Countdown with a tool that checks expressions, and a model that calls it but ignores its answers
     "check": Demo(
         "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", check_demonstrations, 8_000, check_tokenizer,
         {**NARROW, **WIDE_INIT},

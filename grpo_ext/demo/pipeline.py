@@ -86,10 +86,10 @@ def completions_rows(folder: Path, outcome_reward: str, count: int = 3) -> list[
         return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)
 
     chosen = sorted(range(len(before)), key=gain, reverse=True)[:count]
-    return [[question(before[row]), said(before[row]), said(after[row])] for row in chosen]
+    return [[question(before[row]), with_scores(before[row]), with_scores(after[row])] for row in chosen]
 
 
-def said(sample: dict[str, Any]) -> str:
+def with_scores(sample: dict[str, Any]) -> str:
     """Format a completion and, under it, the score of each reward."""
     rewards = ", ".join(f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items())
     return f"{sample['text']}\n({rewards})"

@@ -1,4 +1,4 @@
-"""Makes the episodes of a batch of rows."""
+"""Make the episodes of a batch of rows."""
 
 import sys
 from collections import Counter
@@ -15,16 +15,10 @@ Begin = Callable[[Sequence[Row]], list[Episode]]  # makes an episode of each row
 
 
 def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:
-    """Return a function that makes the episodes of rows in the environment of a recipe.
+    """Return a function that makes the episodes of rows in `given`, the `environment` of a recipe.
 
-    Args:
-        given: `environment` of a recipe.
-        tokenizer: of the model.
-        ends: tokens that end a turn.
-        args: with `max_completion_length`, of a whole episode, and `chat_template_kwargs`.
-
-    Raises:
-        ValueError: for an unknown environment or option, or a chat template that does not keep turns as they were sampled.
+    `ends` are the tokens that end a turn. `args` has `max_completion_length`, the limit of a whole episode, and
+    `chat_template_kwargs`. `ValueError` as for `episode_rules` and `TurnTokens`.
     """
     rules = episode_rules(given)
     answers = type(rules.probe).step is not Environment.step
@@ -41,30 +35,26 @@ def beginning_with_tools(
 ) -> Begin:
     """Return a function that makes the episodes of rows with tools and environments as TRL's trainer takes them.
 
-    An instance of a factory is reset for each episode, and kept for further ones. Instances of a batch are separate.
+    Each episode of a batch has an instance of its own, which is reset and used again in later batches.
 
     Args:
-        tools: functions that all prompts describe.
-        factories: by name, of `environment` in a row; by `None` the one of all rows; `None` for no environments.
-        tokenizer, ends, args: as for `beginning`; `args.max_tool_calling_iterations` bounds the turns.
-
-    Raises:
-        ValueError: if a chat template does not keep turns as they were sampled; for a row with an unknown environment.
+        tools: functions that every prompt describes.
+        factories: by the name in the column `environment`, or by `None` one for all rows; `None` for no environments.
+        tokenizer, ends, args: as for `beginning`; `args.max_tool_calling_iterations` limits the turns.
     """
-    if (most := args.max_tool_calling_iterations) is None:
-        most = sys.maxsize - 1
-    named = factories is not None and None not in factories
+    most = sys.maxsize - 1 if args.max_tool_calling_iterations is None else args.max_tool_calling_iterations
+    rules = EpisodeRules(ToolEnvironment, turns=most + 1, columns=())
     making = dict(factories or {None: lambda: None})
     pool = {name: [ToolEnvironment(tools, make())] for name, make in making.items()}
     options = args.chat_template_kwargs
     tokens = {name: TurnTokens(tokenizer, ends, options, made[0].tools(), False) for name, made in pool.items()}
-    rules = EpisodeRules(ToolEnvironment, turns=most + 1, columns=())
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
         used: Counter[str | None] = Counter()
         episodes = []
         for row in rows:
-            name = row.get("environment") if named else None
+            row = dict(row)
+            name = None if None in pool else row.pop("environment", None)
             if name not in pool:
                 known = ", ".join(sorted(map(str, pool)))
                 raise ValueError(f"A row has environment {name!r}; environment_factory has {known}.")
@@ -72,8 +62,7 @@ def beginning_with_tools(
                 pool[name].append(ToolEnvironment(tools, making[name]()))
             environment = pool[name][used[name]]
             used[name] += 1
-            told = {key: value for key, value in row.items() if not (named and key == "environment")}
-            episodes.append(Episode(rules, tokens[name], args.max_completion_length, told, environment))
+            episodes.append(Episode(rules, tokens[name], args.max_completion_length, row, environment))
         return episodes
 
     return begin

@@ -1,4 +1,4 @@
-"""Countdown with a tool that says what an expression comes to."""
+"""Countdown with a tool that checks expressions."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,10 @@ from grpo_ext.rewards.countdown_reward import fault_of
 
 
 class Check(Environment):
-    """Lets the model check expressions before it answers; the reward `countdown` judges the answer.
-
-    Attributes:
-        checks: how often the model has checked one.
-    """
+    """Lets the model check expressions before it answers; the reward `countdown` judges the answer."""
 
     def __init__(self) -> None:
-        self.checks = 0
+        self.checks = 0  # calls of the tool
         self._row: Row = {}
 
     def reset(self, row: Row) -> None:

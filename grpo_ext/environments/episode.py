@@ -1,4 +1,4 @@
-"""An episode: turns of the model and answers of its environment, as one list of tokens with a mask."""
+"""An episode: turns of the model and answers of the environment, as one list of tokens with a mask."""
 
 import json
 import zlib
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Any
+from numbers import Real
+from typing import Any, cast
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.guarded import GuardedEnvironment
@@ -15,57 +16,40 @@ from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.step.records import Generation
 
-MOST_FAILURES = 3  # of an environment, which end its episode
+MOST_FAILURES = 3  # failures of an environment that end its episode
 
 
 class Episode:
     """One completion of several turns, token by token.
 
-    Args:
-        rules: how it is played.
-        tokens: how answers are written.
-        room: tokens that all turns and answers may have together.
-        row: of the data set; its `prompt` is a conversation.
-        environment: to play in; `None`: a new one by the rules.
-
-    Attributes:
-        prompt: the conversation that it begins with.
-        seed: what the environment may draw from.
-        ids: tokens of turns and answers so far.
-        mask: for each of them 1 where the model wrote it, 0 where the environment did.
-        prompt_ids: its tokens.
-        messages: turns and answers so far, as chat messages.
-        said: what the model wrote, turn by turn.
-        pending: tokens of an answer that the model has not read yet.
-        ended: it is over.
-        truncated: it ended for want of room.
-        asking: the environment has a turn that it has not answered.
-        world: the environment behind its guard, with counts of failures and calls.
-        states: with `credit: turn` the numbers of the environment's state, at the start and after each turn.
+    `room` is the limit for the tokens of all turns and answers. The `prompt` of the row is a conversation. Without an
+    `environment` the rules make one.
     """
 
     def __init__(self, rules: EpisodeRules, tokens: TurnTokens, room: int, row: Row, environment: Environment | None = None):
         self.rules, self.tokens, self.room = rules, tokens, room
-        prompt = row.get("prompt", [{"role": "user", "content": ""}])  # TRL's environments may say all of it
+        prompt = row.get("prompt", [{"role": "user", "content": ""}])  # TRL's environments may write the whole prompt
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
         self.environment = environment or rules.make()
-        self.ids: list[int] = []
-        self.mask: list[int] = []
-        self.messages: list[Message] = []
-        self.said: list[str] = []
-        self.pending: deque[int] = deque()
-        self.world = GuardedEnvironment(self.environment, rules)
-        self.ended = self.truncated = self.asking = False
-        self._first = 0  # token of the current turn
-        self._stopped = True  # the last turn has its end token
-        seed = row.get("seed")
+        self.ids: list[int] = []  #: tokens of turns and answers so far
+        self.mask: list[int] = []  #: for each token 1 if the model wrote it, 0 if the environment did
+        self.messages: list[Message] = []  #: turns and answers so far
+        self.said: list[str] = []  #: text of each turn
+        self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
+        self.world = GuardedEnvironment(self.environment, rules)  #: counts failures and calls
+        self.ended = False
+        self.truncated = False  #: ended because there was no room
+        self.asking = False  #: whether the environment has a turn that it has not answered
+        self._first = 0  # index of the current turn's first token
+        self._stopped = True  # whether the last turn has its end token
+        seed = row.get("seed")  # the only source of randomness for the environment
         self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
         opening = self.world.reset({**row, "seed": self.seed})
         *others, last = prompt
         joint = self.environment.joint if last["content"] else ""
         self.prompt = [*others, {**last, "content": f"{last['content']}{joint}{opening}"}] if opening else prompt
-        self.states = [self._numbers()]
+        self.states = [self._numbers()]  #: with `credit: turn`, numbers of the state at the start and after each turn
 
     @cached_property
     def prompt_ids(self) -> list[int]:
@@ -107,7 +91,7 @@ class Episode:
         if len(self.ids) > self._first:
             self.ask()
             self.hear()
-        else:  # what the environment said last has no reader
+        else:  # nobody reads the last answer
             self.messages = self.messages[:-1]
             self.ended = self.truncated = True
 
@@ -115,10 +99,10 @@ class Episode:
         """Pass a whole turn of the model to the environment.
 
         Args:
-            message: the turn, with the calls in it.
-            text: all that the model wrote in it.
-            stopped: it has its end token.
-            broken: it has a call that cannot be read.
+            message: the turn with its calls.
+            text: the whole text of the turn.
+            stopped: whether it has its end token.
+            broken: whether it has a call that cannot be read.
         """
         self.messages.append(message)
         self.said.append(text)
@@ -152,11 +136,12 @@ class Episode:
         self.pending.extend(tokens)
 
     def _numbers(self) -> dict[str, float]:
-        """Those of the state, if each turn has a credit of its own."""
-        return self.world.numbers() if self.rules.credit == "turn" else {}
+        """Return the numbers of the environment's state, if each turn has its own credit."""
+        state = self.world.state() if self.rules.credit == "turn" else {}
+        return {key: float(value) for key, value in state.items() if isinstance(value, Real) and abs(cast(Any, value)) < 1e30}
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
-        """What each turn earned: by how much the numbers of the state rose in it, weighted by their names."""
+        """Return what each turn earned: how much the numbers of the state rose in it, weighted by their names."""
         return [
             sum(weight * (after[key] - before[key]) for key, weight in weights.items() if key in before and key in after)
             for before, after in pairwise(self.states)
@@ -165,8 +150,8 @@ class Episode:
     def logged(self, weights: Mapping[str, float] | None = None, counts: bool = True) -> dict[str, Any]:
         """Return `prompt`, `seed` and `messages` as `samples.jsonl` has them.
 
-        A turn of the model has `counted_tokens`, how many of its tokens the loss counts: none unless the episode `counts`. With
-        the `weights` of `gains` it also has what it `earned`.
+        A turn has `counted_tokens`, the number of its tokens in the loss (0 if the loss does not count the episode) and, with
+        the `weights` of `gains`, what it `earned`.
         """
         lengths = [len(list(tokens)) for mask, tokens in groupby(self.mask) if mask]
         turns: list[dict[str, Any]] = [{"counted_tokens": length * counts} for length in lengths]
@@ -188,7 +173,7 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def as_read(message: Message) -> str:
-    """Return what a message says, with calls as `name({"argument": 1})`."""
+    """Return the text of a message, with calls as `name({"argument": 1})`."""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     shown = [f"{call.get('name')}({json.dumps(call.get('arguments'), ensure_ascii=False, default=str)})" for call in calls]
     thoughts = [f"<think>\n{message['reasoning_content']}\n</think>"] if message.get("reasoning_content") else []
@@ -202,7 +187,7 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
 
 
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
-    """A generation with what its episodes tell; itself where a completion is one turn."""
+    """Return a generation with the masks, messages and columns of its episodes, if it has any."""
     if not episodes:
         return generation
     columns = [episode.columns() for episode in episodes]

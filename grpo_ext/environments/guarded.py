@@ -1,11 +1,10 @@
-"""An environment behind a guard: whatever its code does, the model gets an answer and the run goes on."""
+"""A guard around an environment: whatever its code does, the model gets an answer and the run continues."""
 
 import inspect
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.rules import EpisodeRules
@@ -14,35 +13,29 @@ from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.deadline import Overdue, TooLate, deadline, waiting
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
-Begun = Callable[[], Any]  # waits for a user's code and returns what it returned, or raises what it raised
+Begun = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
 
 
 class GuardedEnvironment:
-    """Asks an environment, and turns errors, results of another kind, hangs and long texts into answers.
-
-    Attributes:
-        failures: times that the environment or a tool took too long, and that the environment raised an error.
-        calls, failed_calls: calls of tools; those that failed for any reason.
-    """
+    """Asks an environment, and turns errors, results of a wrong type, hangs and long texts into answers."""
 
     def __init__(self, environment: Environment, rules: EpisodeRules):
         self.environment, self.rules = environment, rules
-        self.failures = self.calls = self.failed_calls = 0
+        self.failures = 0  # timeouts of the environment and its tools, and errors of the environment
+        self.calls = self.failed_calls = 0  # calls of tools, and those that failed for any reason
         self._tools: Sequence[Tool] = self._begin(environment.tools, time.monotonic() + rules.step_timeout, [])()
         self._requests: list[Message] = []
         self._begun: list[Begun] = []
         self._broken = False
 
     def reset(self, row: Row) -> str:
-        """Begin an episode; what the environment says first."""
+        """Begin an episode and return the first text of the environment."""
         return self._text_of(lambda: self.environment.reset(row))
 
     def ask(self, turn: Message, broken: bool) -> None:
-        """Hand over a turn of the model. Async tools and steps run until `answer`, beside those of other environments.
+        """Pass a turn of the model to the environment. Async code runs until `answer`, beside that of other environments.
 
-        Args:
-            turn: chat message, with `tool_calls` if it calls tools.
-            broken: it has a call that cannot be read.
+        `turn` is a chat message, and `broken` says whether it has a call that cannot be read.
         """
         self._requests, self._broken = turn.get("tool_calls") or [], broken
         work = [partial(call, self._tools, requested.get("function") or {}) for requested in self._requests]
@@ -69,12 +62,8 @@ class GuardedEnvironment:
         self._text_of(lambda: found.update(self.environment.state()))
         return found if self.failures == before else {}
 
-    def numbers(self) -> dict[str, float]:
-        """Return the numbers of the state."""
-        return {k: float(v) for k, v in self.state().items() if isinstance(v, Real) and abs(cast(Any, v)) < 1e30}
-
     def _begin(self, work: Callable[[], Any], end: float, instead: Any = None) -> Begun:
-        """Begin a user's code, which may run until `end`; `instead`: what it returned if it fails, in place of the error."""
+        """Begin a user's code, which may run until `end`. If it fails, it returns `instead`; `None`: it raises the error."""
         try:
             with deadline(max(end - time.monotonic(), 1e-3)):
                 found = work()
@@ -129,7 +118,7 @@ class GuardedEnvironment:
                         raise TypeError(f"it said {type(said).__name__}, not a text")
                 except (KeyboardInterrupt, TooLate, Overdue):
                     raise
-                except BaseException as error:  # to format a user's error may take too long as well
+                except BaseException as error:  # formatted within the deadline, since a user's error may hang
                     said, self.failures = _words(error), self.failures + 1
         except (TooLate, Overdue) as error:
             said, self.failures = f"error: {error}", self.failures + 1
@@ -140,7 +129,7 @@ class GuardedEnvironment:
 def _words(error: BaseException) -> str:
     try:
         return f"error: {type(error).__name__}: {error}"
-    except Exception:  # of the error's own `__str__`
+    except Exception:  # from the error's `__str__`
         return f"error: {type(error).__name__}"
 
 

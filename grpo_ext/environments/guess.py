@@ -1,7 +1,7 @@
-"""Guess a number, told after each guess whether it is too low or too high.
+"""A game: find a number; each answer says whether the guess is too low or too high.
 
-Of 1 to 31 with five guesses, distinct guesses that ignore the answers win 16 % of the games, random ones among the numbers that
-the answers leave 54 %, and halving what is left 100 %: a gain needs the answers, and a strategy.
+With five guesses for 1 to 31, distinct guesses that ignore the answers win 16 % of the games, random guesses among the numbers
+that are left 54 %, and halving the numbers that are left 100 %. So a gain needs the answers and a strategy.
 """
 
 import re
@@ -12,28 +12,21 @@ from grpo_ext.rewards.answers import last_answer, without_thoughts
 
 
 class Guess(Environment):
-    """A number to find, told after each guess whether it is too low or too high.
+    """Find a number; each answer says whether the guess is too low or too high.
 
-    It is `low` plus `row["seed"]` modulo how many there are, so that consecutive seeds have each equally often.
-
-    Args:
-        low, high: the numbers' range, both ends included.
-
-    Attributes:
-        score: 1 for a game that was won, else 0.
-        narrowed: 1 - log(1 + numbers left) / log(1 + numbers at the start), 1 for a game that was won: of 31 numbers a fifth
-            for each guess that halves what is left.
-        used: guesses so far.
-        left: numbers that the answers leave.
+    It is `low` plus `row["seed"]` modulo the size of the range `low` to `high`, so that consecutive seeds have each number
+    equally often.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
         if low >= high:
             raise ValueError(f"low={low}, high={high}: write low < high.")
         self.low, self.high, self.target = low, high, 0
-        self.used = 0
-        self.score, self.narrowed = 0.0, 0.0
-        self.left = range(low, high + 1)
+        self.used = 0  # guesses so far
+        self.score = 0.0  # 1 if the game is won
+        # 1 - log(1 + numbers left) / log(1 + numbers at the start), 1 if the game is won; halving 31 numbers adds a fifth
+        self.narrowed = 0.0
+        self.left = range(low, high + 1)  # numbers that the answers allow
 
     def reset(self, row: Row) -> str:
         self.target = self.low + row["seed"] % (self.high - self.low + 1)
@@ -54,6 +47,6 @@ class Guess(Environment):
 
 
 def number_in(text: str) -> int | None:
-    """The whole number that a turn says, in its answer tags where it has them; `None` for none or several."""
+    """Return the whole number in a turn, inside the answer tags if there are any; `None` for no number or several."""
     found = re.findall(r"\d{1,9}", last_answer(text) or without_thoughts(text))
     return int(found[0]) if len(found) == 1 else None

@@ -1,10 +1,11 @@
-"""What a recipe says of its environment: which one, its options, and how long an episode may be."""
+"""The rules of episodes, from `environment` in a recipe: the environment with its options, and the limits of an episode."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite
-from typing import Any
+from typing import Any, Literal, get_type_hints
+
+from pydantic import ConfigDict, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.environments.base import Environment, environment_class, options_of
@@ -15,59 +16,50 @@ COLUMNS = ("environment", "turns")
 
 @dataclass(frozen=True)
 class EpisodeRules:
-    """How episodes are played.
+    """How episodes are played."""
 
-    Args:
-        make: makes an environment.
-        turns: the model's turns of an episode, at most.
-        turn_tokens: tokens of a turn, at most; `None`: as many as the episode has left.
-        credit: "episode": all turns have the advantage of the whole; "turn": each has its own, from what the episode still
-            earns from that turn on.
-        step_timeout: seconds that the environment may take for an answer.
-        answer_characters: of an answer, at most; the rest of it is cut off.
-        columns: what rewards may read of an episode.
-    """
-
-    make: Callable[[], Environment]
-    turns: int = 8
-    turn_tokens: int | None = None
-    credit: str = "episode"
-    step_timeout: float = 10.0
-    answer_characters: int = 10_000
-    columns: tuple[str, ...] = COLUMNS
+    make: Callable[[], Environment]  #: makes an environment
+    turns: PositiveInt = 8  #: most turns of the model in an episode
+    turn_tokens: PositiveInt | None = None  #: most tokens of a turn. `None`: as many as the episode has left
+    credit: Literal["episode", "turn"] = "episode"  #: whether all turns share one advantage, or each has its own
+    step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
+    answer_characters: PositiveInt = 10_000  #: most characters of an answer; the rest is cut off
+    columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
 
     @cached_property
     def probe(self) -> Environment:
-        """An environment that plays no episode, which says whether one can be made and which tools it has."""
+        """An environment that plays no episode. It shows whether one can be made and which tools it has."""
         return self.make()
 
 
-OWN = {f.name for f in fields(EpisodeRules)} - {"make", "columns"}
+OWN = {key: hint for key, hint in get_type_hints(EpisodeRules, include_extras=True).items() if key not in ("make", "columns")}
 
 
 def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
-    """`environment` of a recipe: a name, or a mapping of `name`, `turns`, ... and the environment's own options.
+    """Return the rules for `environment` of a recipe: a name, or a mapping of `name`, keys of `OWN` and the class's options.
 
-    Raises:
-        ValueError: for an unknown name or option, a value that is no positive number, or options that the class refuses.
+    `ValueError` for an unknown name or option, a value out of range, or options that the class refuses.
     """
     given = {"name": given} if isinstance(given, str) else dict(given)
     name = given.pop("name", None)
     if not isinstance(name, str):
         raise ValueError("environment has no name: write {name: guess, turns: 5}.")
     cls = environment_class(name)
-    if clash := sorted(OWN & options_of(cls).keys()):
+    options = options_of(cls)
+    if clash := sorted(OWN.keys() & options.keys()):
         raise ValueError(f"environment {name!r} has an option {clash[0]!r}, which is a key of every environment: rename it.")
-    takes = OWN | options_of(cls).keys()
+    takes = OWN.keys() | options.keys()
     for key in given:
         if key not in takes:
             hint = did_you_mean(str(key), takes)
             raise ValueError(f"environment {name!r} has no option {key!r}.{hint} It takes {', '.join(sorted(takes))}.")
     own = {key: given.pop(key) for key in list(given) if key in OWN}
     for key, value in own.items():
-        if not _fits(key, value):
+        try:
+            TypeAdapter(OWN[key], config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
+        except ValidationError:
             wanted = "episode or turn" if key == "credit" else "a number above 0"
-            raise ValueError(f"environment: {key} is {value!r}: write {wanted}.")
+            raise ValueError(f"environment: {key} is {value!r}: write {wanted}.") from None
 
     def make() -> Environment:
         made = cls(**given)
@@ -75,15 +67,7 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
 
     rules = EpisodeRules(make, **own)
     try:
-        rules.probe  # noqa: B018 - made here for the first time
-    except Exception as error:  # whatever a user's class raises
+        rules.probe  # noqa: B018 - makes the first environment
+    except Exception as error:  # of a user's class
         raise ValueError(f"environment {name!r} does not take these options: {error}") from error
     return rules
-
-
-def _fits(key: str, value: Any) -> bool:
-    if key == "credit":
-        return value in ("episode", "turn")
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    number = whole or (key == "step_timeout" and isinstance(value, float) and isfinite(value))
-    return (number and value > 0) or (key == "turn_tokens" and value is None)

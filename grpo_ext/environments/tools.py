@@ -8,16 +8,14 @@ from grpo_ext.environments.base import Environment, Row, plain_attributes
 from grpo_ext.rewards.deadline import waiting
 
 Tool = Callable[..., Any]
-STATE_SECONDS = 10.0  # that an async `get_reward` may take
+STATE_SECONDS = 10.0  # time limit of an async `get_reward`
 NO_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 
 
 class ToolEnvironment(Environment):
-    """Functions, an instance of an environment as TRL has it, or both; an episode ends with a turn that calls nothing.
+    """Functions, an instance of an environment of TRL, or both; an episode ends with a turn without a call.
 
-    Args:
-        functions: with type hints and a docstring.
-        instance: an object with `reset(**row)`, whose other public methods the model may call.
+    The functions have type hints and a docstring. The instance has `reset(**row)`, and the model may call its other methods.
     """
 
     joint = ""
@@ -57,15 +55,9 @@ class Misuse(ValueError):
 
 
 def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
-    """Call a tool as the model asks and return its result; for an async tool, its coroutine.
+    """Call a tool by `{"name": ..., "arguments": {...}}` and return its result; for an async tool, its coroutine.
 
-    Args:
-        tools: that it may call.
-        function: `{"name": ..., "arguments": {...}}`.
-
-    Raises:
-        Misuse: if there is no such tool, or it does not take these arguments.
-        Exception: whatever the tool raises.
+    `Misuse` if there is no such tool or it does not take these arguments, and whatever the tool raises.
     """
     by_name = {tool.__name__: tool for tool in tools}
     name, arguments = function.get("name"), function.get("arguments")

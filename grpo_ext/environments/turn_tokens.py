@@ -3,7 +3,7 @@
 A template writes a conversation like this::
 
     ... <|im_start|>assistant / 17 <|im_end|> / <|im_start|>user / low <|im_end|> / <|im_start|>assistant / 24 <|im_end|>
-                               the model's     around            answer  around                           the model's
+                               turn            around            answer  around                           turn
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +22,7 @@ REWRITES = (
     "turn with more than it keeps). Give the tokenizer a chat_template that leaves earlier turns as they are, or set what it "
     "takes in chat_template_kwargs."
 )
-MOST_DEPTH = 32  # of the arguments of a call
+MOST_DEPTH = 32  # deepest nesting of the arguments of a call
 PARSE_SECONDS = 5.0
 Message = dict[str, Any]
 Shape = tuple[tuple[str, str], ...]  # role and name of each message of an answer
@@ -30,21 +30,19 @@ USER = (("user", ""),)
 
 
 class TurnTokens:
-    """Tokens of prompts and answers, read off the chat template, and messages from a turn's tokens.
+    """Turns prompts and answers into tokens as the chat template does, and a turn's tokens into a message.
 
-    Where the tokenizer's chat template does not keep earlier turns as they were sampled, TRL's training variant of it is used,
-    if there is one.
+    If the chat template changes earlier turns, TRL's training variant of the template is used, if there is one.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         ends: tokens that end a turn of the model.
         template_options: `chat_template_kwargs`.
-        tools: functions that the prompt describes, and that the model may call.
-        answers_texts: turns without calls are answered, too.
+        tools: functions that the prompt describes and the model may call.
+        answers_texts: whether turns without calls get an answer.
 
     Raises:
-        ValueError: if there is no template, if a further turn changes how earlier ones are written, so that what was sampled
-            would not be what a conversation says, or if nothing tells how the model calls tools.
+        ValueError: if there is no template, if it changes earlier turns, or if it does not describe the tools.
     """
 
     def __init__(
@@ -97,10 +95,7 @@ class TurnTokens:
     def message(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
         """Return a turn of the model as a chat message, and whether it has a call that cannot be read.
 
-        Args:
-            text: of the turn, without special tokens.
-            ids: of the turn.
-            prefix: tokens before it.
+        `text` is the turn without special tokens, `ids` are its tokens, and `prefix` the tokens before it.
         """
         plain = {"role": "assistant", "content": text}
         if not self.tools:
@@ -110,7 +105,7 @@ class TurnTokens:
         try:
             with deadline(PARSE_SECONDS):
                 found = _plain(parse(self.tokenizer, ids, prefix[begins:], self.tools))
-        except (Exception, TooLate):  # whatever the parser makes of a model's text
+        except (Exception, TooLate):  # a parser may raise anything on a model's text
             found = plain
         if found.get("tool_calls") or self._opening_of_call is None:
             return found, False
@@ -121,13 +116,11 @@ class TurnTokens:
         """Return the text of a turn without special tokens."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    # ---- read off the template
-
     def _written(self, messages: list[Message], opens: bool = False) -> str:
         options = {"tokenize": False, "add_generation_prompt": opens, **self._options}
         try:
             return str(self.tokenizer.apply_chat_template(messages, **options))
-        except Exception as error:  # a template raises what it likes
+        except Exception as error:  # a template may raise anything
             raise ValueError(f"environment: the chat template refuses such a conversation: {error}") from error
 
     def _end_of_turn(self) -> int:
@@ -138,7 +131,7 @@ class TurnTokens:
         if first not in self.ends:
             end = (after.split() or [after])[0]
             raise ValueError(
-                f"environment: the chat template ends a turn with {end!r}, which is none of the model's end tokens: set "
+                f"environment: the chat template ends a turn with {end!r}, which is not an end token of the model: set "
                 "eos_token in the model's tokenizer_config.json to it."
             )
         return int(first)
@@ -191,7 +184,7 @@ class TurnTokens:
 
 
 def _plain(value: Any, depth: int = MOST_DEPTH) -> Any:
-    """Return parsed JSON as all that follows can write it: no half characters; `ValueError` if it is nested deeper."""
+    """Return parsed JSON without lone surrogates; `ValueError` if it is nested deeper than `depth`."""
     if not depth:
         raise ValueError("nested too deep")
     if isinstance(value, str):

@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
-from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
-from grpo_ext.evaluation.score import Rewards, Sample, outcome_figures, score_completions, summarize
+from grpo_ext.evaluation.score import Rewards, Sample, compare, outcome_figures, score_completions, summarize
 from grpo_ext.evaluation.table import markdown
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
@@ -26,7 +25,7 @@ from grpo_ext.step.judge import outcome_index
 def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
     """Evaluate models (folders or hub ids) one after another on the recipe's held-out rows, and compare each with the first.
 
-    `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`, `progress`. Returns `rows`;
+    `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`. Returns `rows`;
     `summaries` and `samples` of `evaluate` by model; `comparisons`, the results of `compare` with `model` and `against`.
     `ValueError` if a model is named twice.
     """
@@ -94,11 +93,10 @@ def evaluate(
     num_samples: int = 8,
     temperature: float = 1.0,
     seed: int = 0,
-    progress: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate greedily, and with `num_samples` above 0 by sampling; `outcome_reward` decides pass@k.
 
-    `complete` takes prompts, a `Decoding` and `progress` (title of a bar or `None`), and returns a list of completions for each
+    `complete` takes prompts, a `Decoding` and `progress`, the title of a bar, and returns a list of completions for each
     prompt, as `generate_completions`. `rows` have `prompt` and the columns of the rewards.
 
     Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
@@ -111,7 +109,7 @@ def evaluate(
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():
-        completions = complete(prompts, decoding, progress=f"evaluate, {part}" if progress else None)
+        completions = complete(prompts, decoding, progress=f"evaluate, {part}")
         samples[part] = score_completions(rows, completions, rewards)
         how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
         summary[part] = how | summarize(samples[part], list(rewards))

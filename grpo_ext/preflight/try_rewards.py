@@ -11,7 +11,7 @@ from grpo_ext.evaluation.score import score_completions
 from grpo_ext.preflight.first_rows import quiet
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
-from grpo_ext.rewards.own_examples import told_constant
+from grpo_ext.rewards.own_examples import constant_warning
 
 # Columns in which data sets keep the right answer; the first that a row has is taken.
 ANSWERS = ("solution", "answer", "last_line", "target", "ground_truth", "label")
@@ -52,7 +52,7 @@ def try_rewards(
         found = ask(guard, completions, row, until)
         scores[guard.__name__] = [*found, None, None, None][: len(texts)]
         tell_failures(guard, len(found), len(texts) + len(whole), findings)
-        if not begin and (words := told_constant(guard, found)):
+        if not begin and (words := constant_warning(guard, found)):
             findings.note(words, "reward_funcs")
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
             words = f"reward {guard.__name__!r} wants to see it in the completion"

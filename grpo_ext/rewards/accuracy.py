@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.answers import last_answer, last_boxed, last_span, without_thoughts
-from grpo_ext.rewards.engine import Unreadable, asks_engine, same_formula
+from grpo_ext.rewards.engine import Unreadable, same_formula
 from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.notation import plain, with_ascii_signs
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, number, same_number, split_unit
@@ -43,8 +43,7 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     return Explanation(f"The solution was: {solution}", marks)
 
 
-@asks_engine
-@register("accuracy", needs_cpu=True, explain=explain_accuracy, examples=shipped_examples("accuracy"))
+@register("accuracy", needs_cpu="formulas", explain=explain_accuracy, examples=shipped_examples("accuracy"))
 def accuracy(completions: list[str], solution: list[str]) -> list[float | None]:
     """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot be read.
 

@@ -22,7 +22,7 @@ def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _T
 
 
 def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> str | None:
-    """What is wrong with an expression, as a sentence without its full stop, or None if it is right."""
+    """Return what is wrong with an expression, as for `fault`, or None if it is right."""
     goal = exact(target, "target")
     try:
         numbers, result = evaluate(expression)
@@ -38,7 +38,7 @@ def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: f
 
 
 def exact(number: Any, column: str) -> int | Fraction:
-    """Return a number exactly as it is written: 1/10 for 0.1, also from numpy or torch. `TypeError` if it is no number."""
+    """Return a number exactly as it is written: 1/10 for 0.1, also from numpy or torch; `TypeError` for anything else."""
     if type(number) is int:
         return number
     try:

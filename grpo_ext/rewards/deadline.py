@@ -16,7 +16,7 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork does not
 
 
 class TooLate(BaseException):
-    """The time is up. It is no `Exception`, so that `except Exception` in the slow code does not swallow it."""
+    """The time is up. It is a `BaseException`, so that `except Exception` in the slow code does not swallow it."""
 
 
 @contextmanager

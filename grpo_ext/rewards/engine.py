@@ -6,7 +6,7 @@ it in worker processes: inside `without_engine`, `same_formula` raises `NeedsEng
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from fractions import Fraction
@@ -14,14 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.deadline import paused
-from grpo_ext.rewards.quantity import number, stands_for
+from grpo_ext.rewards.quantity import approximates, number
 from grpo_ext.rewards.tame import is_tame
 
 DIGITS = 40  # precision of values
 AGREED = 1e-25  # largest relative difference of equal values
 POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
 
-ASKING: set[Callable] = set()  # reward functions that `asks_engine` marks
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
 _SIGNS = re.compile(r"\\(?:pm|mp)")
@@ -34,12 +33,6 @@ class NeedsEngine(Exception):
 
 class Unreadable(ValueError):
     """The engine cannot read the gold answer."""
-
-
-def asks_engine(function: Callable) -> Callable:
-    """Decorator for a reward function that takes little time apart from what it asks the engine."""
-    ASKING.add(function)
-    return function
 
 
 @contextmanager
@@ -134,7 +127,7 @@ def is_rounded(text: str, value: Any) -> bool:
     found = number(text)
     if found is None or not found.place or not value.is_real:
         return False
-    return stands_for(found.value, found.place, Fraction(str(value)))
+    return approximates(found.value, found.place, Fraction(str(value)))
 
 
 def solutions(found: Any, other: Any) -> Any:

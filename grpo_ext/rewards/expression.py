@@ -15,7 +15,7 @@ MAX_DEPTH = 100  # parentheses open at once
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|\*\*|//|[^ \t\r\n\f\v]")
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
-Pair = tuple[int, int]  # numerator and denominator, not in lowest terms; a denominator of 0 is no value
+Pair = tuple[int, int]  # numerator and denominator, not in lowest terms; a denominator of 0: there is no value
 
 
 class ExpressionError(ValueError):
@@ -36,7 +36,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
     for token in _TOKEN.findall(text):
         if operand == (token not in "+-*/)"):
             if operand and token != "(":
-                literal(token)  # what is no number is told as such
+                literal(token)  # raises, if it is not a number
             raise ExpressionError(
                 f"{token!r} {'follows a value without an operator' if operand else 'has nothing on its left'}"
             )
@@ -79,7 +79,7 @@ def literal(token: str) -> int | Fraction:
 
 
 def apply(operator: str, values: list[Pair]) -> None:
-    """Replace the last two values by the result of an operator; what has no value leaves none."""
+    """Replace the last two values by the result of an operator; an operand without a value gives none."""
     c, d = values.pop()
     a, b = values.pop()
     if operator == "+":

@@ -30,7 +30,7 @@ def check_example(name: str, example: Example) -> str | None:
     return None if right else f"{example.completion!r} gets {score}, not {example.score}"
 
 
-def told_constant(reward: Any, scores: list[Score]) -> str | None:
+def constant_warning(reward: Any, scores: list[Score]) -> str | None:
     """Return a warning about a reward that gave one score to different completions; None if its examples have several."""
     examples = getattr(getattr(reward, "reward", reward), "examples", ())
     if len(scores) < 2 or None in scores or len({*scores}) > 1 or scores_differ(examples):

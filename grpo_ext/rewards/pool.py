@@ -4,8 +4,7 @@
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
 When the trainer dies, however it dies, the kernel ends the workers, and each worker ends the processes that rewards have
-started. A reward that `asks_engine` marks judges its rows in the trainer, in microseconds, and only rows with a formula go to
-a worker.
+started. A reward that needs workers for formulas judges its other rows in the trainer, in microseconds.
 """
 
 import os
@@ -17,14 +16,14 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from grpo_ext.rewards.crew import Crew
-from grpo_ext.rewards.engine import ASKING, without_engine
+from grpo_ext.rewards.engine import without_engine
 from grpo_ext.rewards.reward import Reward, plain_text
 from grpo_ext.rewards.scores import in_full
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
 
-# The arguments for a row and the message that asks a worker for its score; or an error and no message.
+# The arguments for a row and the message that asks a worker for its score; or an error and an empty message.
 Row = tuple[dict[str, Any] | str, bytes]
 
 
@@ -34,7 +33,7 @@ class RewardPool(AbstractContextManager):
     Args:
         workers: how many rows are scored at once; each takes one CPU core.
         timeout: seconds a row may take; then its worker is killed and the row stays unscored.
-        memory_limit: bytes of data a worker may hold; a row that needs more gets a `MemoryError`. 0: no limit.
+        memory_limit: bytes of data a worker may hold; a row that needs more gets a `MemoryError`.
 
     Raises:
         ValueError: if `workers` or `timeout` is not positive.
@@ -50,11 +49,7 @@ class RewardPool(AbstractContextManager):
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
     def begin(self, reward: Reward, given: dict[str, Any]) -> None:
-        """Start to score the rows of a later call of `score`, which reports all errors.
-
-        Args:
-            reward, given: as for `score`. They replace what an earlier call got for the same reward.
-        """
+        """Start to score the rows of a later call of `score`, which reports all errors, instead of those begun before."""
         with suppress(Exception):
             packed, rows = prepared(reward, given)
             for future in self._begun.pop((os.getpid(), packed), ([], []))[1]:
@@ -62,11 +57,9 @@ class RewardPool(AbstractContextManager):
             self._begun[os.getpid(), packed] = [message for _, message in rows], self._hand_out(reward, packed, rows)
 
     def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
-        """Scores in the order of the completions and, by row, the errors of those that have none.
+        """Return the scores in the order of the completions and, by row, the errors of rows without a score.
 
-        Args:
-            reward: a registered reward.
-            given: what TRL passes to rewards: `completions` and the columns.
+        `reward` is a registered reward. `given` is what TRL passes to rewards: `completions` and the columns.
         """
         count = len(given["completions"])
         try:
@@ -95,7 +88,7 @@ class RewardPool(AbstractContextManager):
                 future.set_result((None, arguments))
                 continue
             with suppress(Exception), without_engine():  # a worker reports what is wrong
-                if reward.registration.function in ASKING:
+                if reward.needs_cpu == "formulas":
                     [score] = reward(**arguments)
                     future.set_result((score, None))
             if not future.done():

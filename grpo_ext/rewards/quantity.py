@@ -110,13 +110,13 @@ def same_value(x: Number, y: Number) -> bool:
     if x.value == y.value or 1 in (x.value.denominator, y.value.denominator):
         return x.value == y.value
     if x.place and y.place:
-        return stands_for(x.value, max(x.place, y.place) / 2, y.value)
+        return approximates(x.value, max(x.place, y.place) / 2, y.value)
     decimal, other = (x, y) if x.place else (y, x)
     denominator = other.value.denominator
     endless = pow(10, denominator.bit_length(), denominator) != 0  # as a decimal
-    return bool(decimal.place) and endless and stands_for(decimal.value, decimal.place, other.value)
+    return bool(decimal.place) and endless and approximates(decimal.value, decimal.place, other.value)
 
 
-def stands_for(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
+def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
     """Whether a decimal is the rounded or truncated `value` and agrees with it to at least six digits."""
     return abs(decimal - value) < place and abs(decimal - value) <= TOLERANCE * abs(value)

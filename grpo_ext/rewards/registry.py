@@ -10,7 +10,7 @@ from typing import Any
 from grpo_ext.common.modules import load_module
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.explanation import Explanation
-from grpo_ext.rewards.reward import Example, Reward, RewardInfo
+from grpo_ext.rewards.reward import Example, NeedsCpu, Reward, RewardInfo
 from grpo_ext.rewards.signature import read_signature
 
 _registered: dict[str, RewardInfo] = {}
@@ -19,7 +19,7 @@ _registered: dict[str, RewardInfo] = {}
 def register(
     name: str,
     *,
-    needs_cpu: bool = False,
+    needs_cpu: NeedsCpu = False,
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
@@ -27,7 +27,8 @@ def register(
 
     Args:
         name: letters, digits, `_` and `-`, beginning with a letter.
-        needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`), which pass one row a call.
+        needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`), which pass one row a call;
+            `"formulas"`: only for rows that call `same_formula`.
         examples: completions with their scores, run by `grpo-ext rewards check`.
         explain: `explain(completion, *, ...)` says why one completion got its score, for the report and `grpo-ext explain`. It
             takes the columns of one row and the options, each by name.
@@ -93,11 +94,6 @@ def build(name: str, **options: Any) -> Reward:
 def list_rewards() -> list[RewardInfo]:
     """Return the catalogue, sorted by name."""
     return [_registered[name] for name in names()]
-
-
-def registered_as(function: Callable) -> str | None:
-    """Return the name under which `function` is registered, or None."""
-    return next((name for name, entry in _registered.items() if entry.function is function), None)
 
 
 def rebuild(registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str) -> Reward:

@@ -5,14 +5,16 @@ The function gets plain strings, whatever the trainer passes, and only the colum
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.signature import EXTRAS, Signature, complete_options
 
 Score = float | None
+NeedsCpu = bool | Literal["formulas"]
+
+_SHIPPED: dict[str, list[dict[str, Any]]] = data_yaml("grpo_ext.rewards", "examples.yaml")
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,11 @@ class Example:
         return {"completions": [self.completion], **{key: [value] for key, value in self.columns.items()}}
 
 
-@cache
-def _shipped() -> dict[str, list[dict[str, Any]]]:
-    return data_yaml("grpo_ext.rewards", "examples.yaml")
-
-
 def shipped_examples(reward: str) -> tuple[Example, ...]:
     """Return the examples of a reward of this package, from `data/examples.yaml`."""
     return tuple(
         Example(completion, score, group.get("columns", {}), group.get("options", {}))
-        for group in _shipped()[reward]
+        for group in _SHIPPED[reward]
         for completion, score in group["scores"]
     )
 
@@ -55,7 +52,7 @@ class RewardInfo(Signature):
     summary: str  # the first paragraph of `doc`, on one line
     doc: str = ""
     function: Any
-    needs_cpu: bool = False
+    needs_cpu: NeedsCpu = False
     examples: tuple[Example, ...] = ()
     explain: Callable[..., Explanation] | None = None
 

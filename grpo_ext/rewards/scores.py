@@ -50,13 +50,13 @@ def as_score(answer: Any) -> Score:
 
 def in_full(error: BaseException) -> str:
     """Return the end of an error's traceback. The last line names the error and its place in the reward's own file."""
-    told = traceback.TracebackException.from_exception(error)
-    above = list(told.format())[: -len(list(told.format_exception_only()))]
-    frames = [frame for frame in told.stack if frame.filename not in MACHINERY]
+    details = traceback.TracebackException.from_exception(error)
+    above = list(details.format())[: -len(list(details.format_exception_only()))]
+    frames = [frame for frame in details.stack if frame.filename not in MACHINERY]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     place = f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
-    said = " ".join(str(told).split())[:SHOWN]
-    what = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = " ".join(str(details).split())[:SHOWN]
+    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return f"{''.join(above)[-6 * SHOWN :]}{what}{place}".strip()
 
 

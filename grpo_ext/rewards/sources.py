@@ -19,7 +19,7 @@ from typing import Any
 from grpo_ext.common.modules import load_file, load_place
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.guard import reward_name
-from grpo_ext.rewards.registry import build, names, registered_as
+from grpo_ext.rewards.registry import build, list_rewards, names
 from grpo_ext.rewards.signature import EXTRAS, read_signature
 
 # Columns that TRL drops, overwrites or passes twice.
@@ -112,8 +112,8 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ValueError(f"Reward {name!r}: {place} has no function {attribute!r}.{did_you_mean(attribute, known)}")
-    if registered := registered_as(function):
-        return build(registered, **options)
+    if registered := [info.name for info in list_rewards() if info.function is function]:
+        return build(registered[0], **options)
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters]
     for option in options:

@@ -7,7 +7,6 @@ with alarms that would end the deadline of a guard.
 import math
 
 from grpo_ext.rewards.accuracy import accuracy, score
-from grpo_ext.rewards.engine import asks_engine
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import shipped_examples
 
@@ -50,8 +49,7 @@ def repetition_penalty(
     return get_repetition_penalty_reward(ngram_size, max_penalty)(completion_ids)
 
 
-@asks_engine
-@register("cosine_scaled", needs_cpu=True, examples=shipped_examples("cosine_scaled"))
+@register("cosine_scaled", needs_cpu="formulas", examples=shipped_examples("cosine_scaled"))
 def cosine_scaled(
     completions: list[str],
     solution: list[str],
@@ -80,8 +78,7 @@ def cosine_scaled(
     return [None if r is None else scaled(r, len(ids)) for r, ids in zip(right, completion_ids, strict=True)]
 
 
-@asks_engine
-@register("reasoning_accuracy", needs_cpu=True, examples=shipped_examples("reasoning_accuracy"))
+@register("reasoning_accuracy", needs_cpu="formulas", examples=shipped_examples("reasoning_accuracy"))
 def reasoning_accuracy(
     completions: list[str], solution: list[str], *, reasoning_delimiters: list[str] | None = None
 ) -> list[float | None]:

@@ -21,9 +21,9 @@ def undisturbed(seed: int) -> Iterator[None]:
     if not _calls:
         with suppress(OSError):  # the directory has been deleted
             _before[:] = [(os.chdir, os.getcwd())]
-        for get, put, sow in generators():
+        for get, put, seed_with in generators():
             _before.append((put, get()))
-            sow(seed)
+            seed_with(seed)
     _calls += 1
     try:
         yield

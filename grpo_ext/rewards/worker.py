@@ -104,10 +104,9 @@ def introduce(packed: bytes) -> Reward | str:
 def main() -> None:
     fd, parent, memory_limit = map(int, sys.argv[1:4])
     leave_keeper(parent, fd)
-    if memory_limit:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = memory_limit if hard == resource.RLIM_INFINITY else min(memory_limit, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = memory_limit if hard == resource.RLIM_INFINITY else min(memory_limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(Connection(fd))
 

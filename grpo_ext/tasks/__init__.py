@@ -3,7 +3,6 @@
 from typing import Any
 
 from grpo_ext.common.modules import load_class
-from grpo_ext.common.near import unknown
 from grpo_ext.tasks.base import Task
 
 # Paths, so that a run loads only the packages of its own task.
@@ -22,12 +21,9 @@ def get_task_class(name: Any) -> type[Task]:
 
     `ValueError` if there is no such task.
     """
-    path = MODULES.get(name, name) if isinstance(name, str) else None
-    if not isinstance(path, str) or ":" not in path:
-        raise ValueError(unknown("task", str(name), MODULES) + " A task of your own is written `pkg.module:Class`.")
-    cls = load_class("task", name, path)
+    cls = load_class("task", str(name), MODULES)
     if not (isinstance(cls, type) and issubclass(cls, Task)):
-        raise ValueError(f"{name!r} is not a task: {path.partition(':')[2]} must be a subclass of grpo_ext.tasks.Task.")
+        raise ValueError(f"{name!r} is not a task: it must be a subclass of grpo_ext.tasks.Task.")
     return cls
 
 

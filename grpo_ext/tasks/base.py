@@ -26,7 +26,7 @@ Messages = list[dict[str, str]]
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
-class Filled(dict):
+class WithoutNulls(dict):
     """A row whose null columns raise `ValueError` when they are read, except by `get`: a template would write "None"."""
 
     def __getitem__(self, column: str) -> Any:
@@ -39,17 +39,11 @@ class Filled(dict):
 
 @dataclass
 class Task:
-    """Base of all tasks; subclasses are dataclasses whose fields are recipe keys.
+    """Base of all tasks; subclasses are dataclasses whose fields are recipe keys."""
 
-    Class attributes:
-        name (`str`): the name after `task:` in a recipe.
-        default_rewards (`dict[str, float]`): weights by reward name, used when the recipe names no `reward_funcs`.
-        outcome_reward (`str`, *optional*): the reward that says whether a completion solved its problem, for accuracy and
-            pass@k. `None`: the reward of the largest weight.
-    """
-
-    name: ClassVar[str]
-    default_rewards: ClassVar[dict[str, float]] = {}
+    name: ClassVar[str]  # the name after `task:` in a recipe
+    default_rewards: ClassVar[dict[str, float]] = {}  # weights by reward, if the recipe names no `reward_funcs`
+    # The reward that decides whether a completion solves its problem, for accuracy and pass@k. `None`: that of most weight.
     outcome_reward: ClassVar[str | None] = None
 
     def generate(self, split: str) -> Iterator[Row] | None:
@@ -70,8 +64,8 @@ class Task:
 
     def example(self, row: Row) -> Row:
         """Return one training example: the row, the columns derived from it, and its prompt."""
-        row = {**row, **self.columns(Filled(row))}
-        return {**row, "prompt": self.prompt(Filled(row))}
+        row = {**row, **self.columns(WithoutNulls(row))}
+        return {**row, "prompt": self.prompt(WithoutNulls(row))}
 
     def dataset(
         self,
@@ -109,7 +103,7 @@ class Task:
         else:
             rows = Dataset.from_list(list(own))
         if type(self).keep is not Task.keep:
-            rows = rows.filter(lambda row: self.keep(Filled(row)))
+            rows = rows.filter(lambda row: self.keep(WithoutNulls(row)))
         rows = rows if limit is None else rows.take(limit)
         if isinstance(rows, Dataset) and len(rows) == 0:
             words = f" after filtering {dataset_name!r}" if dataset_name else ""
@@ -130,13 +124,8 @@ def open_dataset(
 ) -> Dataset | IterableDataset:
     """Open a data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
 
-    Args:
-        split: a split of a hub data set. A file or folder has no splits and is read whole.
-
-    Raises:
-        FileNotFoundError: if there is no such file, folder or hub data set.
-        ConnectionError: if the hub does not answer.
-        ValueError: if the file is empty.
+    A file or folder has no splits and is read whole. `FileNotFoundError` if there is no such file, folder or hub data set,
+    `ConnectionError` if the hub does not answer, `ValueError` if the file is empty.
     """
     from datasets import load_dataset, load_from_disk
 

@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from grpo_ext.common.files import data_lines, data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 from grpo_ext.tasks.countdown import apply
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["gsm8k"]
 TEST_FRACTION = 0.15  # share of the stories that is held out
@@ -125,16 +122,13 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
     return {"question": story.question.format(**numbers, **words), "answer": answer}
 
 
-def prompt_length(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> int:
-    """Return the number of tokens of a prompt in the tokenizer's chat template, if it has one."""
-    if tokenizer.chat_template is None:
-        return len(tokenizer("\n".join(message["content"] for message in messages)).input_ids)
-    encoded: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-    return len(encoded["input_ids"])
+def prompt_length(tokenizer: Any, messages: Messages) -> int:
+    """Return the number of tokens of a prompt in the tokenizer's chat template."""
+    return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
 
 
 @lru_cache(maxsize=4)
-def load_tokenizer(name: str) -> "PreTrainedTokenizerBase":
+def load_tokenizer(name: str) -> Any:
     """Load a tokenizer once a process."""
     from transformers import AutoTokenizer
 

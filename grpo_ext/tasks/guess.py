@@ -14,22 +14,17 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["guess"]
 class GuessTask(Task):
     """Games of guessing a number, for `environment: guess`.
 
-    The number is `low` plus the seed modulo the size of the range. Held-out seeds begin at 0, so that a multiple of that size
-    of held-out games has each number equally often; training seeds follow them.
-
-    Args:
-        num_problems, num_test_problems: games of each split.
-        system_prompt: the system message; an empty string omits it.
-        user_prompt: the user message, before the environment's message about the range.
+    Held-out seeds begin at 0, so that a multiple of the range's size of held-out games has each number equally often; training
+    seeds follow them.
     """
 
     name: ClassVar[str] = "guess"
     default_rewards: ClassVar[dict[str, float]] = {"environment": 1.0}
 
-    num_problems: int = 1024
-    num_test_problems: int = 124
-    system_prompt: str = PROMPTS["system"]
-    user_prompt: str = PROMPTS["user"]
+    num_problems: int = 1024  # training games
+    num_test_problems: int = 124  # held-out games
+    system_prompt: str = PROMPTS["system"]  # an empty string omits the message
+    user_prompt: str = PROMPTS["user"]  # comes before the environment's text about the range
 
     def generate(self, split: str) -> Iterator[Row]:
         """Yield the seeds of a split."""

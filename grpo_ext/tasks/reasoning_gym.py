@@ -31,12 +31,8 @@ CHUNK = 500  # draws from one seed; a generator that finds nothing new among the
 class ReasoningGym(Task):
     """Problems that the generators of `reasoning_gym` make and score.
 
-    Args:
-        generators: names, or a mapping from each name to its options and its `weight`, its share of the rows (1 by
-            default): `{chain_sum: {weight: 2, max_terms: 4}, gcd: {}}`.
-        num_problems, num_test_problems: rows to make for each split, or fewer if the generators have no more.
-        task_seed: seeds the problems; it does not change the split of a question.
-        system_prompt: the system message; an empty string omits it.
+    `generators` are names, or a mapping from each name to its options and its `weight`, its share of the rows (1 by default):
+    `{chain_sum: {weight: 2, max_terms: 4}, gcd: {}}`.
     """
 
     name: ClassVar[str] = "reasoning_gym"
@@ -44,10 +40,10 @@ class ReasoningGym(Task):
     outcome_reward: ClassVar[str] = "reasoning_gym"
 
     generators: list[str] | dict[str, dict[str, Any] | None] = field(default_factory=lambda: ["chain_sum"])
-    num_problems: int = 10_000
-    num_test_problems: int = 256
-    task_seed: int = 0
-    system_prompt: str = PROMPTS["system"]
+    num_problems: int = 10_000  # training rows to make, or fewer if the generators have no more
+    num_test_problems: int = 256  # held-out rows to make, or fewer
+    task_seed: int = 0  # chooses the problems; it does not change the split of a question
+    system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
     def __post_init__(self) -> None:
         given = self.generators if isinstance(self.generators, dict) else dict.fromkeys(self.generators)

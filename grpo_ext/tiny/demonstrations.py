@@ -1,6 +1,6 @@
-"""Synthetic demonstrations of Countdown for a warm start: honest attempts, but not good ones.
+"""Synthetic demonstrations of Countdown and of games for a warm start: honest attempts, but not good ones.
 
-A demonstration tries equations and says after each whether it reaches the target:
+A demonstration of Countdown tries equations and says after each whether it reaches the target:
 
     <think>
     3 + 5 → 8 - 1 → 7 no; 5 + 1 → 6 - 3 → 3 yes
@@ -11,15 +11,23 @@ A demonstration tries equations and says after each whether it reaches the targe
 
 The labels are always right, but most attempts are random, and after a "no" it often gives up and answers with the failed
 attempt. Reinforcement learning can teach the model to try longer and to choose better attempts.
+
+A demonstration of a game has legal moves with hardly any strategy.
 """
 
 import random
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import permutations, product
 from typing import Any
 
+from transformers.utils import get_json_schema
+
+from grpo_ext.environments.check import Check
+from grpo_ext.environments.guess import Guess
 from grpo_ext.tasks.countdown import Countdown, apply
+from grpo_ext.tasks.guess import GuessTask
 
 Demonstration = dict[str, list[dict[str, Any]]]
 
@@ -74,4 +82,66 @@ def chains(nums: tuple[int, ...], operators: str) -> dict[int, list[tuple[str, s
                 steps, equation = f"{steps} {sign} {n} → {value}", f"{equation} {sign} {n}"
             else:
                 found.setdefault(value, []).append((steps, equation))
+    return found
+
+
+def guess_demonstrations(
+    task: GuessTask, count: int, *, turns: int = 5, listens: float = 0.5, seed: int = 0
+) -> Iterator[Demonstration]:
+    """Yield `count` guesses in the course of games: `prompt` is the conversation so far, `completion` the next guess.
+
+    A game has at most `turns` guesses. A share `listens` of the guesses agrees with the answers so far; the others are random
+    numbers of the whole range.
+    """
+    rng = random.Random(seed)
+    for _ in range(count):
+        game = Guess()
+        *system, asked = task.prompt({})
+        opening = game.reset({"seed": rng.randrange(1000)})
+        messages = [*system, {**asked, "content": f"{asked['content']}\n{opening}"}]
+        for turn in range(turns):
+            guess = rng.choice(game.left if rng.random() < listens else range(game.low, game.high + 1))
+            if guess == game.target or rng.random() < 1 / (turns - turn):
+                break
+            answer, _ = game.step(str(guess))
+            messages += [{"role": "assistant", "content": str(guess)}, {"role": "user", "content": answer}]
+        yield {"prompt": messages, "completion": [{"role": "assistant", "content": str(guess)}]}
+
+
+def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, seed: int = 0) -> Iterator[Demonstration]:
+    """Yield `count` episodes of Countdown with the tool `check`: calls, results, and the answer.
+
+    An episode checks expressions of random values, each value once, whose numbers are a rotation of those in the prompt. Its
+    answer is the last expression, which is often wrong: a share `give_up` of the episodes checks only once, and the others
+    until the tool says yes.
+    """
+    rng = random.Random(seed)
+    problems, tools = list(task.generate("train")), [get_json_schema(Check().check)]
+    for _ in range(count):
+        row, world = rng.choice(problems), Check()
+        nums = rng.sample(row["nums"], len(row["nums"]))
+        world.reset(row)
+        by_value = expressions_around(nums, task.operators)
+        untried, messages, done = sorted(by_value), [], False
+        gives_up = rng.random() < give_up
+        while not done:
+            untried.remove(value := rng.choice(untried))
+            expression = rng.choice(by_value[value])
+            call = {"type": "function", "function": {"name": "check", "arguments": {"expression": expression}}}
+            told = world.check(expression)
+            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            messages.append({"role": "tool", "name": "check", "content": told})
+            done = told == "yes" or not untried or gives_up
+        messages.append({"role": "assistant", "content": f"<answer>{expression}</answer>"})
+        yield {"prompt": task.prompt({**row, "nums": nums}), "completion": messages, "tools": tools}
+
+
+def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
+    """Return the equations of `chains`, by value, whose numbers are a rotation of `nums`."""
+    orders = [nums[place:] + nums[:place] for place in range(len(nums))]
+    found: dict[int, list[str]] = {}
+    for value, equations in chains(tuple(sorted(nums)), operators).items():
+        for _, equation in equations:
+            if [int(number) for number in re.findall(r"\d+", equation)] in orders:
+                found.setdefault(value, []).append(equation)
     return found

@@ -27,7 +27,7 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# Of conversations with many short messages, where ChatML's words would be most of the tokens: who speaks is told by turns.
+# For many short messages, where ChatML's words would be most of the tokens. The roles follow from the order.
 TERSE = "{% for message in messages %}{{ message['content'] }}<|im_end|>{% endfor %}"
 
 

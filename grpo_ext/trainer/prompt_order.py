@@ -7,8 +7,7 @@ import numpy as np
 from datasets import Dataset
 
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
-from grpo_ext.curriculum.prompt_supply import PromptSupply, Row
-from grpo_ext.curriculum.sampler import Curriculum, PromptSampler
+from grpo_ext.curriculum.sampler import Curriculum, PromptSampler, PromptSupply, Row
 from grpo_ext.step.groups import GroupStats
 
 

@@ -140,7 +140,7 @@ class Rollout:
         self.carried = filled.carried
         if self.carried is not None and rule.max_staleness > 0:
             self.carried = replace(self.carried, table=self.generations.old_and_reference.scored_everywhere(self.carried.table))
-        self.log.refilled(filled)
+        self.log.filled = filled
         self._ask_ahead()
         self._say_what_is_missing(filled, wanted)
         mine = self.ranks.mine(len(filled.groups.table))

@@ -34,6 +34,6 @@ def test_all_tasks_and_environments_are_listed_a_line_each(listed):
 
 def test_an_environment_is_listed_with_its_first_sentence_and_its_own_options(listed):
     check, guess = listed["environment:"]
-    words = "A number to find, told after each guess whether it is too low or too high. Takes low=1, high=31."
+    words = "Find a number; each answer says whether the guess is too low or too high. Takes low=1, high=31."
     assert guess.split(maxsplit=1) == ["guess", words]
     assert "Takes" not in check and check.split(maxsplit=1)[1].startswith("Lets the model check expressions")

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 
 from grpo_ext.curriculum.group_log import WINDOW, GroupLog
-from grpo_ext.curriculum.prompt_supply import PromptSupply
+from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.step.groups import GroupRule
 
 

@@ -4,8 +4,7 @@ import re
 
 from grpo_ext.environments.check import Check
 from grpo_ext.tasks.countdown import Countdown, reachable
-from grpo_ext.tiny.demonstrations import chains
-from grpo_ext.tiny.games import check_demonstrations, expressions_around
+from grpo_ext.tiny.demonstrations import chains, check_demonstrations, expressions_around
 
 ROW = {"nums": [3, 5, 8], "target": 10}
 

@@ -12,9 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.cli.main import main
-from grpo_ext.evaluation.compare import bootstrap_interval, changed_rows, compare, paired_difference
 from grpo_ext.evaluation.completions import Completion
-from grpo_ext.evaluation.score import Sample, mean_and_error, score_completions
+from grpo_ext.evaluation.score import (
+    Sample,
+    bootstrap_interval,
+    changed_rows,
+    compare,
+    mean_and_error,
+    paired_difference,
+    score_completions,
+)
 from grpo_ext.evaluation.table import cell, markdown
 from grpo_ext.rewards import build
 

@@ -15,7 +15,7 @@ from registry_state import registry_as_before
 
 from grpo_ext.rewards import Example, build, register
 from grpo_ext.rewards.guard import AsyncGuard, Guard
-from grpo_ext.rewards.own_examples import told_constant
+from grpo_ext.rewards.own_examples import constant_warning
 
 TEXTS = ["a", "bb", "ccc"]
 
@@ -243,11 +243,11 @@ def test_a_constant_reward_is_told_and_one_that_can_differ_is_not():
     def constant(completions, **columns):
         return [1.0 for _ in completions]
 
-    assert "'constant' gave 1 to each of 3" in told_constant(Guard(constant), [1.0, 1.0, 1.0])
-    assert told_constant(constant, [0.0, 0.0])
-    assert told_constant(constant, [1.0, 0.0]) is None
-    assert told_constant(constant, [1.0]) is None and told_constant(constant, [1.0, None]) is None
-    assert told_constant(Guard(build("language_consistency")), [1.0, 1.0, 1.0]) is None  # its examples differ
+    assert "'constant' gave 1 to each of 3" in constant_warning(Guard(constant), [1.0, 1.0, 1.0])
+    assert constant_warning(constant, [0.0, 0.0])
+    assert constant_warning(constant, [1.0, 0.0]) is None
+    assert constant_warning(constant, [1.0]) is None and constant_warning(constant, [1.0, None]) is None
+    assert constant_warning(Guard(build("language_consistency")), [1.0, 1.0, 1.0]) is None  # its examples differ
 
 
 def test_a_registered_reward_may_take_its_arguments_in_any_order():

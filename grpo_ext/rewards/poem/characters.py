@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 @lru_cache(maxsize=1)
 def variants() -> dict[str, str]:
-    """Character -> the characters of 平水韵 whose readings it has, where these are not just itself."""
+    """Character -> the characters of 平水韵 that it stands for, if not only itself: 發 and 髮 for 发."""
     return {line[0]: line[1:] for line in data_lines(__package__, "variants.txt")}
 
 
@@ -61,14 +61,9 @@ def pingshui() -> dict[str, tuple[Entry, ...]]:
     return book
 
 
-def in_book(character: str) -> str:
-    """Return the characters of 平水韵 that a character stands for: 發 and 髮 for 发; itself for most."""
-    return variants().get(character, character)
-
-
 def entries(character: str) -> tuple[Entry, ...]:
     """Return every reading of a simplified or traditional character in 平水韵; none if the book lacks it."""
-    return tuple(dict.fromkeys(entry for form in in_book(character) for entry in pingshui().get(form, ())))
+    return tuple(dict.fromkeys(entry for form in variants().get(character, character) for entry in pingshui().get(form, ())))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -82,7 +77,7 @@ def syllables(character: str) -> tuple[Syllable, ...]:
     from pypinyin import Style, pinyin  # the import takes a third of a second
 
     found: dict[Syllable, None] = {}
-    for form in simplified().get(character) or character + in_book(character):
+    for form in simplified().get(character) or character + variants().get(character, ""):
         for readings in pinyin(form, style=Style.TONE3, heteronym=True, errors="ignore"):
             found.update(dict.fromkeys(map(parse, readings)))
     return tuple(found)

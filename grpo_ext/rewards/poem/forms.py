@@ -7,6 +7,7 @@ fix a line. The first line fixes the others: the second characters differ within
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 FIVE = {("仄", "仄"): "仄仄平平仄", ("平", "平"): "平平仄仄平", ("平", "仄"): "平平平仄仄", ("仄", "平"): "仄仄仄平平"}
 OPPOSITE = {"平": "仄", "仄": "平"}
@@ -35,18 +36,14 @@ def line_pattern(second: str, last: str, length: int) -> str:
 @lru_cache(maxsize=4)
 def forms(length: int, count: int) -> tuple[Form, ...]:
     """Return the four patterns for `count` lines (4 or 8) of `length` characters (5 or 7)."""
-    return tuple(form(second, last, length, count) for second in "仄平" for last in "平仄")
-
-
-def form(second: str, last: str, length: int, count: int) -> Form:
-    """Return the pattern whose first line has these tones at its second and last place."""
-    name = f"{LENGTHS[length]}{COUNTS[count]}({second}起{last}收式)"
-    lines = [line_pattern(second, last, length)]
-    for index in range(1, count):
-        if index % 2:
-            second = OPPOSITE[second]
-        lines.append(line_pattern(second, "平" if index % 2 else "仄", length))
-    return Form(name, tuple(lines))
+    found = []
+    for begin, end in product("仄平", "平仄"):  # tones of the first line
+        lines = [line_pattern(begin, end, length)]
+        for index in range(1, count):
+            second = begin if index % 4 in (0, 3) else OPPOSITE[begin]
+            lines.append(line_pattern(second, "平" if index % 2 else "仄", length))
+        found.append(Form(f"{LENGTHS[length]}{COUNTS[count]}({begin}起{end}收式)", tuple(lines)))
+    return tuple(found)
 
 
 @lru_cache(maxsize=4)

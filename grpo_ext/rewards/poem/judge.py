@@ -34,7 +34,7 @@ class Verdict:
 
     form: str  # the pattern that fits best, such as 七言绝句(仄起平收式)
     rhyme_group: str | None  # the group that most rhyming lines share, such as 八齐; None if no line ends on a level tone
-    line_scores: tuple[float, ...]  # for each line, the share of its places without fault, 0 to 1
+    last_line_score: float  # share of the last line's places without fault, 0 to 1
     rhyme_score: float  # 1 if the last character has a level tone and is in the rhyme group, else 0
     line_faults: tuple[tuple[Fault, ...], ...]  # for each line
     pattern: tuple[str, ...]  # the tones of each line in `form`
@@ -44,10 +44,6 @@ class Verdict:
     def faults(self) -> tuple[Fault, ...]:
         """All faults, from the first line to the last."""
         return tuple(fault for faults in self.line_faults for fault in faults)
-
-    @property
-    def last_line_score(self) -> float:
-        return self.line_scores[-1]
 
     def __str__(self) -> str:
         rhyme = f"{self.rhyme_group}韵" if self.rhyme_group else "无韵"
@@ -78,15 +74,15 @@ def judge_lines(lines: tuple[str, ...], tones: Tones, rhyme_book: RhymeBook, str
     length = max((7, 5), key=[len(line) for line in lines[:-1]].count)
     spoken = [[tones_of(character, tones) for character in line] for line in lines]
     best = best_form(spoken, forms(length, len(lines)), strict)
-    scores, faults = [], []
+    faults = []
     for number, (line, read, pattern) in enumerate(zip(lines, spoken, best.lines, strict=True)):
         places = places_at_fault(read, pattern, strict)
-        wide = max(len(line), length)
-        scores.append((wide - len(places)) / wide)
         faults.append(tuple(fault_at(place, line, pattern, number * length) for place in places))
+    wide = max(len(lines[-1]), length)
+    score = (wide - len(faults[-1])) / wide
     group = shared_group([rhymes_of(lines[number], length, rhyme_book) for number in best.rhyming])
     rhyme_score = float(group in rhymes_of(lines[-1], length, rhyme_book))
-    return Verdict(best.name, group, tuple(scores), rhyme_score, tuple(faults), best.lines, best.rhyming)
+    return Verdict(best.name, group, score, rhyme_score, tuple(faults), best.lines, best.rhyming)
 
 
 def best_form(spoken: list[list[str]], candidates: Sequence[Form], strict: bool) -> Form:

@@ -35,9 +35,10 @@ def test_tang_quatrains(quatrains, writing, record_property):
     assert shares["fewer"] >= 0.94
 
 
+def faults_by_line(lines):
+    return [len(faults) for faults in judge(lines, tones="pingshui").line_faults]
+
+
 def test_the_writing_hardly_matters(quatrains):
-    differing = sum(
-        judge(row["lines"], tones="pingshui").line_scores != judge(row["traditional"], tones="pingshui").line_scores
-        for row in quatrains
-    )
+    differing = sum(faults_by_line(row["lines"]) != faults_by_line(row["traditional"]) for row in quatrains)
     assert differing / len(quatrains) < 0.01

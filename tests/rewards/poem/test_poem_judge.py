@@ -73,7 +73,7 @@ def test_against_a_slow_judge(data):
 @given(st.lists(st.text(), min_size=4, max_size=4), st.booleans())
 def test_any_text_gets_a_verdict(lines, strict):
     verdict = judge(lines, strict=strict)
-    assert all(0 <= score <= 1 for score in verdict.line_scores)
+    assert 0 <= verdict.last_line_score <= 1
     assert verdict.rhyme_score in (0, 1)
     assert str(verdict)
 
@@ -126,7 +126,7 @@ def test_eight_lines():
     verdict = judge(lines, tones="pingshui")
     assert verdict.form == "五言律诗(仄起仄收式)"
     assert (verdict.rhyme_group, verdict.rhyme_score, verdict.faults) == ("十二侵", 1, ())
-    assert len(verdict.line_scores) == 8
+    assert len(verdict.line_faults) == 8
 
 
 def test_what_is_no_poem_is_refused():

@@ -1,0 +1,143 @@
+"""The form of a completion: the think and answer tags, marks of step-by-step work, length, and language."""
+
+import re
+from itertools import islice
+from typing import Any, Literal
+
+from grpo_ext.common.files import data_yaml
+from grpo_ext.rewards.answers import TAGS
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import shipped_examples
+
+MAX_LENGTH = 200_000  # characters of a completion that are searched for steps, or for words of a language
+# The tags with their line breaks in the strict form.
+TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+Mode = Literal["strict", "loose"]
+FORMS = {
+    "strict": re.compile(r"<think>\n.*\n</think>\n<answer>\n.*\n</answer>", re.DOTALL),
+    "loose": re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL),
+}
+
+
+@register("format", examples=shipped_examples("format"))
+def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
+    """1 if the completion is one <think> block followed by one <answer> block, else 0.
+
+    Each tag occurs exactly once, and no text is outside the blocks. The blocks may be empty.
+
+    Args:
+        mode: "loose" allows any white space around tags and blocks; "strict" requires exactly
+            `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`.
+        prefix: text to put before the completion, for prompts that already open the first tag.
+    """
+    texts = [prefix + text for text in completions]
+    once = [all(text.count(tag) == 1 for tag in TAGS) for text in texts]  # so that a pattern matches in linear time
+    return [float(ok and FORMS[mode].fullmatch(text) is not None) for ok, text in zip(once, texts, strict=True)]
+
+
+@register("tag_count", examples=shipped_examples("tag_count"))
+def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
+    """0.25 for each of <think>, </think>, <answer>, </answer> that occurs exactly once.
+
+    Args:
+        mode: "strict" counts a tag only with the line breaks of the strict format.
+        prefix: text to put before the completion, for prompts that already open the first tag.
+    """
+    tags = TAG_LINES if mode == "strict" else TAGS
+    return [0.25 * sum((prefix + text).count(tag) == 1 for tag in tags) for text in completions]
+
+
+# A match at a line start stays within its line, so that no run of line breaks is read more than once.
+_STEP = re.compile(
+    r"^[ \t]*(?:step[ \t]+[0-9]|[0-9]{1,3}[.)](?![0-9])|[-*•][ \t])"
+    r"|\b(?:first|firstly|second|secondly|third|next|then|finally),",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@register("reasoning_steps", examples=shipped_examples("reasoning_steps"))
+def reasoning_steps(completions: list[str], *, target: int = 3) -> list[float]:
+    """The number of marks of step-by-step work, divided by `target`; at most 1.
+
+    Marks are "Step 2", a numbered or bulleted line, and "First,", "Next,", "Then,", "Finally," and the like.
+
+    Args:
+        target: how many marks earn the full reward; at least 1.
+    """
+    if target < 1:
+        raise ValueError(f"reasoning_steps: target = {target}, but it must be at least 1.")
+    return [sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target for text in completions]
+
+
+Prefer = Literal["shorter", "longer", "near"]
+Unit = Literal["tokens", "characters", "words"]
+
+
+@register("length", examples=shipped_examples("length"))
+def length(
+    completions: list[str],
+    completion_ids: list[list[int]] | None = None,
+    *,
+    target: int,
+    prefer: Prefer = "shorter",
+    unit: Unit = "tokens",
+) -> list[float]:
+    """1 within the target length, beyond it the ratio of the two lengths; 0 for an empty completion.
+
+    For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the smaller of the two.
+
+    Args:
+        target: the length, at least 1.
+        prefer: "shorter", "longer" or "near".
+        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white space).
+    """
+    if target < 1:
+        raise ValueError(f"length: target = {target}, but a length is at least 1.")
+    if unit == "tokens":
+        if completion_ids is None:
+            raise ValueError("length: there are no token ids here; set unit: characters or words.")
+        lengths = [len(ids) for ids in completion_ids]
+    elif unit == "words":
+        lengths = [len(text.split()) for text in completions]
+    else:
+        lengths = [len(text) for text in completions]
+    short = [1.0 if prefer == "longer" else min(1.0, target / n) if n else 0.0 for n in lengths]
+    long = [1.0 if prefer == "shorter" else min(1.0, n / target) for n in lengths]
+    return [min(pair) for pair in zip(short, long, strict=True)]
+
+
+_TABLE = data_yaml("grpo_ext.rewards", "scripts.yaml")
+LANGUAGES: dict[str, list[str]] = _TABLE["languages"]  # the scripts of each
+Language: Any = Literal[tuple(LANGUAGES)]  # `Any` for type checkers, which read no computed Literal
+
+# Commands and tags belong to no language; a letter of any other script counts as a word.
+_WORD = re.compile(
+    r"\\[A-Za-z]+|</?[a-z_]{1,20}>|"
+    + "|".join(f"(?P<{script}>{letters})" for script, letters in _TABLE["scripts"].items())
+    + r"|(?P<other>[^\W\d_])"
+)
+
+
+@register("language_consistency", examples=shipped_examples("language_consistency"))
+def language_consistency(completions: list[str], *, language: Language = "en") -> list[float]:
+    """The share of words in the script of the wanted language; 1 without any words.
+
+    Digits, punctuation, tags and LaTeX commands are not words, nor are single Latin letters in a language with another script.
+    The reward does not distinguish languages that share a script.
+
+    Args:
+        language: "en", "zh", "ja", "ko", "ru", "de", "fr" and others, by their two-letter codes.
+    """
+    return [share(text, LANGUAGES[language]) for text in completions]
+
+
+def share(text: str, wanted: list[str]) -> float:
+    """Return the share of words whose script is among `wanted`."""
+    right = total = 0
+    for token in _WORD.finditer(text, 0, MAX_LENGTH):
+        script = token.lastgroup
+        if script is None or (script == "latin" and script not in wanted and len(token[0]) == 1):
+            continue
+        total += 1
+        right += script in wanted
+    return right / total if total else 1.0
