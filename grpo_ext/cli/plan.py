@@ -4,6 +4,7 @@ examples:
   grpo-ext plan --config recipes/countdown/tiny.yaml
   grpo-ext plan --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --rows 50000
   grpo-ext plan --config mine.yaml --num_generations 16 --json
+  grpo-ext plan --config mine.yaml --gpus 8 --gpu h100      # or --run runs/mine: colocate or overlap?
 
 The numbers are those of the run. Memory is an estimate; its formulas are in grpo_ext/recipe/memory.py. --rows gives the number
 of training rows if the data set cannot be read here. If sizes do not fit, the nearest that fit are shown.
@@ -18,17 +19,21 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_processes, add_recipe_command
+from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
 from grpo_ext.common.files import in_bytes
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
+    from grpo_ext.preflight.layouts import Layout
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     add_processes(parser)
     parser.add_argument("--rows", type=int, metavar="N", help="training rows, if they cannot be counted here")
+    parser.add_argument("--gpus", type=at_least(2), metavar="N", help="compare layouts of N GPUs; needs --gpu or --run")
+    parser.add_argument("--gpu", metavar="CARD", help="estimate speeds by the data sheet of a card: h100, a100, h20, 4090, ...")
+    parser.add_argument("--run", dest="folder", metavar="FOLDER", help="take speeds from the log of a run of this recipe")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
@@ -38,8 +43,14 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     forecast = make_forecast(recipe, args.num_processes, args.rows)
+    layouts: list[Layout] = []
+    if args.gpus or args.gpu or args.folder:
+        from grpo_ext.preflight.speeds import compared
+
+        layouts = compared(recipe.flat, forecast, args.gpus, args.gpu, args.folder)
     if args.json:
-        print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
+        more = {"layouts": [layout._asdict() for layout in layouts]} if layouts else {}
+        print(json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str))
         return 0
 
     lines = [*plan_lines(forecast), *size_lines(forecast)]
@@ -51,7 +62,23 @@ def run(args: argparse.Namespace) -> int:
         print(f"{title:{width}}  {text}")
     for key, value, source, replaced in forecast.preset:
         print(f"{'preset':{width}}  {key}: {value}{', replaced by the recipe' if replaced else ''}  ({source})")
+    if layouts:
+        print(
+            "\nseconds a generation,",
+            f"by {args.folder}" if args.folder else "estimated by data sheet (measured: --run FOLDER)",
+        )
+        print(*layout_lines(layouts), sep="\n")
     return 0
+
+
+def layout_lines(layouts: list[Layout]) -> Iterator[str]:
+    """Yield a table of colocate, the best split in turn and the best five with overlap, and what is fastest."""
+    yield "          " + "  ".join(f"{key:>13}" for key in layouts[0]._fields[1:])
+    for name, most in (("colocate", 1), ("in turn", 1), ("overlap", 5)):
+        for x in [x for x in layouts if x.name == name][:most]:
+            yield f"{name:<8}  " + "  ".join(f"{value:>13.{2 * isinstance(value, float)}f}" for value in x[1:])
+    other = next((x for x in layouts if x.name not in ("in turn", layouts[0].name)), layouts[0])
+    yield f"{layouts[0].name} is fastest, {other.whole / layouts[0].whole:.2f} times as fast as {other.name}"
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
