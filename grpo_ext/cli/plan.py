@@ -4,7 +4,6 @@ examples:
   grpo-ext plan --config recipes/countdown/tiny.yaml
   grpo-ext plan --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --rows 50000
   grpo-ext plan --config mine.yaml --num_generations 16 --json
-  grpo-ext plan --config mine.yaml --gpus 8 --gpu h100      # or --run runs/mine: colocate or overlap?
 
 The numbers are those of the run. Memory is an estimate; its formulas are in grpo_ext/recipe/memory.py. --rows gives the number
 of training rows if the data set cannot be read here. If sizes do not fit, the nearest that fit are shown.
@@ -39,15 +38,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.preflight.forecast import make_forecast, traffic
+    from grpo_ext.preflight.speeds import compared
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     forecast = make_forecast(recipe, args.num_processes, args.rows)
-    layouts: list[Layout] = []
-    if args.gpus or args.gpu or args.folder:
-        from grpo_ext.preflight.speeds import compared
-
-        layouts = compared(recipe.flat, forecast, args.gpus, args.gpu, args.folder)
+    layouts = compared(recipe.flat, forecast, args.gpus, args.gpu, args.folder) if args.gpus or args.gpu or args.folder else []
     if args.json:
         more = {"layouts": [layout._asdict() for layout in layouts]} if layouts else {}
         print(json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str))
@@ -63,17 +59,13 @@ def run(args: argparse.Namespace) -> int:
     for key, value, source, replaced in forecast.preset:
         print(f"{'preset':{width}}  {key}: {value}{', replaced by the recipe' if replaced else ''}  ({source})")
     if layouts:
-        print(
-            "\nseconds a generation,",
-            f"by {args.folder}" if args.folder else "estimated by data sheet (measured: --run FOLDER)",
-        )
-        print(*layout_lines(layouts), sep="\n")
+        print(*layout_lines(layouts, args.folder or "a data sheet, an estimate"), sep="\n")
     return 0
 
 
-def layout_lines(layouts: list[Layout]) -> Iterator[str]:
+def layout_lines(layouts: list[Layout], source: str) -> Iterator[str]:
     """Yield a table of colocate, the best split in turn and the best five with overlap, and what is fastest."""
-    yield "          " + "  ".join(f"{key:>13}" for key in layouts[0]._fields[1:])
+    yield f"\nseconds a generation by {source}\n          " + "  ".join(f"{key:>13}" for key in layouts[0]._fields[1:])
     for name, most in (("colocate", 1), ("in turn", 1), ("overlap", 5)):
         for x in [x for x in layouts if x.name == name][:most]:
             yield f"{name:<8}  " + "  ".join(f"{value:>13.{2 * isinstance(value, float)}f}" for value in x[1:])

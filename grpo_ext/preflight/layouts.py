@@ -86,7 +86,6 @@ def simulate(work: Workload, speeds: Speeds, gpus: int) -> list[Layout]:
         both = generation, training = generation_seconds(work, speeds, sample), training_seconds(work, speeds, gpus - sample)
         busy = training + speeds.reward
         for name, time in (("in turn", generation + busy), ("overlap", max(generation, busy))):
-            # the trainer takes a generation, sends its weights, asks for the next one, judges, trains
             rest = speeds.reward + speeds.sync, speeds.sync + time, time - busy, speeds.sync + time - generation
             found.append(Layout(name, sample, gpus - sample, *both, *rest))
     return sorted(found, key=lambda layout: layout.whole)

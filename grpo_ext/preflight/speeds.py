@@ -1,8 +1,7 @@
 """Where the speeds of `layouts` come from: the log of a run of the same recipe, or the data sheet of a card.
 
 By data sheet a decoding step reads all weights, and for each row its keys and values and 2 operations a weight. Training takes
-6 operations for a trained weight and token, 4 for a frozen one, `num_iterations` times, and 2 for policy and reference to
-score. Attention is not counted, and of a mixture of experts all experts are.
+6 operations a trained weight and token, 4 a frozen one, and 2 for policy and reference to score; no attention, all experts.
 """
 
 from itertools import pairwise
@@ -20,9 +19,8 @@ CARDS = {  # dense bfloat16 operations a second, bytes of memory a second, bytes
     "4090": (165e12, 1.01e12, 24e9, 256), "a100": (312e12, 2.04e12, 80e9, 256), "h20": (148e12, 4.0e12, 96e9, 1024),
     "h100": (989e12, 3.35e12, 80e9, 1024), "h200": (989e12, 4.8e12, 141e9, 1024), "b200": (2250e12, 7.7e12, 180e9, 1024),
 }  # fmt: skip
-READ, COMPUTE, USED = 0.7, 0.3, 0.9  # what is reached of bandwidth and of rate; an engine's share of the memory
+READ, COMPUTE, USED, MEAN_SHARE = 0.7, 0.3, 0.9, 0.4  # of bandwidth, rate, memory; mean length of max_completion_length
 STARTING, LINK = 3e-3, 10e9  # seconds of a decoding step beside the reading; bytes a second from trainer to engine
-MEAN_SHARE = 0.4  # of max_completion_length: the mean length, without a run
 GENERATION, MEAN, LONGEST = LOGGED = "sampling/generation_time", "completions/mean_length", "completions/max_length"
 
 

@@ -6,9 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from conftest import REPO
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.layouts_published import table
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.preflight import layouts
@@ -155,19 +157,24 @@ def test_an_estimate_counts_bytes_and_operations(tiny_folder):
     assert by_card("h100", twice.flat, forecast)[1].token == pytest.approx(16 * weights / (COMPUTE * rate))
 
 
+def test_the_table_of_published_runs_is_what_the_benchmark_prints():
+    page = (REPO / "docs" / "overlap.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in page
+
+
 def test_plan_prints_a_table_and_names_the_fastest(tiny_folder, tmp_path, capsys):
     path = recipe_file(tmp_path, tiny_folder)
     assert main(["plan", "--config", path]) == 0
     plain = capsys.readouterr().out
     assert main(["plan", "--config", path, "--gpus", "8", "--gpu", "h100"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(plain) and "estimated by data sheet" in out
-    names = [line[:8].strip() for line in out[len(plain) :].splitlines()]
+    assert out.startswith(plain) and "by a data sheet, an estimate" in out
+    names = [line[:8].strip() for line in out[len(plain) :].splitlines()[2:-1]]
     assert [names.count(name) for name in ("colocate", "in turn", "overlap")] == [1, 1, 5]
     assert main(["plan", "--config", path, "--gpus", "8", "--gpu", "h100", "--json"]) == 0
     first, *others = json.loads(capsys.readouterr().out)["layouts"]
     assert f"{first['name']} is fastest, " in out
-    assert len(others) == 2 * 7 and first["whole"] == min(x["whole"] for x in others + [first])
+    assert len(others) == 2 * 7 and first["whole"] == min(x["whole"] for x in [first, *others])
     assert main(["plan", "--config", path, "--json"]) == 0
     assert "layouts" not in json.loads(capsys.readouterr().out)
 
@@ -227,4 +234,4 @@ def test_a_run_logs_what_plan_reads(tiny_folder, tmp_path, capsys, more):
     make_trainer(load_recipe(path)).train()
     capsys.readouterr()
     assert main(["plan", "--config", path, "--gpus", "2", "--run", str(tmp_path)]) == 0
-    assert f"by {tmp_path}" in capsys.readouterr().out
+    assert f"seconds a generation by {tmp_path}" in capsys.readouterr().out
