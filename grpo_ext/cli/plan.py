@@ -18,28 +18,35 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_processes, add_recipe_command
+from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
 from grpo_ext.common.files import in_bytes
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
+    from grpo_ext.preflight.layouts import Layout
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     add_processes(parser)
     parser.add_argument("--rows", type=int, metavar="N", help="training rows, if they cannot be counted here")
+    parser.add_argument("--gpus", type=at_least(2), metavar="N", help="compare layouts of N GPUs; needs --gpu or --run")
+    parser.add_argument("--gpu", metavar="CARD", help="estimate speeds by the data sheet of a card: h100, a100, h20, 4090, ...")
+    parser.add_argument("--run", dest="folder", metavar="FOLDER", help="take speeds from the log of a run of this recipe")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.preflight.forecast import make_forecast, traffic
+    from grpo_ext.preflight.speeds import compared
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     forecast = make_forecast(recipe, args.num_processes, args.rows)
+    layouts = compared(recipe.flat, forecast, args.gpus, args.gpu, args.folder) if args.gpus or args.gpu or args.folder else []
     if args.json:
-        print(json.dumps({"recipe": args.config, **forecast.as_dict()}, indent=2, default=str))
+        more = {"layouts": [layout._asdict() for layout in layouts]} if layouts else {}
+        print(json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str))
         return 0
 
     lines = [*plan_lines(forecast), *size_lines(forecast)]
@@ -51,7 +58,19 @@ def run(args: argparse.Namespace) -> int:
         print(f"{title:{width}}  {text}")
     for key, value, source, replaced in forecast.preset:
         print(f"{'preset':{width}}  {key}: {value}{', replaced by the recipe' if replaced else ''}  ({source})")
+    if layouts:
+        print(*layout_lines(layouts, args.folder or "a data sheet, an estimate"), sep="\n")
     return 0
+
+
+def layout_lines(layouts: list[Layout], source: str) -> Iterator[str]:
+    """Yield a table of colocate, the best split in turn and the best five with overlap, and what is fastest."""
+    yield f"\nseconds a generation by {source}\n          " + "  ".join(f"{key:>13}" for key in layouts[0]._fields[1:])
+    for name, most in (("colocate", 1), ("in turn", 1), ("overlap", 5)):
+        for x in [x for x in layouts if x.name == name][:most]:
+            yield f"{name:<8}  " + "  ".join(f"{value:>13.{2 * isinstance(value, float)}f}" for value in x[1:])
+    other = next((x for x in layouts if x.name not in ("in turn", layouts[0].name)), layouts[0])
+    yield f"{layouts[0].name} is fastest, {other.whole / layouts[0].whole:.2f} times as fast as {other.name}"
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 prompts ──► Sampler ──► Judge ──► advantages ──► old and reference log-probs ──► Judged
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,6 +115,7 @@ class Generations:
         """Return the generation that was asked for ahead, or else sample one."""
         found, training, step = None, self.trainer.model.training, self.trainer.state.global_step
         self.wait()  # the sampler must be free, also for an evaluation
+        begun = time.monotonic()
         if self.ahead is not None and training and (found := self.ahead.take(step)) is not None:
             seam.log_figures(self.trainer, {**self.ahead.figures(), "overlap/age": step - found.policy_step})
         if found is None:
@@ -121,6 +123,8 @@ class Generations:
             self.sampler.load_weights(request.policy_step)
             self.sampler.submit(request)
             found = self.sampler.collect()
+        if training:
+            seam.log_figures(self.trainer, {"sampling/generation_time": self.sampler.seconds or time.monotonic() - begun})
         return found
 
     def _probe(self, request: Request) -> None:

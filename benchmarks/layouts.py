@@ -1,0 +1,211 @@
+"""Does the simulator behind `grpo-ext plan --gpus` say how long a step takes? The two cores as two devices, one thread a side.
+
+    python -m benchmarks.layouts [--quick] [--check] [--published] [--model FOLDER] [--out FILE]
+
+Speeds are fitted to two settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
+of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower each of them is while the
+other works is measured once, in a third setting. Then ten settings are predicted, in turn and with overlap, from the
+lengths of their completions, and run. `--published` simulates published settings instead, from what was published about their
+runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from benchmarks.countdown_runs import recipe_for, train, warm_start
+from benchmarks.layouts_published import table
+from grpo_ext.preflight.layouts import Layout, Speeds, Workload, simulate
+from grpo_ext.preflight.speeds import GENERATION, fitted
+
+BOUND, OF_TEN = 0.10, 9
+GENERATIONS = 10  # of a run; in the first two processes start
+STILL = {"learning_rate": 1e-6, "warmup_steps": 0}  # completions stay as long as they are
+PROCESS = {"sampler": "process", "behaviour_policy": "sampler", **STILL}
+CALIBRATION: dict[str, dict[str, Any]] = {
+    "short": {"max_completion_length": 32, "per_device_train_batch_size": 384},
+    "long": {"max_completion_length": 160, "temperature": 1.5, "per_device_train_batch_size": 64},
+}
+SHARED = {"temperature": 1.2, "max_completion_length": 112}  # in which the sides slow each other down
+CASES: dict[str, dict[str, Any]] = {
+    "as the demo": {},
+    "half the generation": {"per_device_train_batch_size": 128},
+    "twice the generation": {"gradient_accumulation_steps": 2},
+    "16 completions a prompt": {"num_generations": 16},
+    "limit 48": {"max_completion_length": 48},
+    "limit 144, T 1.3": {"max_completion_length": 144, "temperature": 1.3},
+    "limit 200, T 1.4, 96 rows": {"max_completion_length": 200, "temperature": 1.4, "per_device_train_batch_size": 96},
+    "two iterations": {"num_iterations": 2},
+    "two iterations, T 1.3, limit 144": {"num_iterations": 2, "temperature": 1.3, "max_completion_length": 144},
+    "three iterations, half": {"num_iterations": 3, "per_device_train_batch_size": 128},
+}
+
+
+@dataclass
+class Seen(TrainerCallback):
+    """Watches a run's optimizer steps and completions."""
+
+    ends: list[float] = field(default_factory=list)  # of optimizer steps
+    samples: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)  # by step: length, and whether it is trained on
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.ends.append(time.monotonic())
+
+    def wants(self, step: int, group: int) -> bool:
+        return True
+
+    def on_samples(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            self.samples.setdefault(row["step"], []).append((row["length"], bool(row["advantage"])))
+
+
+@dataclass
+class Made:
+    """One generation of a run."""
+
+    whole: float  # seconds from its end to the end of the one before
+    generation: float
+    lengths: list[int]
+    trained: int  # tokens of the completions that have an advantage; the others cost nothing
+
+
+def run(model: Path, settings: dict[str, Any], folder: Path, generations: int) -> list[Made]:
+    """Train, and return the faster half of the generations after the first two, in which processes start.
+
+    Other work on the machine only adds time.
+    """
+    updates = settings.get("num_iterations", 1)
+    recipe = recipe_for(model, folder, max_steps=generations * updates, logging_steps=1, **settings)
+    seen = Seen()
+    rows = [row for row in train("ours", recipe, callbacks=[seen]) if GENERATION in row]
+    gc.collect()  # ends the sampler process of this trainer
+    ends, samples = seen.ends[updates - 1 :: updates], [seen.samples[step] for step in sorted(seen.samples)]
+    made = [
+        Made(ends[i] - ends[i - 1], rows[i][GENERATION], [n for n, _ in samples[i]], sum(n for n, live in samples[i] if live))
+        for i in range(2, generations)
+    ]
+    return sorted(made, key=lambda one: one.whole)[: (len(made) + 1) // 2]
+
+
+def calibrated(runs: dict[str, list[Made]]) -> Speeds:
+    """Return the speeds that fit the generations of runs in turn, each trained on once."""
+    made = [one for found in runs.values() for one in found]
+    step, row = fitted([max(m.lengths) for m in made], [sum(m.lengths) for m in made], [m.generation for m in made])
+    update, token = fitted([1.0] * len(made), [m.trained for m in made], [m.whole - m.generation for m in made])
+    return Speeds(step, row, token, update, slots=1 << 30)
+
+
+def simulated(made: list[Made], settings: dict[str, Any], speeds: Speeds) -> dict[str, Layout]:
+    """Return the two layouts of the generation whose time in turn is the median."""
+    found = []
+    for one in made:
+        passes = settings.get("num_iterations", 1)
+        share = passes * one.trained / sum(one.lengths)
+        work = Workload(one.lengths, updates=passes * settings.get("gradient_accumulation_steps", 1))
+        found.append({x.name: x for x in simulate(work, replace(speeds, token=speeds.token * share), 2)})
+    return sorted(found, key=lambda x: x["in turn"].whole)[len(found) // 2]
+
+
+def overlapped(layout: Layout, slowed: float) -> float:
+    """Return the seconds of a layout with overlap whose sides take `slowed` times as long while both work.
+
+    The side with less to do takes `slowed` times its time; meanwhile the other does as much, and goes on alone.
+    """
+    less, more = sorted((layout.generation, layout.training))
+    return more + (slowed - 1) * less
+
+
+def measure(model: Path, quick: bool) -> dict[str, Any]:
+    """Return speeds, the slowing, and seconds a generation predicted and seen, in turn and overlapped, by setting."""
+    generations = 7 if quick else GENERATIONS
+    with tempfile.TemporaryDirectory() as folder:
+
+        def both(settings: dict[str, Any]) -> tuple[list[Made], float]:
+            """Return a run in turn, and the median seconds of the same with overlap."""
+            turn = run(model, {**PROCESS, **settings}, Path(folder), generations)
+            over = run(model, {**PROCESS, **settings, "overlap": "one_step"}, Path(folder), generations)
+            return turn, statistics.median(one.whole for one in over)
+
+        speeds = calibrated(
+            {name: run(model, {**PROCESS, **case}, Path(folder), generations) for name, case in CALIBRATION.items()}
+        )
+        turn, whole = both(SHARED)
+        alone = statistics.median(one.generation for one in turn), statistics.median(one.whole - one.generation for one in turn)
+        slowed = 1 + (whole - max(alone)) / min(alone)
+        found = {}
+        for name, settings in list(CASES.items())[: 2 if quick else None]:
+            turn, whole = both(settings)
+            layouts = simulated(turn, settings, speeds)
+            found[name] = {
+                "in turn": (layouts["in turn"].whole, statistics.median(one.whole for one in turn)),
+                "overlap": (overlapped(layouts["overlap"], slowed), whole),
+                "generation": (layouts["in turn"].generation, statistics.median(one.generation for one in turn)),
+                "training": (layouts["in turn"].training, statistics.median(one.whole - one.generation for one in turn)),
+            }
+            print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
+    return {"speeds": speeds.__dict__, "slowed": slowed, "settings": found}
+
+
+def report(found: dict[str, Any]) -> bool:
+    """Print the predictions beside what was seen; return whether enough settings are within the bound."""
+    speeds = found["speeds"]
+    print(f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ", end="")
+    print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms")
+    print(f"while both sides work each takes {found['slowed']:.2f} times as long\n")
+    print("| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    good = 0
+    for name, case in found["settings"].items():
+        (turn, turn_seen), (over, over_seen) = case["in turn"], case["overlap"]
+        misses = turn / turn_seen - 1, over / over_seen - 1
+        good += max(map(abs, misses)) <= BOUND
+        sides = f"{turn:.2f} | {turn_seen:.2f} | {misses[0]:+.0%} | {over:.2f} | {over_seen:.2f} | {misses[1]:+.0%}"
+        print(f"| {name} | {sides} | {turn / over:.2f} | {turn_seen / over_seen:.2f} |")
+    print(f"\nwithin {BOUND:.0%} both in turn and with overlap: {good} of {len(found['settings'])} settings")
+    return good >= OF_TEN / 10 * len(found["settings"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer generations, and two settings")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if fewer than nine of ten are within the bound")
+    parser.add_argument("--published", action="store_true", help="simulate published settings, and run nothing")
+    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    given = parser.parse_args()
+    if given.published:
+        print(*table(), sep="\n")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        model = given.model or warm_start(Path(folder))
+        if given.here:
+            print(json.dumps(measure(model, given.quick)))
+            return 0
+        command = [sys.executable, "-m", "benchmarks.layouts", "--here", "--model", str(model)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # one thread a side
+        done = subprocess.run(
+            [*command, *["--quick"] * given.quick], stdout=subprocess.PIPE, text=True, env=environment, check=True
+        )
+    found = json.loads(done.stdout.splitlines()[-1])
+    good = report(found)
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=2) + "\n")
+    return int(given.check and not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
