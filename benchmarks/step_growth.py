@@ -66,8 +66,10 @@ def table_row(row: dict[str, Any]) -> dict[str, float]:
 
 def with_and_without(case: Case, rounds: int) -> dict[str, float]:
     """Return our seconds with and without shared prompts, and their ratio."""
-    settings = {side: (("shared_prefix", side == "shared"),) for side in SHARED}
-    benches = {side: Bench(replace(case, settings=settings[side]), ("ours",)) for side in SHARED}
+    benches = {side: Bench(case, ("ours",)) for side in SHARED}
+    trainer: Any = benches["not shared"].trainers["ours"]
+    scorer = trainer.parts.scorer
+    scorer.layout = replace(scorer.layout, shares=False)
     seconds: dict[str, list[float]] = {side: [] for side in SHARED}
     for number in range(rounds + 1):
         for side in SHARED if number % 2 else SHARED[::-1]:

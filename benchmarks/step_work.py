@@ -65,7 +65,7 @@ CASES: dict[str, Case] = {
     "uneven, short": SHORT,
     **{f"uneven, short, {share:.0%} dead": replace(SHORT, dead=share) for share in (0.0, 0.5, 0.75)},
     "uneven, short, beta .04": replace(SHORT, settings=(("beta", 0.04),)),
-    "uneven, short, packed": replace(SHORT, settings=(("packing", "packed"),)),
+    "uneven, short, packed": replace(SHORT, settings=(("layout", "packed"),)),
     "countdown, beta .04": replace(COUNTDOWN, settings=(("beta", 0.04),), bound=None),
     "countdown, 2 iterations": replace(COUNTDOWN, settings=(("num_iterations", 2),), bound=None),
     "countdown, LoRA": replace(COUNTDOWN, lora=True, bound=None),

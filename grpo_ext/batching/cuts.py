@@ -67,13 +67,32 @@ def _fill(costs: np.ndarray, bound: int) -> list[int]:
     return cuts
 
 
-def packs(lengths: torch.Tensor, max_tokens: int | None) -> list[torch.Tensor]:
-    """Return the rows of each packed row, in the given order, for rows of these `lengths` (B,) with their prompts, in tokens.
+def packs(
+    prompt_lengths: torch.Tensor, lengths: torch.Tensor, max_tokens: int | None, prompts: torch.Tensor | None = None
+) -> list[torch.Tensor]:
+    """Return the rows of each packed row.
 
-    A packed row of several rows has at most `max_tokens`; `None`: there is one packed row.
+    Args:
+        prompt_lengths: (B,), in tokens.
+        lengths: (B,), of completions, in tokens.
+        max_tokens: the maximum length of a packed row of several rows; `None`: there is one packed row.
+        prompts: (B,), the number of each row's prompt, which a packed row then has once; `None`: each row brings its own.
     """
-    cuts = [] if max_tokens is None else _fill(lengths.cpu().numpy(), max_tokens)
-    return list(torch.arange(len(lengths)).tensor_split(cuts))
+    if max_tokens is None:
+        return [torch.arange(len(lengths))]
+    order = torch.arange(len(lengths)) if prompts is None else prompts.cpu().argsort(stable=True)
+    found: list[list[int]] = []
+    tokens, last = 0, None
+    for i in order.tolist():
+        number = i if prompts is None else int(prompts[i])
+        own, before = int(lengths[i]), int(prompt_lengths[i])
+        more = own if number == last else own + before
+        if not found or tokens + more > max_tokens:
+            found.append([])
+            tokens, more = 0, own + before
+        found[-1].append(i)
+        tokens, last = tokens + more, number
+    return [torch.tensor(rows) for rows in found]
 
 
 def length_chunks(

@@ -14,7 +14,7 @@ LOSSES = (*TRL_LOSSES, "dppo")  # of this package
 
 OUR_DIVISION = {"loss_normalization": ("step",)}
 ONE_REWARD = {"multi_objective_aggregation": ("sum_then_normalize",)}
-DEALT_ROWS = {**OUR_DIVISION, "length_batching": (True,)}
+DEALT_ROWS = {**OUR_DIVISION, "layout": ("auto", "chunks", "packed")}
 # An option, its values that need nothing, and what the others need: by option the values that fit, first the one to propose.
 NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("loss_type", TRL_LOSSES, OUR_DIVISION),
@@ -23,7 +23,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("std_estimator", ("sample",), ONE_REWARD),
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
-    ("packing", ("none",), DEALT_ROWS),
+    ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),
     ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 

@@ -54,25 +54,19 @@ class SpeedOptions:
         fast_generate (`bool`, defaults to `True`): where transformers' `generate` samples, in training and evaluation: run
             each distinct prompt once, and take completions that have ended out of the batch. The distribution is the same,
             with different random draws. `False`: as TRL does.
-        length_batching (`bool`, defaults to `True`): distribute the completions of an optimizer step to its micro-batches by
-            tokens, over all ranks, cut padding, and run completions of similar length together. The gradient is the same.
+        layout (`str`, defaults to `"auto"`): how completions run through the model in training. `"chunks"`: those of similar
+            length together, each distinct prompt once. `"packed"`: one after another in a row without padding; refused where a
+            model would mix them. `"padded"`: one rectangle per micro-batch, as TRL. `"auto"` chooses by the model, its
+            attention, the ranks and the lengths, and the first lines of a run say what. All but `"padded"` also distribute the
+            completions of a step to its micro-batches by tokens, over all ranks.
         max_tokens_per_micro_batch (`int`, *optional*): cut micro-batches with more tokens (prompts and completions, without
             padding) into pieces that run forward and backward one after another, equally many on all ranks. A single longer
             completion stays whole. `None`: only `per_device_train_batch_size` bounds them.
         skip_dead_rows (`bool`, defaults to `True`): do not run completions whose advantage is 0 where nothing else (KL,
             entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over the others.
-        shared_prefix (`bool`, defaults to `True`): run the prompt of a group once rather than once for each completion, where
-            the model keeps keys and values: not with gradient checkpointing, sliding windows or sharded models.
-        packing (`str`, defaults to `"none"`): `"packed"` puts completions with their prompts one after another into one row
-            without padding, for FlashAttention on a GPU and for sharded models; refused where a model would mix them.
-        compact_head (`bool`, defaults to `True`): on a CPU, compute logits only at the positions of completions, in tiles that
-            fit its cache. On a GPU TRL already does so.
     """
 
     fast_generate: bool = True
-    length_batching: bool = True
+    layout: Literal["auto", "padded", "chunks", "packed"] = "auto"
     max_tokens_per_micro_batch: Count | None = None
     skip_dead_rows: bool = True
-    shared_prefix: bool = True
-    packing: Literal["none", "packed"] = "none"
-    compact_head: bool = True

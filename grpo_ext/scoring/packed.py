@@ -1,55 +1,71 @@
 """Padding-free scoring: the sequences of a micro-batch are concatenated into a single row.
 
-The positions of each sequence start at 0, from which transformers makes the attention block-diagonal: FlashAttention gets the
-bounds of the sequences, other kinds of attention get a mask.
+Each sequence has its own positions and sees only itself. Where attention takes a mask, the completions of one prompt can see
+the same copy of it.
 """
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import pad
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
+from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
-
-# With a mask, attention costs the square of the row length: on a CPU rows of 2,048 take 1.5 times as long as rows of 512.
-MASKED_ROW_TOKENS = 512
+from grpo_ext.scoring.prompts_once import labels_of, positions_of
 
 
-def run_packed(run: RunModel, model: Any, head: Head, input_ids: Tensor, mask: Tensor, labels: Tensor) -> PassOutput:
-    """Run the tokens of a padded batch (B, L) as one row, and return the same result as the padded batch."""
-    real = mask.bool()  # (B, L)
-    positions = (mask.cumsum(1) - 1)[real]  # (tokens,)
-    targets = labels[real].masked_fill(positions == 0, -100)  # no sequence predicts the first token of the next one
-    packed = run(model, head, targets[None], input_ids=input_ids[real][None], position_ids=positions[None])
+def run_packed(run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, shares: bool) -> PassOutput:
+    """Run the tokens of a padded batch (B, P + T) as one row, and return the log-probs (B, T) of the completions.
 
-    def unpacked(values: Tensor | None) -> Tensor | None:
+    `width` is T. With `shares`, each distinct prompt is in the row once; else each completion brings its own, and transformers
+    makes attention block-diagonal from positions that start at 0 again.
+    """
+    end = ids.size(1) - width - 1 if shares else 0  # where what is not shared begins: at the last token of the prompt
+    first, prompt_of = equal_prompts(ids[:, : end + 1], mask[:, : end + 1])
+    head_mask, tail_mask = mask[first, :end].bool(), mask[:, end:].bool()  # (N, end), (B, P + T - end)
+
+    def row(values: Tensor) -> Tensor:
+        return torch.cat([values[first, :end][head_mask], values[:, end:][tail_mask]])  # (tokens,)
+
+    positions = row(positions_of(mask))
+    labels = row(labels_of(ids, mask, width)).masked_fill(positions == 0, -100)  # no sequence predicts the next one's start
+    given: dict[str, Any] = {"input_ids": row(ids)[None], "position_ids": positions[None]}
+    if shares:
+        owner = torch.cat([torch.full_like(first, -1)[:, None].expand_as(head_mask)[head_mask], _number(tail_mask)])
+        group = torch.cat([_number(head_mask), prompt_of[:, None].expand_as(tail_mask)[tail_mask]])
+
+        def sees(_: Any, __: Any, query: Tensor, key: Tensor) -> Tensor:
+            own = (owner[key] == owner[query]) | (owner[key] == -1)
+            return (key <= query) & (group[key] == group[query]) & own
+
+        given["attention_mask"] = attention_mask(model, sees, len(positions), ids.device)
+    output = run(model, head, labels[None], **given)
+
+    def of_completions(values: Tensor | None) -> Tensor | None:
         if values is None:
             return None
-        values = pad(values[0], (1, 0))  # (tokens,), of each token; the first token has no prediction
-        return values.new_zeros(real.shape).masked_scatter(real, values)[:, 1:]  # (B, L - 1)
+        values = pad(values[0], (1, 0))[int(head_mask.sum()) :]  # of each token; the first token has no prediction
+        return values.new_zeros(tail_mask.shape).masked_scatter(tail_mask, values)[:, -width:]  # (B, T)
 
-    return SimpleNamespace(log_probs=unpacked(packed.log_probs), entropy=unpacked(packed.entropy), aux_loss=None)
-
-
-def takes_mask(model: Any) -> bool:
-    """Whether a model's attention gets a mask of the squared row length."""
-    return "flash" not in str(model.config.get_text_config()._attn_implementation)
+    return SimpleNamespace(log_probs=of_completions(output.log_probs), entropy=of_completions(output.entropy), aux_loss=None)
 
 
-def why_not_packed(model: Any) -> str | None:
-    """Return why a model cannot take packed rows, as far as its config shows; `None` if it can."""
-    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
-        return "the adapter adds tokens before each prompt"
-    layers = DynamicCache(config=model.config.get_text_config()).layers
-    recurrent = any(isinstance(x, LinearAttentionCacheLayerMixin) or not isinstance(x, DynamicLayer) for x in layers)
-    if recurrent or getattr(model, "_is_stateful", False):
-        return "the model's recurrent layers would pass the state of one sequence to the next"
-    return None
+def _number(mask: Tensor) -> Tensor:
+    """Return the row of each token of a mask (B, L)."""
+    return torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
 
 
-def refuse_packing(reason: str) -> None:
-    """Raise a `ValueError` with the reason and the value to write instead."""
-    raise ValueError(f"packing: packed cannot be used here: {reason}. Write packing: none.")
+def attention_mask(model: Any, sees: Callable[..., Tensor], length: int, device: torch.device) -> Any:
+    """Return a mask for a model's attention: blocks for flex attention, else (1, 1, L, L), added to scores or bool for SDPA."""
+    attention = str(model.config.get_text_config()._attn_implementation)
+    if attention == "flex_attention":
+        return create_block_mask(sees, None, None, length, length, device)
+    places = torch.arange(length, device=device)
+    seen = sees(None, None, places[:, None], places[None])[None, None]
+    if attention == "sdpa":
+        return seen
+    return torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, torch.finfo(model.dtype).min)

@@ -7,7 +7,8 @@ import torch
 
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head, RunModel
-from grpo_ext.scoring.packed import refuse_packing, run_packed
+from grpo_ext.scoring.layout import refuse_packing
+from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
 
 
@@ -20,10 +21,10 @@ class Probe:
     device: torch.device  # of the model's inputs
     limit: float  # the largest difference of log-probs allowed, divided by their standard deviation
 
-    def refuse_unless_separate(self, model: Any) -> None:
-        """Raise a `ValueError` with the reason for a model whose log-probs of packed rows differ."""
+    def refuse_unless_separate(self, model: Any, shares: bool) -> None:
+        """Raise a `ValueError` for a model whose log-probs of packed rows differ; `shares` as in `run_packed`."""
         try:
-            apart = self._apart(model, packed=True)
+            apart = self._apart(model, "packed", shares)
         except (TypeError, NotImplementedError) as error:
             refuse_packing(f"the model does not take positions ({error})")
         if not apart <= self.limit:
@@ -34,12 +35,12 @@ class Probe:
     def shares_prompts(self, model: Any) -> bool:
         """Whether log-probs of completions are the same if the model reads a prompt once for several of them."""
         try:
-            return self._apart(model, packed=False) <= self.limit
+            return self._apart(model, "chunks", True) <= self.limit
         except Exception:  # a model that cannot continue from a prompt may raise anything
             return False
 
     @torch.no_grad()
-    def _apart(self, model: Any, packed: bool) -> float:
+    def _apart(self, model: Any, kind: str, shares: bool) -> float:
         """Return the largest difference of log-probs between packed rows, or rows that share a prompt, and plain rows."""
         generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
@@ -49,8 +50,8 @@ class Probe:
         model.eval()
         try:
             alone = self.run(model, Head(params), labels, input_ids=ids, attention_mask=mask)
-            if packed:
-                found = run_packed(self.run, model, Head(params), ids, mask, labels)
+            if kind == "packed":
+                found = run_packed(self.run, model, Head(params), ids, mask, 8, shares)
             else:
                 prompts = ReadPrompts(ids[:, :8], mask[:, :8])
                 prompts.read(self.run, model, Head(params))

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
@@ -64,10 +63,3 @@ def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, :-width] = -100
     return labels
-
-
-def keeps_all(model: Any) -> bool:
-    """Whether a model's cache holds the keys and values of every token, in every layer."""
-    layers = DynamicCache(config=model.config.get_text_config()).layers
-    learned = getattr(model, "active_peft_config", None)  # prompt learning adds tokens before the prompt
-    return all(type(layer) is DynamicLayer for layer in layers) and not getattr(learned, "is_prompt_learning", False)

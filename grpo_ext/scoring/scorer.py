@@ -13,23 +13,10 @@ from grpo_ext.batching.cuts import CALL_TOKENS, deal_rows, equal_prompts, length
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
+from grpo_ext.scoring.layout import Layout
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
 from grpo_ext.step.records import Scored, Scores
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How completions are laid out for a pass; it does not change log-probs."""
-
-    trimmed: bool = True  # padding may be cut, because the model's positions do not count it
-    chunks: bool = True  # completions of similar length run together; otherwise a micro-batch runs as one rectangle
-    shared_prefix: bool = True  # each distinct prompt runs once
-    packed: bool = False  # rows without padding, instead of chunks and shared prompts
-    packed_tokens: int | None = None  # the maximum length of a packed row of several sequences; `None`: one row for all
-    max_tokens: int | None = None  # the maximum size of a chunk of several completions
-    compact_head: bool = True  # logits at the positions of completions only
-    recomputes: bool = False  # gradient checkpointing is on, so a pass with gradient keeps no keys and values
 
 
 @dataclass
@@ -76,18 +63,19 @@ class Scorer:
 
     def _blocks(self, model: Any, table: Scored, params: SamplingParams, block: int, aux_loss: bool) -> Scores:
         """Score `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length."""
-        plain = aux_loss or not (self.layout.chunks or self.layout.packed)
+        plain = aux_loss or self.layout.kind == "padded"
         order: list[Tensor] = []
         parts: list[tuple[Tensor, Tensor | None]] = []  # log-probs and entropies (b, t)
         aux: list[Any] = []
         found: list[KeptSet] = []
         for members in torch.arange(len(table)).split(block) if plain else blocks_of(table, block):
             inside = table.take(members, trim=not plain)
-            prompts = None if plain else self._read_prompts(model, inside, params)
-            for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, prompts):
+            packed = not plain and self._packs(inside)
+            prompts = None if plain or packed else self._read_prompts(model, inside, params)
+            for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, packed, prompts):
                 part = inside.take(chunk, trim=not plain)
                 head, lengths = self._head(part, params)
-                output = self._run(outermost(model, first=not parts), head, part, prompts, chunk, aux_loss)
+                output = self._run(outermost(model, first=not parts), head, part, packed, prompts, chunk, aux_loss)
                 entropy = None if output.entropy is None else output.entropy[:, -part.width :]  # the reference returns none
                 parts.append((output.log_probs[:, -part.width :], entropy))
                 aux.append(output.aux_loss)
@@ -99,31 +87,42 @@ class Scorer:
         return Scores(logps, entropies, balance, [found[i] for i in back.tolist()] if found else None)
 
     def _run(
-        self, model: Any, head: Head, part: Scored, prompts: ReadPrompts | None, chunk: Tensor, aux_loss: bool
+        self, model: Any, head: Head, part: Scored, packed: bool, prompts: ReadPrompts | None, chunk: Tensor, aux_loss: bool
     ) -> PassOutput:
         """Call the model once."""
         ids, mask = part.input_ids, part.attention_mask
         if prompts is not None:
             return prompts.run(self.run, model, head, ids, mask, part.width, chunk)
-        labels = labels_of(ids, mask, part.width)
-        if self.layout.packed and not aux_loss:
-            return run_packed(self.run, model, head, ids, mask, labels)
+        if packed:
+            return run_packed(self.run, model, head, ids, mask, part.width, self.layout.in_row)
         more = {"output_router_logits": True} if aux_loss else {}
-        return self.run(model, head, labels, input_ids=ids, attention_mask=mask, **more)
+        return self.run(model, head, labels_of(ids, mask, part.width), input_ids=ids, attention_mask=mask, **more)
 
-    def _chunks(self, model: Any, table: Scored, prompts: ReadPrompts | None) -> list[Tensor]:
+    def _packs(self, table: Scored) -> bool:
+        """Whether the completions run in packed rows rather than in chunks."""
+        if self.layout.kind != "packed" or not self.layout.by_cost:
+            return self.layout.kind == "packed"
+        first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
+        shares = not (torch.is_grad_enabled() and self.layout.recomputes)
+        lengths, longest = table.completion_mask.sum(1), table.prompt_ids.size(1)
+        chunks = length_chunks(lengths, 1 if shares else longest, max_tokens=self.layout.max_tokens)
+        padded = sum(len(rows) * (int(lengths[rows].max()) + (1 if shares else longest)) + CALL_TOKENS for rows in chunks)
+        return int(table.attention_mask.sum()) + CALL_TOKENS <= padded + (len(first) * longest + CALL_TOKENS) * shares
+
+    def _chunks(self, model: Any, table: Scored, packed: bool, prompts: ReadPrompts | None) -> list[Tensor]:
         """Return the rows of each chunk."""
-        if not self.layout.packed:
+        if not packed:
             per_row = 1 if prompts else table.prompt_ids.size(1)
             return length_chunks(table.completion_mask.sum(1), per_row, max_tokens=self.layout.max_tokens)
         if self.check_packed is not None:
             self.check_packed(model)
             self.check_packed = None
-        return packs(table.attention_mask.sum(1), self.layout.packed_tokens)
+        number = equal_prompts(table.prompt_ids, table.prompt_mask)[1] if self.layout.in_row else None
+        return packs(table.prompt_mask.sum(1), table.completion_mask.sum(1), self.layout.row_tokens, number)
 
     def _read_prompts(self, model: Any, table: Scored, params: SamplingParams) -> ReadPrompts | None:
         """Read the prompts if that saves more than another call costs; else return `None`."""
-        if not self.layout.shared_prefix or (torch.is_grad_enabled() and self.layout.recomputes):
+        if not self.layout.shares or (torch.is_grad_enabled() and self.layout.recomputes):
             return None
         prompts = ReadPrompts(table.prompt_ids, table.prompt_mask)
         if prompts.saved <= CALL_TOKENS:
@@ -131,7 +130,7 @@ class Scorer:
         head = Head(SamplingParams(params.temperature))  # nothing is scored
         if prompts.read(self.run, outermost(model, first=False), head):
             return prompts
-        self.layout = replace(self.layout, shared_prefix=False)  # the model recomputes, or does not use the cache
+        self.layout = replace(self.layout, shares=False)  # the model recomputes, or does not use the cache
         return None
 
 

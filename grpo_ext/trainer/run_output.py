@@ -140,4 +140,4 @@ def describe(trainer: Any) -> tuple[str, str]:
     if trainer.as_trl:
         return how, "as TRL, one rectangle per micro-batch"
     on_cpu = trainer.accelerator.device.type == "cpu"
-    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu, args.shared_prefix)
+    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu)

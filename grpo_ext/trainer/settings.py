@@ -3,6 +3,7 @@
 import logging
 from collections import defaultdict
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,9 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.scoring.packed import MASKED_ROW_TOKENS, refuse_packing, takes_mask, why_not_packed
+from grpo_ext.scoring.layout import Layout, choose_layout
 from grpo_ext.scoring.probe import Probe
-from grpo_ext.scoring.prompts_once import keeps_all
-from grpo_ext.scoring.scorer import Layout, Scorer
+from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import run_model, score_images
 from grpo_ext.step.cut import CutRule
@@ -165,32 +165,20 @@ def by_batch(trainer: Any) -> bool:
 
 
 def layout_of(trainer: Any) -> Layout:
-    """Return how completions are laid out for a pass; `ValueError` for `packing: packed` if rows cannot be packed."""
+    """Return how completions are laid out for a pass; `ValueError` for `layout: packed` if rows cannot be packed."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     # sharded ranks gather each layer together, so all must call the model the same number of times
-    alike = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    one_call = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     # each chunk of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for the last one
     reentrant = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
-    alike |= bool(args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1)
-    trimmed = has_rotary_positions(trainer.model) and args.length_batching
-    packed = args.packing == "packed"
-    if packed:
-        if not trimmed:
-            refuse_packing("it needs length_batching: true and a model with rotary positions")
-        if trainer.aux_loss_enabled:
-            refuse_packing("the loss on the balance of experts is taken over the tokens of a rectangle")
-        if reason := why_not_packed(model):
-            refuse_packing(reason)
-    chunks = trimmed and not alike and not packed and not trainer.aux_loss_enabled
-    return Layout(
-        trimmed=trimmed,
-        chunks=chunks,
-        shared_prefix=chunks and args.shared_prefix and keeps_all(trainer.model),
-        packed=packed,
-        packed_tokens=MASKED_ROW_TOKENS if packed and takes_mask(trainer.model) and not alike else None,
-        max_tokens=args.max_tokens_per_micro_batch,
-        compact_head=args.compact_head,
+    one_call |= bool(args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1)
+    return choose_layout(
+        args.layout,
+        model,
+        one_call=one_call,
+        aux_loss=trainer.aux_loss_enabled,
         recomputes=args.gradient_checkpointing,
+        max_tokens=args.max_tokens_per_micro_batch,
     )
 
 
@@ -199,7 +187,7 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
     args = trainer.args
     deals = layout.trimmed and not by_batch(trainer)
     if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
-        reason = "a model whose positions count padding, or length_batching: false"
+        reason = "a model whose positions count padding, or layout: padded"
         if by_batch(trainer):
             reason = "top_entropy_quantile below 1 or the balance of experts, which are taken over a micro-batch"
         if trainer.is_deepspeed_enabled:
@@ -211,15 +199,18 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
 
 
 def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: bool) -> Scorer:
-    """Make the scorer of a trainer; `ValueError` for `packing: packed` if packed sequences see each other in the model."""
+    """Make the scorer of a trainer; `ValueError` for `layout: packed` if packed sequences see each other in the model."""
     probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
-    check = None
-    if layout.packed:
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # their model is not ready yet
-            check = probe.refuse_unless_separate
-        else:
-            probe.refuse_unless_separate(model)
-    layout = replace(layout, shared_prefix=layout.shared_prefix and probe.shares_prompts(model))
+    check = partial(probe.refuse_unless_separate, shares=layout.in_row) if layout.kind == "packed" else None
+    if check is not None and not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):  # else the model is not ready yet
+        try:
+            check = check(model)
+        except ValueError as error:
+            if trainer.args.layout == "packed":
+                raise
+            layout, check = replace(layout, kind="chunks", by_cost=False, why=str(error).partition(": ")[2]), None
+    if layout.shares and not layout.in_row:
+        layout = replace(layout, shares=probe.shares_prompts(model))
     return Scorer(probe.run, params, layout, moves, score_images(trainer), check)
 
 
@@ -230,20 +221,17 @@ def probe_of(trainer: Any) -> Probe:
     return Probe(run_model(trainer.accelerator), vocabulary, trainer.accelerator.device, 1e-4 if exact else 0.1)
 
 
-def has_rotary_positions(model: Any) -> bool:
-    """Whether attention depends on distances between tokens, not on absolute positions."""
-    config = model.config.get_text_config()
-    return getattr(config, "rope_parameters", None) is not None or hasattr(config, "rope_theta")
-
-
-def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool, shares: bool) -> str:
-    """Describe in one line how training is sped up without a change of the gradient; `shares`: `shared_prefix` is on."""
-    if not (layout.chunks or layout.packed):
-        return "one rectangle per micro-batch"
-    done = [f"micro-batches by tokens, {'without padding' if layout.packed else 'completions of similar length together'}"]
-    if layout.shared_prefix:
-        done.append("a group's prompt once" + (" (not in the backward pass)" if layout.recomputes else ""))
-    elif layout.chunks and shares:
+def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
+    """Describe in one line how training is sped up without a change of the gradient."""
+    why = f" ({layout.why})" if layout.why else ""
+    if layout.kind == "padded":
+        return f"one rectangle per micro-batch{why}"
+    rows = {"chunks": "completions of similar length together", "packed": "rows without padding"}[layout.kind]
+    done = [f"micro-batches by tokens, {rows}{' or chunks, by their tokens' if layout.by_cost else ''}{why}"]
+    if layout.shares:
+        once = layout.kind == "chunks" and layout.recomputes
+        done.append("a group's prompt once" + (" (not in the backward pass)" if once else ""))
+    elif layout.kind == "chunks":
         done.append("each prompt with its completions (the model cannot continue from a shared one)")
     if layout.compact_head and on_cpu:
         done.append("logits of completions only")

@@ -21,10 +21,10 @@ UNEVEN = Case(32, 16, 4, (10, 140), (25, 0.9, 60), 0.25, 300, hidden=32)
 VARIANTS = {
     "shared prompts": {},
     "KL, two updates": {"beta": 0.1, "num_iterations": 2},
-    "packed": {"packing": "packed"},
-    "packed, KL": {"packing": "packed", "beta": 0.1},
+    "packed": {"layout": "packed"},
+    "packed, KL": {"layout": "packed", "beta": 0.1},
     "cut": {"max_tokens_per_micro_batch": 250},
-    "cut and packed": {"max_tokens_per_micro_batch": 250, "packing": "packed", "beta": 0.1},
+    "cut and packed": {"max_tokens_per_micro_batch": 250, "layout": "packed", "beta": 0.1},
 }
 
 

@@ -94,8 +94,9 @@ def test_cuts():
         "importance_sampling_level": st.sampled_from(["token", "sequence"]), "mask_truncated_completions": switch,
         "std_estimator": st.sampled_from(["sample", "population"]), "advantage_normalizer": st.sampled_from(["all", "useful"]),
         "scale_rewards": st.sampled_from(["group", "batch", "none"]), "epsilon": st.sampled_from([0.02, 0.2]),
-        "epsilon_high": st.sampled_from([0.02, 0.28]), "gradient_checkpointing": switch, "length_batching": switch,
-        "max_tokens_per_micro_batch": st.sampled_from([None, None, 60, 200]), "packing": st.sampled_from(["none", "packed"]),
-        "skip_dead_rows": switch, "shared_prefix": switch, "compact_head": switch,
+        "epsilon_high": st.sampled_from([0.02, 0.28]), "gradient_checkpointing": switch,
+        "max_tokens_per_micro_batch": st.sampled_from([None, None, 60, 200]),
+        "layout": st.sampled_from(["auto", "padded", "chunks", "packed"]),
+        "skip_dead_rows": switch,
     }  # fmt: skip
     hunt(gradient_is_the_formulas, model, **choices)

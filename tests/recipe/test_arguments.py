@@ -69,7 +69,7 @@ def test_text_becomes_the_number_that_it_stands_for():
         ({"generation_kwargs": {"num_beams": 4}}, "num_beams: 4 cannot be scored exactly"),
         ({"use_vllm": True, "top_k": 5, "beta": 0.1, "vllm_importance_sampling_correction": False}, "Set beta: 0"),
         ({"eval_temperature": 0, "eval_num_samples": 8}, "the same completion 8 times"),
-        ({"packing": "packed", "length_batching": False}, "packing: packed needs length_batching: true"),
+        ({"layout": "padded", "max_tokens_per_micro_batch": 64}, "max_tokens_per_micro_batch: 64 needs layout: auto"),
         ({"max_tokens_per_micro_batch": 64, "top_entropy_quantile": 0.5}, "taken over a micro-batch"),
         ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
         ({"sync_ref_model": True}, "set beta above 0"),
@@ -122,14 +122,14 @@ def test_a_registered_loss_is_a_loss():
 def test_a_plain_config_of_trl_gets_our_defaults_and_keeps_its_own_values():
     @dataclasses.dataclass
     class Mine(GRPOConfig):
-        packing: str = "packed"
+        layout: str = "packed"
 
     for cls in (GRPOConfig, Mine):
         given = config(cls, beta=0.1)
         args = with_our_defaults(given)
         assert args is given and (args.beta, args.group_filter, args.loss_normalization) == (0.1, "off", "step")
         assert args.vllm_importance_sampling_mode == "sequence_mask"  # a field of TRL's
-        assert args.packing == ("packed" if cls is Mine else "none")
+        assert args.layout == ("packed" if cls is Mine else "auto")
         check_arguments(args, 1)
 
 
@@ -140,9 +140,9 @@ def test_the_argument_parser_shows_each_sentence_and_takes_each_type():
     assert helps["eval_top_k"] == helps["eval_min_p"]  # one sentence for three
     shown = " ".join(parser.format_help().split())
     assert "what becomes of a group without signal" in shown
-    words = ["--output_dir", "x", "--use_cpu", "--bf16", "false", "--packing", "packed", "--eval_temperature", "0.5"]
+    words = ["--output_dir", "x", "--use_cpu", "--bf16", "false", "--layout", "packed", "--eval_temperature", "0.5"]
     (args,) = parser.parse_args_into_dataclasses([*words, "--max_tokens_per_micro_batch", "64"])
-    assert (args.packing, args.eval_temperature, args.max_tokens_per_micro_batch) == ("packed", 0.5, 64)
+    assert (args.layout, args.eval_temperature, args.max_tokens_per_micro_batch) == ("packed", 0.5, 64)
 
 
 @pytest.mark.parametrize("cls", [*GRPOExtConfig.__mro__[:6], LaunchConfig, RunConfig])

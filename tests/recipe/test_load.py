@@ -124,7 +124,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("reward_weights: [1.0]\n", "needs reward_funcs"),
         ("loss_type: cispo\n", "epsilon_high: 5.0"),
         ("sync_ref_model: true\n", "beta above 0"),
-        ("packing: packed\nlength_batching: false\n", "packing: packed needs length_batching: true"),
+        ("layout: padded\nmax_tokens_per_micro_batch: 64\n", "max_tokens_per_micro_batch: 64 needs layout: auto"),
         ("max_tokens_per_micro_batch: 9\nloss_normalization: micro_batch\n", "needs loss_normalization: step"),
         ("task: countdwon\n", "'countdown'"),
         ("task: [a]\n", "unknown task"),

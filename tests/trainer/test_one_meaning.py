@@ -102,7 +102,7 @@ def test_a_mixture_of_experts_runs_rectangles_and_says_so():
         torch.manual_seed(0)  # for the same rows in each micro-batch, over which the balance is taken
         found[side] = bench.step(side)
     ours = bench.trainers["ours"]
-    assert ours.aux_loss_enabled and describe(ours)[1] == "one rectangle per micro-batch"
+    assert ours.aux_loss_enabled and describe(ours)[1].startswith("one rectangle per micro-batch (the loss on the balance")
     assert found["ours"][1] > 0.8 * found["TRL"][1]  # cut to the longest of a micro-batch, and no more
     assert (found["ours"][2] - found["TRL"][2]).abs().max() < 1e-5 * found["TRL"][2].abs().max()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.step_bench import Bench
 from benchmarks.step_work import Case
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.scoring.head import Head
+from grpo_ext.scoring.layout import choose_layout
+from grpo_ext.scoring.packed import run_packed
 from grpo_ext.trainer.settings import probe_of
 
 # completions of 4 to 60 tokens after prompts of 10 to 40
@@ -40,47 +45,109 @@ def model_of(architecture, **more):
         {"loss_type": "dapo", "beta": 0.1},
         {"loss_type": "dr_grpo", "num_iterations": 2, "beta": 0.1},
         {"loss_type": "dapo", "gradient_checkpointing": True},
-        {"compact_head": False},
     ],
-    ids=["grpo", "KL", "several updates", "checkpointing", "whole head"],
+    ids=["grpo", "KL", "several updates", "checkpointing"],
 )
 def test_packed_rows_have_the_gradient_of_plain_trl(settings):
-    _, found = steps(SMALL, packing="packed", **settings)
+    _, found = steps(SMALL, layout="packed", **settings)
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
 
 
 def test_packed_rows_hold_no_padding_and_no_dead_row():
-    bench, found = steps(SMALL, packing="packed")
+    bench, found = steps(SMALL, layout="packed")
     work = bench.trainers["ours"].work
     groups = [range(n * 4, n * 4 + 4) for n in range(8)]
     live = [n for n in range(8) if len({work.rewards[i] for i in groups[n]}) > 1]
-    real = sum(len(work.prompts[n]) + len(work.completions[i]) for n in live for i in groups[n])
-    assert found["ours"][1] == real < found["TRL"][1]
+    # the last token of a prompt runs with each completion
+    real = sum(len(work.prompts[n]) - 1 + sum(1 + len(work.completions[i]) for i in groups[n]) for n in live)
+    again = sum(len(work.prompts[n]) - 1 for n in live)  # a group that two micro-batches or rows share brings its prompt twice
+    assert real <= found["ours"][1] < min(real + again, found["TRL"][1])
+
+
+def test_completions_in_a_row_see_their_prompt_and_nothing_else():
+    """Attention by the mask of a row, which holds two prompts with three completions each, against each one alone."""
+    model, params = model_of("qwen3").eval(), SamplingParams(0.8)
+    generator = torch.Generator().manual_seed(1)
+    prompts = torch.randint(2, SMALL.vocab, (2, 9), generator=generator).repeat_interleave(3, 0)
+    ids = torch.cat([prompts, torch.randint(2, SMALL.vocab, (6, 7), generator=generator)], 1)
+    mask = torch.ones_like(ids)
+    mask[:3, :4], mask[1, 12:], mask[4, 9:] = 0, 0, 0  # a shorter prompt, a shorter completion, an empty one
+
+    def run(model, head, labels, **inputs):
+        logits = model(**inputs).logits[:, :-1] / params.temperature
+        logps = logits.log_softmax(-1).gather(-1, labels[:, 1:].clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        return SimpleNamespace(log_probs=logps * (labels[:, 1:] != -100), entropy=None, aux_loss=None)
+
+    for attention in ("sdpa", "eager", "flex_attention"):
+        model.set_attn_implementation(attention)
+        with torch.no_grad():
+            found = run_packed(run, model, Head(params), ids, mask, 7, shares=True).log_probs
+            for i in range(6):
+                real = mask[i].bool()
+                row = ids[i][real][None]
+                alone = run(model, None, row, input_ids=row).log_probs[0]
+                count = int(mask[i, 9:].sum())
+                wanted = torch.zeros(7)
+                wanted[:count] = alone[len(alone) - count :]
+                torch.testing.assert_close(found[i], wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("attention", "sharded", "checkpointing", "wanted"),
+    [
+        ("sdpa", False, False, ("chunks", True, False)),
+        ("eager", False, True, ("chunks", True, False)),
+        ("sdpa", True, False, ("padded", False, False)),
+        ("flash_attention_2", False, False, ("packed", True, True)),
+        ("flash_attention_2", True, False, ("packed", False, False)),
+        ("flex_attention", False, True, ("packed", True, False)),
+        ("flex_attention", True, False, ("packed", True, False)),
+    ],
+)
+def test_the_layout_that_is_chosen(attention, sharded, checkpointing, wanted):
+    model = model_of("qwen3")
+    model.config._attn_implementation_internal = attention
+    layout = choose_layout("auto", model, one_call=sharded, aux_loss=False, recomputes=checkpointing, max_tokens=None)
+    assert (layout.kind, layout.shares, layout.by_cost) == wanted
+    assert bool(layout.why) == (layout.kind != "chunks")
+
+
+def test_long_prompts_run_in_chunks_and_short_ones_in_rows():
+    """Where both are open (FlashAttention), what runs fewer tokens."""
+    ran = {}
+    for length in (4, 400):
+        bench = Bench(replace(SMALL, prompt=(length, length), completion=(60, 0.9, 200)), ("ours",))
+        scorer = bench.trainers["ours"].parts.scorer
+        scorer.layout = replace(scorer.layout, kind="packed", by_cost=True)
+        ran[length] = (bench.step("ours"), bench.step("ours"))[1][1]
+        work = bench.trainers["ours"].work
+        real = sum(map(len, work.completions)) + length * SMALL.rows
+        assert (ran[length] <= real) if length == 4 else (ran[length] < real / 2)
 
 
 def test_metrics_and_log_probs_of_packed_rows_are_those_of_padded_ones():
     logged = {}
-    for packing in ("none", "packed"):
-        settings = (("packing", packing), ("beta", 0.1), ("num_iterations", 2))
+    for layout in ("chunks", "packed"):
+        settings = (("layout", layout), ("beta", 0.1), ("num_iterations", 2))
         bench = Bench(replace(SMALL, settings=settings), ("ours",))
         bench.step("ours")
-        logged[packing] = dict(bench.trainers["ours"]._metrics["train"])
+        logged[layout] = dict(bench.trainers["ours"]._metrics["train"])
     for name in ("entropy", "kl", "clip_ratio/region_mean"):
-        assert logged["packed"][name] == pytest.approx(logged["none"][name], abs=1e-5)
+        assert logged["packed"][name] == pytest.approx(logged["chunks"][name], abs=1e-5)
 
 
 def test_truncated_sampling_keeps_its_own_tokens_in_packed_rows():
     case = replace(SMALL, settings=(("top_k", 20), ("num_iterations", 2), ("beta", 0.1)))
     grads = []
-    for packing in ("packed", "none"):
-        bench = Bench(replace(case, settings=(*case.settings, ("packing", packing))), ("ours",))
+    for layout in ("packed", "chunks"):
+        bench = Bench(replace(case, settings=(*case.settings, ("layout", layout))), ("ours",))
         bench.step("ours")
         grads.append(bench.step("ours")[2])
     assert apart(*grads) < 1e-5
 
 
 def test_an_adapter_takes_packed_rows():
-    _, found = steps(replace(SMALL, lora=True), packing="packed")
+    _, found = steps(replace(SMALL, lora=True), layout="packed")
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
 
 
@@ -89,19 +156,19 @@ def test_an_adapter_takes_packed_rows():
     [("qwen3", {}), ("mistral", {"sliding_window": 8}), ("olmo2", {}), ("gemma", {}), ("gpt_neox", {})],
 )
 def test_other_architectures_take_packed_rows(architecture, more):
-    _, found = steps(SMALL, model_of(architecture, **more), packing="packed")
+    _, found = steps(SMALL, model_of(architecture, **more), layout="packed")
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
 
 
 def test_a_recurrent_model_is_refused():
     more = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
-    with pytest.raises(ValueError, match=r"recurrent.*Write packing: none"):
-        steps(SMALL, model_of("lfm2", **more), packing="packed")
+    with pytest.raises(ValueError, match=r"recurrent.*Write layout: chunks"):
+        steps(SMALL, model_of("lfm2", **more), layout="packed")
 
 
 def test_learned_positions_are_refused():
-    with pytest.raises(ValueError, match=r"rotary positions.*Write packing: none"):
-        steps(SMALL, model_of("gpt2", n_embd=32, n_head=4), packing="packed")
+    with pytest.raises(ValueError, match=r"count padding.*Write layout: chunks"):
+        steps(SMALL, model_of("gpt2", n_embd=32, n_head=4), layout="packed")
 
 
 def test_a_model_that_mixes_sequences_is_refused():
@@ -116,13 +183,13 @@ def test_a_model_that_mixes_sequences_is_refused():
     bench = Bench(SMALL, ("ours",), model=model)
     trainer = bench.trainers["ours"]
     probe = probe_of(trainer)
-    probe.refuse_unless_separate(trainer.model)
+    probe.refuse_unless_separate(trainer.model, shares=False)
     trainer.model.model.__class__ = Mixing
     with pytest.raises(ValueError, match="see each other"):
-        probe.refuse_unless_separate(trainer.model)
+        probe.refuse_unless_separate(trainer.model, shares=False)
 
 
-@pytest.mark.parametrize("settings", [{}, {"packing": "packed"}, {"num_iterations": 2, "beta": 0.1}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"layout": "packed"}, {"num_iterations": 2, "beta": 0.1}], ids=str)
 def test_micro_batches_cut_by_tokens_have_the_gradient_of_plain_trl(settings):
     bench = Bench(replace(SMALL, settings=(("max_tokens_per_micro_batch", 200), *settings.items())))
     seen = []
@@ -136,7 +203,7 @@ def test_micro_batches_cut_by_tokens_have_the_gradient_of_plain_trl(settings):
     assert len(seen) > 4 and all(rows == 1 or tokens <= 200 for rows, tokens in sizes)
 
 
-@pytest.mark.parametrize("settings", [{"top_entropy_quantile": 0.5}, {"length_batching": False}], ids=str)
+@pytest.mark.parametrize("settings", [{"top_entropy_quantile": 0.5}, {"layout": "padded"}], ids=str)
 def test_what_cannot_be_cut_is_refused(settings):
-    with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch(: 200 needs length_batching| would cut)"):
+    with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch(: 200 needs layout| would cut)"):
         steps(SMALL, max_tokens_per_micro_batch=200, **settings)

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.step_bench import Bench
 from benchmarks.step_work import Case
-from grpo_ext.scoring.prompts_once import keeps_all
+from grpo_ext.scoring.layout import keeps_all
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth several chunks and a shared prompt
 SMALL = Case(32, 16, 4, (120, 140), (25, 0.9, 60), 0.25, 300, hidden=32)
@@ -56,7 +56,7 @@ def test_prompts_run_once_and_dead_groups_not_at_all():
 
 
 def test_switched_off_it_runs_what_trl_runs():
-    off = dict.fromkeys(("length_batching", "skip_dead_rows", "shared_prefix", "compact_head"), False)
+    off = {"layout": "padded", "skip_dead_rows": False}
     _, found = steps(SMALL, **off)
     assert found["ours"][1] == found["TRL"][1]
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
@@ -71,8 +71,8 @@ def test_a_step_without_signal_has_no_gradient_and_no_nan():
 def test_truncated_sampling_keeps_its_own_tokens_row_by_row():
     case = replace(SMALL, settings=(("top_k", 20), ("num_iterations", 2), ("beta", 0.1)))
     grads = []
-    for chunked in (True, False):
-        bench = Bench(replace(case, settings=(*case.settings, ("length_batching", chunked))), ("ours",))
+    for layout in ("chunks", "padded"):
+        bench = Bench(replace(case, settings=(*case.settings, ("layout", layout))), ("ours",))
         bench.step("ours")
         grads.append(bench.step("ours")[2])
     assert apart(*grads) < 1e-5
@@ -82,7 +82,7 @@ def test_a_model_that_keeps_nothing_reads_each_prompt_with_its_completion():
     bench = Bench(SMALL)
     bench.trainers["ours"].model.gradient_checkpointing_enable()  # behind the trainer's back
     found = {side: bench.step(side) for side in ("TRL", "ours")}
-    assert not bench.trainers["ours"].parts.scorer.layout.shared_prefix
+    assert not bench.trainers["ours"].parts.scorer.layout.shares
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
 
 

@@ -32,7 +32,7 @@ def test_prompts_are_shared_with_the_gradient_of_plain_trl(monkeypatch, kind):
         ids = torch.full((3, 6), 7)  # the model goes on thinking of these rows
         trainer.model.generate(input_ids=ids, attention_mask=ids > 0, max_new_tokens=2, pad_token_id=0)
         found[side] = bench.step(side)
-    assert bench.trainers["ours"].parts.scorer.layout.shared_prefix
+    assert bench.trainers["ours"].parts.scorer.layout.shares
     assert found["ours"][1] < 0.5 * found["TRL"][1]
     assert (found["ours"][2] - found["TRL"][2]).abs().max() < 1e-5 * found["TRL"][2].abs().max()
 
