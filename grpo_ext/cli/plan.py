@@ -23,14 +23,14 @@ from grpo_ext.common.files import in_bytes
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
-    from grpo_ext.preflight.layouts import Layout
+    from grpo_ext.preflight.placements import Placement
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     add_processes(parser)
     parser.add_argument("--rows", type=int, metavar="N", help="training rows, if they cannot be counted here")
-    parser.add_argument("--gpus", type=at_least(2), metavar="N", help="compare layouts of N GPUs; needs --gpu or --run")
+    parser.add_argument("--gpus", type=at_least(2), metavar="N", help="compare placements of N GPUs; needs --gpu or --run")
     parser.add_argument("--gpu", metavar="CARD", help="estimate speeds by the data sheet of a card: h100, a100, h20, 4090, ...")
     parser.add_argument("--run", dest="folder", metavar="FOLDER", help="take speeds from the log of a run of this recipe")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -43,9 +43,11 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     forecast = make_forecast(recipe, args.num_processes, args.rows)
-    layouts = compared(recipe.flat, forecast, args.gpus, args.gpu, args.folder) if args.gpus or args.gpu or args.folder else []
+    placements = (
+        compared(recipe.flat, forecast, args.gpus, args.gpu, args.folder) if args.gpus or args.gpu or args.folder else []
+    )
     if args.json:
-        more = {"layouts": [layout._asdict() for layout in layouts]} if layouts else {}
+        more = {"placements": [placement._asdict() for placement in placements]} if placements else {}
         print(json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str))
         return 0
 
@@ -58,19 +60,19 @@ def run(args: argparse.Namespace) -> int:
         print(f"{title:{width}}  {text}")
     for key, value, source, replaced in forecast.preset:
         print(f"{'preset':{width}}  {key}: {value}{', replaced by the recipe' if replaced else ''}  ({source})")
-    if layouts:
-        print(*layout_lines(layouts, args.folder or "a data sheet, an estimate"), sep="\n")
+    if placements:
+        print(*placement_lines(placements, args.folder or "a data sheet, an estimate"), sep="\n")
     return 0
 
 
-def layout_lines(layouts: list[Layout], source: str) -> Iterator[str]:
+def placement_lines(placements: list[Placement], source: str) -> Iterator[str]:
     """Yield a table of colocate, the best split in turn and the best five with overlap, and what is fastest."""
-    yield f"\nseconds a generation by {source}\n          " + "  ".join(f"{key:>13}" for key in layouts[0]._fields[1:])
+    yield f"\nseconds a generation by {source}\n          " + "  ".join(f"{key:>13}" for key in placements[0]._fields[1:])
     for name, most in (("colocate", 1), ("in turn", 1), ("overlap", 5)):
-        for x in [x for x in layouts if x.name == name][:most]:
+        for x in [x for x in placements if x.name == name][:most]:
             yield f"{name:<8}  " + "  ".join(f"{value:>13.{2 * isinstance(value, float)}f}" for value in x[1:])
-    other = next((x for x in layouts if x.name not in ("in turn", layouts[0].name)), layouts[0])
-    yield f"{layouts[0].name} is fastest, {other.whole / layouts[0].whole:.2f} times as fast as {other.name}"
+    other = next((x for x in placements if x.name not in ("in turn", placements[0].name)), placements[0])
+    yield f"{placements[0].name} is fastest, {other.whole / placements[0].whole:.2f} times as fast as {other.name}"
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Where the speeds of `layouts` come from: the log of a run of the same recipe, or the data sheet of a card.
+"""Where the speeds of `placements` come from: the log of a run of the same recipe, or the data sheet of a card.
 
 By data sheet a decoding step reads all weights, and for each row its keys and values and 2 operations a weight. Training takes
 6 operations a trained weight and token, 4 a frozen one, and 2 for policy and reference to score; no attention, all experts.
@@ -11,7 +11,7 @@ import numpy as np
 
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.preflight.forecast import Forecast, traffic
-from grpo_ext.preflight.layouts import Layout, Speeds, Workload, drawn_lengths, simulate, training_seconds
+from grpo_ext.preflight.placements import Placement, Speeds, Workload, drawn_lengths, simulate, training_seconds
 from grpo_ext.recipe.memory import weight_bytes
 from grpo_ext.recipe.rules import Values
 
@@ -24,10 +24,10 @@ STARTING, LINK = 3e-3, 10e9  # seconds of a decoding step beside the reading; by
 GENERATION, MEAN, LONGEST = LOGGED = "sampling/generation_time", "completions/mean_length", "completions/max_length"
 
 
-def compared(v: Values, forecast: Forecast, gpus: int | None, card: str | None, folder: str | None) -> list[Layout]:
-    """Return the layouts of so many GPUs, the fastest first, by a card or by a run; `ValueError` if not by exactly one."""
+def compared(v: Values, forecast: Forecast, gpus: int | None, card: str | None, folder: str | None) -> list[Placement]:
+    """Return the placements of so many GPUs, the fastest first, by a card or by a run; `ValueError` if not by exactly one."""
     if not gpus or bool(card) == bool(folder):
-        raise ValueError("Layouts need --gpus N, and --gpu CARD or --run FOLDER.")
+        raise ValueError("Placements need --gpus N, and --gpu CARD or --run FOLDER.")
     return simulate(*(by_card(card, v, forecast) if card else by_run(folder or "", v, forecast)), gpus)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from grpo_ext.preflight.forecast import Forecast
-from grpo_ext.preflight.layouts import Layout, Speeds, Workload, generation_seconds, simulate, training_seconds
+from grpo_ext.preflight.placements import Placement, Speeds, Workload, generation_seconds, simulate, training_seconds
 from grpo_ext.preflight.speeds import CARDS, COMPUTE, by_card, fitted
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import ModelSize
@@ -128,15 +128,15 @@ def by_phases(run: Run, work: Workload, speeds: Speeds) -> tuple[Speeds, Speeds]
     return found, replace(found, token=found.token * kept, update=found.update * kept)
 
 
-def without_borders(work: Workload, speeds: Speeds, layout: Layout) -> float:
-    """Return the seconds of a layout whose engines are always full: completions go on while the weights change."""
-    engines = layout.sample // speeds.gpus
+def without_borders(work: Workload, speeds: Speeds, placement: Placement) -> float:
+    """Return the seconds of a placement whose engines are always full: completions go on while the weights change."""
+    engines = placement.sample // speeds.gpus
     rows = min(speeds.slots, len(work.lengths) / engines)
     generation = sum(work.lengths) / engines * (speeds.step / rows + speeds.row)
-    return max(generation, layout.training + speeds.reward) + speeds.sync
+    return max(generation, placement.training + speeds.reward) + speeds.sync
 
 
-def gain(run: Run, work: Workload, speeds: Speeds, overlapped: Speeds) -> tuple[float, float, Layout]:
+def gain(run: Run, work: Workload, speeds: Speeds, overlapped: Speeds) -> tuple[float, float, Placement]:
     """Return how many times as fast the published split is as all GPUs in turn, with `one_step` and without borders.
 
     Also the best split with `one_step`.
@@ -147,7 +147,7 @@ def gain(run: Run, work: Workload, speeds: Speeds, overlapped: Speeds) -> tuple[
     return colocate.whole / split.whole, colocate.whole / without_borders(work, overlapped, split), found[0]
 
 
-def ratios(run: Run, mean: float) -> list[tuple[float, float, Layout]]:
+def ratios(run: Run, mean: float) -> list[tuple[float, float, Placement]]:
     """Return `gain` by data sheet and, where phases were published, by them, for completions of this mean length."""
     work, speeds = by_sheet(replace(run, mean=mean))
     pairs = [(speeds, speeds), *([by_phases(run, work, speeds)] if run.generation else [])]

@@ -10,12 +10,12 @@ from conftest import REPO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.layouts_published import table
+from benchmarks.placements_published import table
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
-from grpo_ext.preflight import layouts
+from grpo_ext.preflight import placements
 from grpo_ext.preflight.forecast import make_forecast
-from grpo_ext.preflight.layouts import Speeds, Workload, drawn_lengths, generation_seconds, simulate, training_seconds
+from grpo_ext.preflight.placements import Speeds, Workload, drawn_lengths, generation_seconds, simulate, training_seconds
 from grpo_ext.preflight.speeds import CARDS, COMPUTE, GENERATION, LINK, READ, STARTING, by_card, by_run, fitted
 
 SPEEDS = Speeds(step=0.01, row=0.001, token=0.002, update=0.3, reward=0.2, sync=0.1, switch=0.5, slots=4)
@@ -72,7 +72,7 @@ def test_training_divides_tokens_but_no_completion():
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 4), st.integers(0, 9))
-def test_the_layouts_of_one_workload(lengths, gpus, more):
+def test_the_placements_of_one_workload(lengths, gpus, more):
     speeds, total = replace(SPEEDS, gpus=gpus), gpus + 1 + more
     found = simulate(Workload(lengths), speeds, total)
     assert [x.whole for x in found] == sorted(x.whole for x in found)
@@ -103,8 +103,8 @@ def test_without_a_tail_and_switching_nothing_beats_colocate():
 
 def test_two_hundred_and_fifty_six_gpus_are_a_generation_a_split(monkeypatch):
     seen = []
-    whole = layouts.generation_seconds
-    monkeypatch.setattr(layouts, "generation_seconds", lambda *given: seen.append(given[2]) or whole(*given))
+    whole = placements.generation_seconds
+    monkeypatch.setattr(placements, "generation_seconds", lambda *given: seen.append(given[2]) or whole(*given))
     found = simulate(Workload(drawn_lengths(8192, 3000, 20000)), replace(SPEEDS, slots=256), 256)
     assert len(found) == 1 + 2 * 255 and len(seen) == 256
 
@@ -172,11 +172,11 @@ def test_plan_prints_a_table_and_names_the_fastest(tiny_folder, tmp_path, capsys
     names = [line[:8].strip() for line in out[len(plain) :].splitlines()[2:-1]]
     assert [names.count(name) for name in ("colocate", "in turn", "overlap")] == [1, 1, 5]
     assert main(["plan", "--config", path, "--gpus", "8", "--gpu", "h100", "--json"]) == 0
-    first, *others = json.loads(capsys.readouterr().out)["layouts"]
+    first, *others = json.loads(capsys.readouterr().out)["placements"]
     assert f"{first['name']} is fastest, " in out
     assert len(others) == 2 * 7 and first["whole"] == min(x["whole"] for x in [first, *others])
     assert main(["plan", "--config", path, "--json"]) == 0
-    assert "layouts" not in json.loads(capsys.readouterr().out)
+    assert "placements" not in json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Does the simulator behind `grpo-ext plan --gpus` say how long a step takes? The two cores as two devices, one thread a side.
 
-    python -m benchmarks.layouts [--quick] [--check] [--published] [--model FOLDER] [--out FILE]
+    python -m benchmarks.placements [--quick] [--check] [--published] [--model FOLDER] [--out FILE]
 
 Speeds are fitted to two settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
 of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower each of them is while the
@@ -27,8 +27,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
-from benchmarks.layouts_published import table
-from grpo_ext.preflight.layouts import Layout, Speeds, Workload, simulate
+from benchmarks.placements_published import table
+from grpo_ext.preflight.placements import Placement, Speeds, Workload, simulate
 from grpo_ext.preflight.speeds import GENERATION, fitted
 
 BOUND, OF_TEN = 0.10, 9
@@ -108,8 +108,8 @@ def calibrated(runs: dict[str, list[Made]]) -> Speeds:
     return Speeds(step, row, token, update, slots=1 << 30)
 
 
-def simulated(made: list[Made], settings: dict[str, Any], speeds: Speeds) -> dict[str, Layout]:
-    """Return the two layouts of the generation whose time in turn is the median."""
+def simulated(made: list[Made], settings: dict[str, Any], speeds: Speeds) -> dict[str, Placement]:
+    """Return the two placements of the generation whose time in turn is the median."""
     found = []
     for one in made:
         passes = settings.get("num_iterations", 1)
@@ -119,12 +119,12 @@ def simulated(made: list[Made], settings: dict[str, Any], speeds: Speeds) -> dic
     return sorted(found, key=lambda x: x["in turn"].whole)[len(found) // 2]
 
 
-def overlapped(layout: Layout, slowed: float) -> float:
-    """Return the seconds of a layout with overlap whose sides take `slowed` times as long while both work.
+def overlapped(placement: Placement, slowed: float) -> float:
+    """Return the seconds of a placement with overlap whose sides take `slowed` times as long while both work.
 
     The side with less to do takes `slowed` times its time; meanwhile the other does as much, and goes on alone.
     """
-    less, more = sorted((layout.generation, layout.training))
+    less, more = sorted((placement.generation, placement.training))
     return more + (slowed - 1) * less
 
 
@@ -148,12 +148,12 @@ def measure(model: Path, quick: bool) -> dict[str, Any]:
         found = {}
         for name, settings in list(CASES.items())[: 2 if quick else None]:
             turn, whole = both(settings)
-            layouts = simulated(turn, settings, speeds)
+            placements = simulated(turn, settings, speeds)
             found[name] = {
-                "in turn": (layouts["in turn"].whole, statistics.median(one.whole for one in turn)),
-                "overlap": (overlapped(layouts["overlap"], slowed), whole),
-                "generation": (layouts["in turn"].generation, statistics.median(one.generation for one in turn)),
-                "training": (layouts["in turn"].training, statistics.median(one.whole - one.generation for one in turn)),
+                "in turn": (placements["in turn"].whole, statistics.median(one.whole for one in turn)),
+                "overlap": (overlapped(placements["overlap"], slowed), whole),
+                "generation": (placements["in turn"].generation, statistics.median(one.generation for one in turn)),
+                "training": (placements["in turn"].training, statistics.median(one.whole - one.generation for one in turn)),
             }
             print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
     return {"speeds": speeds.__dict__, "slowed": slowed, "settings": found}
@@ -195,7 +195,7 @@ def main() -> int:
         if given.here:
             print(json.dumps(measure(model, given.quick)))
             return 0
-        command = [sys.executable, "-m", "benchmarks.layouts", "--here", "--model", str(model)]
+        command = [sys.executable, "-m", "benchmarks.placements", "--here", "--model", str(model)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # one thread a side
         done = subprocess.run(
             [*command, *["--quick"] * given.quick], stdout=subprocess.PIPE, text=True, env=environment, check=True

@@ -37,7 +37,7 @@ class Speeds:
     gpus: int = 1  # of an engine (tensor parallel)
 
 
-class Layout(NamedTuple):
+class Placement(NamedTuple):
     """A way to use the GPUs: "colocate", "in turn" or "overlap", GPUs on either side, and seconds a generation."""
 
     name: str
@@ -76,16 +76,16 @@ def training_seconds(work: Workload, speeds: Speeds, gpus: int) -> float:
     return speeds.token * max(tokens / gpus, max(work.lengths) + work.prompt_tokens) + speeds.update * work.updates
 
 
-def simulate(work: Workload, speeds: Speeds, gpus: int) -> list[Layout]:
-    """Return colocate and, of each split into whole engines and GPUs that train, both other layouts, the fastest first."""
+def simulate(work: Workload, speeds: Speeds, gpus: int) -> list[Placement]:
+    """Return colocate and, of each split into whole engines and GPUs that train, both other placements, the fastest first."""
     if gpus < speeds.gpus:
         raise ValueError(f"An engine has {speeds.gpus} GPUs (vllm_tensor_parallel_size), and there are {gpus}.")
     both, other = (generation_seconds(work, speeds, gpus), training_seconds(work, speeds, gpus)), speeds.reward + speeds.switch
-    found = [Layout("colocate", gpus, gpus, *both, other, sum(both) + other)]
+    found = [Placement("colocate", gpus, gpus, *both, other, sum(both) + other)]
     for sample in range(speeds.gpus, gpus, speeds.gpus):
         both = generation, training = generation_seconds(work, speeds, sample), training_seconds(work, speeds, gpus - sample)
         busy = training + speeds.reward
         for name, time in (("in turn", generation + busy), ("overlap", max(generation, busy))):
             rest = speeds.reward + speeds.sync, speeds.sync + time, time - busy, speeds.sync + time - generation
-            found.append(Layout(name, sample, gpus - sample, *both, *rest))
-    return sorted(found, key=lambda layout: layout.whole)
+            found.append(Placement(name, sample, gpus - sample, *both, *rest))
+    return sorted(found, key=lambda placement: placement.whole)
