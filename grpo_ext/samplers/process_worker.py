@@ -49,19 +49,19 @@ def serve(connection: Connection) -> None:
     """Load the model, and answer each `Job` with `complete(...)`, or with its error as a text, until the pipe is closed."""
     start: Start = pickle.loads(connection.recv_bytes())
     torch.set_num_threads(start.threads)
-    shared = mapped(start.weights, start.size, start.places)
-    own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
-    model = unpacked(start.model, start.places, own).eval()
-    connection.send_bytes(pickle.dumps(None))
+    shared, model = mapped(start.weights, start.size, start.places), None
     while True:
         try:
             job: Job = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        if own is not shared:
-            for mine, given in zip(tensors_of(model), shared, strict=True):
-                mine.copy_(given)
         try:
+            if model is None:  # within, so that what prevents it is told
+                own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
+                model = unpacked(start.model, start.places, own).eval()
+            elif start.device != "cpu":
+                for mine, given in zip(tensors_of(model), shared, strict=True):
+                    mine.copy_(given)
             answer: Any = complete(model, job, start.fast)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
