@@ -16,6 +16,7 @@ import torch
 from transformers import GenerationConfig
 
 from grpo_ext.common.processes import die_with
+from grpo_ext.decoding.support import base_model
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.shared_weights import Place, mapped, tensors_of, unpacked
@@ -72,7 +73,8 @@ def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
     """Return completions, kept sets and log-probs as a `Generation` has them, and the seconds that it took."""
     begun = time.monotonic()
     torch.manual_seed(job.seed)
-    model.generation_config = job.config  # its own values would fill in options that the recipe leaves out
+    # its own values would fill in options that the recipe leaves out; a PEFT model of no task type reads its base's
+    model.generation_config = base_model(model).generation_config = job.config
     recorder = Recorder(job.params)
     with torch.no_grad(), fast_generation(model) if fast else nullcontext(), watching(model, recorder):
         ids = generate_batch(model, job.config, job.prompt_ids)
