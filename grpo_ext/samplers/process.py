@@ -114,7 +114,7 @@ class ProcessSampler(Sampler):
             try:
                 if attempt:
                     self._end()
-                    logger.warning("The sampler process died or hung (vllm_server_request_timeout): another one repeats its request.")
+                    logger.warning("The sampler process died or hung (vllm_server_request_timeout): another one repeats it.")
                     self._send()
                 assert self._line is not None
                 if not self._line.poll(self.limit):
@@ -122,7 +122,7 @@ class ProcessSampler(Sampler):
                 return pickle.loads(self._line.recv_bytes())
             except (EOFError, OSError):
                 continue
-        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s; its own messages say more"
+        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s: see its own messages"
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()
