@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import overlap_run
 import pytest
 import torch
+from forked import on_ranks
 from peft import LoraConfig, get_peft_model
 from test_overlap import model_of
 from torch import nn
 
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.shared_weights import packed, places_of, tensors_of, unpacked
+from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.vllm import EngineFailure
 
 
@@ -119,3 +122,17 @@ def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
     assert caplog.text.count("another one repeats") == 1
     for name, p in trainer.model.named_parameters():
         assert torch.equal(p, dict(whole.model.named_parameters())[name])
+
+
+def fails_on_one_rank(folder, out):
+    trainer = overlap_run.make(folder, out)
+    if trainer.args.process_index == 1:
+        trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")
+    with pytest.raises(EngineFailure, match="failed: EOFError"):
+        trainer.train()
+
+
+@pytest.mark.slow
+def test_what_fails_on_one_rank_ends_all(tiny_folder, tmp_path):
+    on_ranks(2, fails_on_one_rank, tiny_folder, tmp_path)
+    assert what_is_wrong(tmp_path / "checkpoint-0") is None
