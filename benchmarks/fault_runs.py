@@ -35,7 +35,7 @@ from grpo_ext.tiny.tokenizer import build_tokenizer
 from grpo_ext.trainer.manifest import checkpoints
 
 STEPS = 16  # two epochs of 8: two passes over each of two generations, two steps a pass
-CLOCKS = ("time", "per_second", "runtime", "speed", "train_loss")
+CLOCKS = ("time", "per_second", "runtime", "speed", "train_loss", "overlap/waited", "overlap/idle", "overlap/share")
 Outcome = tuple[str, str, bool]  # what happened, what was lost, whether that is expected
 LIMIT = 300.0  # seconds that a trial may take
 
@@ -140,12 +140,20 @@ def wait(pids: list[int], kill_after: float | None = None) -> list[int]:
 
 
 class KillAt(TrainerCallback):
-    """SIGKILL at the end of a step, before it is logged and saved, on one rank."""
+    """SIGKILL on one rank at the end of a step: before it is logged and saved, or with `saved` right after that."""
 
-    def __init__(self, step: int, rank: int = 0):
-        self.step, self.rank = step, rank
+    def __init__(self, step: int, rank: int = 0, saved: bool = False):
+        self.step, self.rank, self.saved = step, rank, saved
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self.saved:
+            self._kill(args, state)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.saved:
+            self._kill(args, state)
+
+    def _kill(self, args: Any, state: Any) -> None:
         if state.global_step == self.step and args.process_index == self.rank:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,9 +1,11 @@
 """Does a run that is killed at any moment, and restarted, end like an uninterrupted run?
 
-    python -m benchmarks.kills [--quick] [--check] [--out FILE]
+    python -m benchmarks.kills [--quick] [--check] [--settings NAME ...] [--kinds NAME ...] [--ranks N ...]
+                              [--steps N ...] [--moments N] [--seed N] [--out FILE]
 
-SIGKILL ends a run of two epochs with every stateful feature on (`fault_runs.py`) at each of its 16 steps in turn, while it
-writes a checkpoint, and at random moments; each time it is restarted and continues. On one and on two ranks. Weights,
+SIGKILL ends a run of two epochs with every stateful feature on (`fault_runs.py`) at each of its 16 steps in turn, right after
+each save, while it writes a checkpoint, and at random moments; each time it is restarted and continues. With a sampler process,
+SIGKILL also ends that one, while it starts, works and waits, and the run goes on by itself. On one and on two ranks. Weights,
 optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run. `--check` exits with 1 if anything
 differs.
 """
@@ -19,16 +21,50 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fault_runs import STEPS, KillAt, build_start, left_by, lost, make, quiet, start, wait, work_folder
 
+KINDS = ("steps", "saved", "saving", "moments", "sampler")  # of kills
+PROCESS = {"overlap": "one_step", "sampler": "process"}
+# beside what `fault_runs.make` sets: refill with carried groups, the adaptive curriculum, two passes, evaluation by decoding
+SETTINGS: dict[str, dict[str, Any]] = {
+    "turns": {},
+    "overlap": PROCESS,
+    "each-step": {  # a generation for each step, and the sampler process also evaluates
+        **PROCESS,
+        **{"behaviour_policy": "sampler", "num_iterations": 1, "steps_per_generation": 2, "eval_temperature": None},
+        "num_train_epochs": 4,
+    },
+    "whole-groups": {
+        **PROCESS,
+        "group_filter": "off",
+        "max_staleness": 0,
+        "num_iterations": 1,
+        "top_k": 9,
+        "num_train_epochs": 4,
+    },
+}
 
-def train(model: Path, out: Path, kill: KillAt | None = None, in_save: tuple[int, float] | None = None) -> None:
-    """The work of a process: continue from the newest complete checkpoint, and be killed on the way if asked."""
-    trainer = make(model, out)
+
+def train(
+    model: Path,
+    out: Path,
+    kill: KillAt | None = None,
+    in_save: tuple[int, float] | None = None,
+    strikes: dict[int, float] | None = None,
+    **settings: Any,
+) -> None:
+    """The work of a process: continue from the newest complete checkpoint, and be killed on the way if asked.
+
+    Args:
+        in_save: a step, and the seconds that its checkpoint is being written before the kill.
+        strikes: on the sampler process, by the number of its request, and the seconds after that.
+    """
+    trainer = make(model, out, **settings)
     if kill is not None:
         trainer.add_callback(kill)
     if in_save is not None:
@@ -42,70 +78,129 @@ def train(model: Path, out: Path, kill: KillAt | None = None, in_save: tuple[int
             write_whole(folder, write)
 
         checkpoints.write = dies  # type: ignore[method-assign]  # the kill is to strike while it writes
+    if strikes is not None:
+        kill_sampler(trainer, strikes)
     trainer.train(True)
 
 
-def killed(codes: list[int]) -> bool:
-    return -signal.SIGKILL in codes
+def kill_sampler(trainer: Any, moments: dict[int, float]) -> None:
+    """Kill the sampler process so many seconds after these requests, of 1, and print each kill."""
+    part, submitted, requests = trainer.parts.sampler, trainer.parts.sampler.submit, 0
+
+    def strike() -> None:
+        process = part._process
+        if process is not None and process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            print("\nsampler killed", flush=True)
+
+    def submit(request: Any) -> None:
+        nonlocal requests
+        requests += 1
+        if requests in moments:
+            threading.Timer(moments[requests], strike).start()
+        submitted(request)
+
+    part.submit = submit
 
 
-def one(model: Path, folder: Path, ranks: int, steps: list[int], moments: int, seed: int) -> dict[str, Any]:
-    """Return what differed after each series of kills, for one number of ranks."""
-    chance = random.Random(seed)
-    whole = folder / f"whole-{ranks}"
-    began = time.monotonic()
-    codes = wait(start(ranks, whole, lambda: train(model, whole)))
-    if any(codes):
-        raise RuntimeError((whole / "rank-0.log").read_text()[-3000:])
-    seconds = time.monotonic() - began
-    wanted = left_by(whole)
-    figures: dict[str, Any] = {"ranks": ranks, "seconds_of_the_whole_run": round(seconds, 1)}
+@dataclass
+class Series:
+    """Runs of one setting on one number of ranks, with what an undisturbed one comes to."""
 
-    def judged(name: str, kills: int, outs: list[Path]) -> None:
+    model: Path
+    folder: Path
+    settings: dict[str, Any]
+    ranks: int
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        whole, began = self.folder / "whole", time.monotonic()
+        if any(self.run(whole)):
+            raise RuntimeError(said(whole))
+        self.seconds, self.wanted = time.monotonic() - began, left_by(whole)
+        self.figures["seconds_of_the_whole_run"] = round(self.seconds, 1)
+
+    def run(self, out: Path, limit: float | None = None, **how: Any) -> list[int]:
+        return wait(start(self.ranks, out, partial(train, self.model, out, **how, **self.settings)), limit)
+
+    def killed(self, out: Path, limit: float | None = None, **how: Any) -> bool:
+        return -signal.SIGKILL in self.run(out, limit, **how)
+
+    def judge(self, name: str, kills: int, outs: list[Path]) -> None:
         """Let the killed runs reach their end, and compare them."""
         different: list[str] = []
         for out in outs:
-            codes = wait(start(ranks, out, partial(train, model, out)))
-            different += [(out / "rank-0.log").read_text()[-2000:]] if any(codes) else lost(left_by(out), wanted)
-        figures[name] = {"kills": kills, "different": different}
-        print(f"{ranks} rank(s), {name}: killed {kills} times, different: {different or 'nothing'}", flush=True)
+            different += [said(out)] if any(self.run(out)) else lost(left_by(out), self.wanted)
+        self.figures[name] = {"kills": kills, "different": different}
+        print(f"{self.ranks} rank(s), {name}: killed {kills} times, different: {different or 'nothing'}", flush=True)
 
-    def attempt(out: Path, limit: float | None = None, **how: Any) -> bool:
-        return killed(wait(start(ranks, out, lambda: train(model, out, **how)), limit))
 
-    out = folder / f"steps-{ranks}"
-    hits = sum(attempt(out, kill=KillAt(step, step % ranks)) for step in steps)
-    judged("at each step", hits, [out])
-    saves = folder / f"saves-{ranks}"
-    hits = sum(attempt(saves, in_save=(step, chance.uniform(0, 0.05))) for step in steps[1::3])
-    judged("in a checkpoint", hits, [saves])
-    hits, outs = 0, [folder / f"moments-{ranks}-1"]
-    while hits < moments:
-        if attempt(outs[-1], limit=chance.uniform(0.1, 0.6) * seconds):
-            hits += 1
-        else:  # it reached its end: the next kills hit another run
-            outs.append(folder / f"moments-{ranks}-{len(outs) + 1}")
-    judged("at random moments", hits, outs)
-    return figures
+def said(out: Path) -> str:
+    return (out / "rank-0.log").read_text(errors="replace")[-3000:]
+
+
+def one(series: Series, kinds: list[str], steps: list[int], moments: int, chance: random.Random) -> dict[str, Any]:
+    """Return what differed after each series of kills."""
+    series.begin()
+    folder, ranks, seconds = series.folder, series.ranks, series.seconds
+    if "steps" in kinds:
+        hits = sum(series.killed(folder / "steps", kill=KillAt(step, step % ranks)) for step in steps)
+        series.judge("at each step", hits, [folder / "steps"])
+    if "saved" in kinds:
+        hits = sum(series.killed(folder / "saved", kill=KillAt(step, step % ranks, saved=True)) for step in steps)
+        series.judge("after each save", hits, [folder / "saved"])
+    if "saving" in kinds:
+        hits = sum(series.killed(folder / "saving", in_save=(step, chance.uniform(0, 0.05))) for step in steps[1::3])
+        series.judge("in a checkpoint", hits, [folder / "saving"])
+    beside = "sampler" in series.settings
+    if "moments" in kinds:
+        hits, outs, latest = 0, [folder / "moments-1"], 1.0 if beside else 0.6  # a restart begins with a sampler, for seconds
+        while hits < moments:
+            if series.killed(outs[-1], limit=chance.uniform(0.1, latest) * seconds):
+                hits += 1
+            else:  # it reached its end: the next kills hit another run
+                outs.append(folder / f"moments-{len(outs) + 1}")
+        series.judge("at random moments", hits, outs)
+    if "sampler" in kinds and beside:
+        hits, outs = 0, []
+        while hits < moments:
+            outs.append(folder / f"sampler-{len(outs) + 1}")
+            at = {1: chance.uniform(0, 0.5 * seconds), **{chance.randint(2, 5): chance.uniform(0, 0.1) for _ in range(2)}}
+            series.run(outs[-1], strikes=at)
+            hits += sum(log.read_text(errors="replace").count("\nsampler killed") for log in outs[-1].glob("rank-*.log"))
+        series.judge("of the sampler", hits, outs)
+    return series.figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three steps and two moments")
     parser.add_argument("--check", action="store_true", help="exit with 1 if anything differs")
+    parser.add_argument("--settings", nargs="*", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--ranks", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--moments", type=int, help="kills at random moments, of each kind (20)")
+    parser.add_argument("--steps", type=int, nargs="*", help="that are killed (all)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
-    steps, moments = ([2, 7, 11], 2) if args.quick else (list(range(1, STEPS + 1)), 20)
+    steps = args.steps if args.steps is not None else [2, 7, 11] if args.quick else list(range(1, STEPS + 1))
+    moments = args.moments if args.moments is not None else 2 if args.quick else 20
     quiet()
+    found = []
     with work_folder() as folder:
         model = build_start(Path(folder) / "model")
-        found = [one(model, Path(folder), ranks, steps, moments, seed=ranks) for ranks in args.ranks]
+        for name in args.settings:
+            for ranks in args.ranks:
+                print(f"-- {name}", flush=True)
+                series = Series(model, Path(folder) / f"{name}-{ranks}", SETTINGS[name], ranks)
+                figures = one(series, args.kinds, steps, moments, random.Random(1000 * args.seed + ranks))
+                found.append({"settings": name, "ranks": ranks, **figures})
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    wrong = [part for figures in found for part in figures.values() if isinstance(part, dict) and part["different"]]
-    kills = sum(part["kills"] for figures in found for part in figures.values() if isinstance(part, dict))
-    print(f"{kills} kills; {len(wrong)} series ended otherwise than the uninterrupted run")
+    parts = [part for figures in found for part in figures.values() if isinstance(part, dict)]
+    wrong = [part for part in parts if part["different"]]
+    print(f"{sum(part['kills'] for part in parts)} kills; {len(wrong)} series ended otherwise than the uninterrupted run")
     if args.check and wrong:
         sys.exit(1)
 

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_ext.decoding.play import Player
+from grpo_ext.decoding.support import base_model
 from grpo_ext.environments.episode import Episode, as_text
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching
 
@@ -81,17 +82,19 @@ class Completion:
 
 @contextmanager
 def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
-    """Set generation config, eval mode and random state of a model, and restore them at the end."""
-    was_config, was_training = model.generation_config, model.training
+    """Set generation config (of an adapter's base, too), eval mode and random state of a model, and restore them at the end."""
+    was, was_training = [(m, m.generation_config) for m in (model, base_model(model))], model.training
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
-        model.generation_config = config
+        for part, _ in was:
+            part.generation_config = config
         model.eval()
         try:
             yield
         finally:
-            model.generation_config = was_config
+            for part, was_config in was:
+                part.generation_config = was_config
             model.train(was_training)
 
 

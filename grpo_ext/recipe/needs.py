@@ -44,7 +44,7 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_importance_sampling_", separate, "use_vllm: true or sampler: process"),
     ("vllm_", lambda v: v["use_vllm"] or v["sampler"], "use_vllm: true"),
     ("sampler_device", lambda v: v["sampler"], "sampler: process"),
-    ("vllm_server_", lambda v: v["vllm_mode"] == "server", "vllm_mode: server"),
+    ("vllm_server_", lambda v: v["vllm_mode"] == "server" or v["sampler"], "vllm_mode: server"),
     ("lora_", lambda v: v["use_peft"], "use_peft: true"),
     ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),
     ("dppo_", lambda v: v["loss_type"] == "dppo", "loss_type: dppo"),

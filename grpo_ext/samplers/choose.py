@@ -73,7 +73,10 @@ def process_sampler(trainer: Any) -> ProcessSampler:
     config.eos_token_id = trainer.eos_token_ids
     model = trainer.accelerator.unwrap_model(trainer.model)
     device = args.sampler_device or device
-    return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, args.fast_generate)
+    if (where := torch.device(device)).type == "cuda" and (where.index or 0) >= gpus:
+        raise ValueError(f"sampler_device: {device} is not there: {gpus} GPUs are visible.")
+    limit, fast = args.vllm_server_request_timeout, args.fast_generate
+    return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, limit, fast)
 
 
 def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:

@@ -5,6 +5,7 @@ Each rank has its own process. The weights are in memory that both map; the trai
 
 import contextlib
 import copy
+import logging
 import os
 import pickle
 import subprocess
@@ -20,13 +21,14 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
 from grpo_ext.samplers.process_worker import Job, Start
 from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_of, tensors_of
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 
 RESTARTS = 2  # of a process that died, for one generation
+logger = logging.getLogger(__name__)
 
 
 class ProcessSampler(Sampler):
@@ -37,15 +39,16 @@ class ProcessSampler(Sampler):
         config: of `generate`; its temperature is that of each request.
         params: returns the sampling parameters that are scored.
         device: on which the process samples, such as `"cuda:1"` or `"cpu"`.
+        limit: seconds after which a request counts as hung.
         fast: whether rows that have ended leave the batch (`fast_generate`).
     """
 
     name, separate, watched = "a process of its own", True, True
 
     def __init__(
-        self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str, fast: bool = True
+        self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str, limit: float, fast: bool
     ):
-        self.model, self.config, self.params = model, config, params
+        self.model, self.config, self.params, self.limit, self.syncs = model, config, params, limit, 0
         self._places, size = places_of(tensors_of(model))
         memory, threads = new_memory(size), torch.get_num_threads()
         weakref.finalize(self, os.close, memory)
@@ -53,26 +56,39 @@ class ProcessSampler(Sampler):
         self._shared = mapped(memory, size, self._places)
         self._process: subprocess.Popen | None = None
         self._line: Connection | None = None
-        self._loaded: int | None = None
+        self._loaded: tuple[int, ...] | None = None  # the step, and the version of each tensor
         self._job: Job | None = None
 
     def load_weights(self, step: int) -> None:
-        if step == self._loaded:
-            return
         tensors = tensors_of(self.model)
+        version = step, *(tensor._version for tensor in tensors if not tensor.is_inference())
+        if version == self._loaded:
+            return
         if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
             raise ValueError("The model has other weights than when its trainer was made: sampler: process cannot follow it.")
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
                 if self._loaded is None or tensor.requires_grad or not place.trained:  # a frozen base is sent once
                     shared.copy_(tensor)
-        self._loaded = step
+        self._loaded, self.syncs = version, self.syncs + 1
+
+    def dtype(self) -> str:
+        """Return the number type of the weights, such as `"float32"`."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def submit(self, request: Request) -> None:
+        self._ask(request, seed=int(torch.randint(2**62, ())))  # of the rank's random state, which a checkpoint has
+
+    def sample_few(self, request: Request) -> Generation:
+        """Complete a few prompts by a few tokens, at no cost to the random state."""
+        most = min(FEW_TOKENS, self.config.max_new_tokens)
+        self._ask(replace(request, prompt_ids=request.prompt_ids[:FEW]), seed=0, max_new_tokens=most)
+        return self.collect()
+
+    def _ask(self, request: Request, seed: int, **changed: Any) -> None:
         super().submit(request)
-        seed = int(torch.randint(2**62, ()))  # of the rank's random state, which a checkpoint has
         config = copy.copy(self.config)
-        config.temperature = request.temperature
+        vars(config).update(temperature=request.temperature, **changed)
         self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=request.temperature), seed)
         with contextlib.suppress(EOFError, OSError):  # `collect` starts another process
             self._send()
@@ -83,7 +99,7 @@ class ProcessSampler(Sampler):
         assert request is not None, "call submit before collect"
         answer = self._answer()
         if failed := [error for error in gather_object([answer if isinstance(answer, str) else None]) if error]:
-            raise EngineFailure(f"A sampler process failed: {failed[0]}")
+            raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")
         ids, kept, logps, self.seconds = answer
         return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps, kept)
 
@@ -98,12 +114,15 @@ class ProcessSampler(Sampler):
             try:
                 if attempt:
                     self._end()
+                    logger.warning("The sampler process died or hung (vllm_server_request_timeout): another one repeats it.")
                     self._send()
                 assert self._line is not None
+                if not self._line.poll(self.limit):
+                    raise TimeoutError
                 return pickle.loads(self._line.recv_bytes())
             except (EOFError, OSError):
                 continue
-        return f"it died {1 + RESTARTS} times, out of memory or by a crash; its own messages say more"
+        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s: see its own messages"
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()
@@ -116,9 +135,8 @@ class ProcessSampler(Sampler):
                 process_group=0,  # Ctrl-C is for the trainer
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._start.threads)},
             )
-        weakref.finalize(self, self._process.kill)
+        weakref.finalize(self, ended, self._process)
         self._line.send_bytes(pickle.dumps(self._start))
-        self._line.recv_bytes()  # it is ready
 
     def stop(self) -> None:
         """End the process, whatever it does; the next request starts another one."""
@@ -129,6 +147,11 @@ class ProcessSampler(Sampler):
         if self._line is not None:
             self._line.close()
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            ended(self._process)
         self._process = self._line = None
+
+
+def ended(process: subprocess.Popen) -> None:
+    """End a process and wait for it, so that nothing of it is left."""
+    process.kill()
+    process.wait()

@@ -16,6 +16,7 @@ import torch
 from transformers import GenerationConfig
 
 from grpo_ext.common.processes import die_with
+from grpo_ext.decoding.support import base_model
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.shared_weights import Place, mapped, tensors_of, unpacked
@@ -49,19 +50,19 @@ def serve(connection: Connection) -> None:
     """Load the model, and answer each `Job` with `complete(...)`, or with its error as a text, until the pipe is closed."""
     start: Start = pickle.loads(connection.recv_bytes())
     torch.set_num_threads(start.threads)
-    shared = mapped(start.weights, start.size, start.places)
-    own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
-    model = unpacked(start.model, start.places, own).eval()
-    connection.send_bytes(pickle.dumps(None))
+    shared, model = mapped(start.weights, start.size, start.places), None
     while True:
         try:
             job: Job = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        if own is not shared:
-            for mine, given in zip(tensors_of(model), shared, strict=True):
-                mine.copy_(given)
         try:
+            if model is None:  # within, so that what prevents it is told
+                own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
+                model = unpacked(start.model, start.places, own).eval()
+            elif start.device != "cpu":
+                for mine, given in zip(tensors_of(model), shared, strict=True):
+                    mine.copy_(given)
             answer: Any = complete(model, job, start.fast)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
@@ -72,7 +73,8 @@ def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
     """Return completions, kept sets and log-probs as a `Generation` has them, and the seconds that it took."""
     begun = time.monotonic()
     torch.manual_seed(job.seed)
-    model.generation_config = job.config  # its own values would fill in options that the recipe leaves out
+    # its own values would fill in options that the recipe leaves out; a PEFT model of no task type reads its base's
+    model.generation_config = base_model(model).generation_config = job.config
     recorder = Recorder(job.params)
     with torch.no_grad(), fast_generation(model) if fast else nullcontext(), watching(model, recorder):
         ids = generate_batch(model, job.config, job.prompt_ids)

@@ -74,10 +74,14 @@ def packed(model: torch.nn.Module) -> bytes:
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, obj: Any) -> int | None:
+            if id(obj) in numbers and type(obj) not in (Tensor, torch.nn.Parameter):
+                raise TypeError(f"a {type(obj).__name__} is more than its numbers")  # such as a quantized weight
             return numbers.get(id(obj)) if isinstance(obj, Tensor) else None
 
         def reducer_override(self, obj: Any) -> Any:
             local = isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__
+            if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__" and not local:
+                raise TypeError(f"{obj.__qualname__} is in the program itself: move it to a module")
             return (partial, (nothing,)) if local else NotImplemented
 
     written = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Check that vLLM has the trainer's weights: compare its log-probs of completions with those of the trainer.
+"""Check that a separate sampler has the trainer's weights: compare its log-probs of completions with those of the trainer.
 
 A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes greedy text, but changes
 log-probs at once.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import OurVLLM
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
@@ -22,7 +23,7 @@ ROWS = 4  # number of completions that are scored again
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then at regular intervals."""
 
-    vllm: OurVLLM
+    engine: OurVLLM | ProcessSampler
     every: int  # number of syncs from one check to the next; at least 1
     limit: float | None  # mean absolute difference above which the run ends; `None`: 0.001 in float32, else 0.2
     truncated: bool  # whether sampling is truncated
@@ -31,7 +32,7 @@ class SyncCheck:
     @property
     def due(self) -> bool:
         """Whether the next completions are compared."""
-        return self._checked is None or self.vllm.syncs - self._checked >= self.every
+        return self._checked is None or self.engine.syncs - self._checked >= self.every
 
     def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
         """Return the mean absolute difference of log-probs; `None` if no check is due, or no token counts. All ranks call it.
@@ -42,15 +43,15 @@ class SyncCheck:
         if not self.due or table.sampling_per_token_logps is None:
             return None
         if self.limit is None:
-            self.limit = 1e-3 if self.vllm.dtype() == "float32" else 0.2
+            self.limit = 1e-3 if self.engine.dtype() == "float32" else 0.2
         total, tokens = ranks.total(torch.stack(self._apart(table, score))).tolist()
         if not tokens:  # all of them are truncated and masked
             return None
-        self._checked, difference = self.vllm.syncs, total / tokens
+        self._checked, difference = self.engine.syncs, total / tokens
         if not difference <= self.limit:
             raise EngineFailure(
-                f"vLLM's log-probs differ by {difference:.3g} on average from the trainer's, and at most {self.limit:g} was "
-                "expected (vllm_sync_check_limit): the engine does not compute with the weights that it was given."
+                f"The sampler's log-probs differ by {difference:.3g} on average from the trainer's, and at most {self.limit:g} "
+                "was expected (vllm_sync_check_limit): the engine does not compute with the weights that it was given."
             )
         return difference
 

@@ -22,7 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.as_ready import LogProbs, Told, play_as_ready
-from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.by_turns import Completed, of_played, play_by_turns
 from grpo_ext.samplers.function import logp_tensors
@@ -32,7 +32,6 @@ from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.settings import TextModel, cpu_settings, server_url, vllm_dtype
 
 logger = logging.getLogger(__name__)
-FEW, FEW_TOKENS = 4, 16  # prompts of a rank, and tokens of each, that show which weights the engine has
 
 
 class VLLMSampler(Sampler):

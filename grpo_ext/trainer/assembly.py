@@ -19,8 +19,9 @@ from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.sources import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, resolve_for, warn_of_another_policy, warn_of_dropout
+from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.sync_check import SyncCheck
-from grpo_ext.samplers.vllm import VLLMSampler
+from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import cut
@@ -206,12 +207,14 @@ def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParam
 
 
 def make_sync_check(trainer: Any, sampler: Sampler, scorer: Scorer) -> SyncCheck | None:
-    """Make the check of vLLM's weights; `None` if our log-probs are not those of the policy that samples."""
+    """Make the check of another engine's weights; `None` if our log-probs are not those of the policy that samples."""
     args = trainer.args
-    if not isinstance(sampler, VLLMSampler) or not args.vllm_sync_check_steps:
+    engine = sampler.vllm if isinstance(sampler, VLLMSampler) else sampler
+    if not isinstance(engine, OurVLLM | ProcessSampler) or not args.vllm_sync_check_steps:
         return None
     truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
     same = args.logprob_policy == "sampling" or not truncated
     if not same or (args.logprob_policy == "model" and args.temperature != 1.0):
         return None
-    return SyncCheck(sampler.vllm, args.vllm_sync_check_steps, args.vllm_sync_check_limit, scorer.params.truncated)
+    limit = args.vllm_sync_check_limit or (None if trainer.accelerator.mixed_precision == "no" else 0.2)
+    return SyncCheck(engine, args.vllm_sync_check_steps, limit, scorer.params.truncated)

@@ -162,7 +162,7 @@ class GRPOExtTrainer(GRPOTrainer):
         """As in TRL, with failures of rewards, skipped steps and pass rates; `train_loss` is the mean of the whole run."""
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
-        logs.update(self.parts.figures(self.model.training))
+        logs.update(self.parts.figures(self.model.training or "train_loss" in logs))
         super().log(logs, start_time)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.evaluation.completions import Decoding, encode_prompts, generate_completions
@@ -47,6 +48,18 @@ def test_a_models_own_generation_config_does_not_leak_in(policy):
         model.generation_config.update(temperature=None, top_k=None, repetition_penalty=None)
     assert plain == same
     assert len({tuple(c.ids) for c in plain[0]}) > 1
+
+
+@pytest.mark.parametrize("task_type", [None, "CAUSAL_LM"])
+def test_an_adapter_is_decoded_as_asked(policy, tiny_folder, task_type):
+    tokenizer = policy[1]
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    model = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", task_type=task_type))
+    usual = base.generation_config
+    found = generate_completions(model, tokenizer, PROMPTS, Decoding(5, temperature=1.0, num_samples=8), batch_size=24)
+    assert all(len(c.ids) <= 5 for row in found for c in row)
+    assert all(len({tuple(c.ids) for c in row}) > 1 for row in found)
+    assert base.generation_config is usual and model.generation_config is usual
 
 
 def test_random_state_and_training_mode_are_left_alone(policy):

@@ -190,7 +190,7 @@ def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
 
 
 def test_a_run_that_is_done_takes_no_step_more(tiny_folder, tmp_path):
-    settings = {"max_steps": 3, "num_train_epochs": 9}  # in the midst of an epoch
+    settings = {"max_steps": 3, "num_train_epochs": 9, "curriculum": "adaptive"}  # in the midst of an epoch
     first = make(tiny_folder, tmp_path, **settings)
     first.train()
     again = make(tiny_folder, tmp_path, **settings)
@@ -199,3 +199,4 @@ def test_a_run_that_is_done_takes_no_step_more(tiny_folder, tmp_path):
     assert all(torch.equal(p, weights(first)[n]) for n, p in weights(again).items())
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "train_runtime" in line] == [3]
+    assert "pass_rates/never" in lines[-1]

@@ -1,0 +1,138 @@
+"""`sampler: process`: what reaches the process, what cannot, and a process that hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import overlap_run
+import pytest
+import torch
+from forked import on_ranks
+from peft import LoraConfig, get_peft_model
+from test_overlap import model_of
+from torch import nn
+
+from grpo_ext.samplers.process import ProcessSampler
+from grpo_ext.samplers.shared_weights import packed, places_of, tensors_of, unpacked
+from grpo_ext.trainer.manifest import what_is_wrong
+from grpo_ext.vllm import EngineFailure
+
+
+class Own(nn.Module):
+    """Two names of one weight, a buffer, and another number type."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 2, bias=False, dtype=torch.bfloat16)
+        self.second = nn.Linear(2, 2, bias=False, dtype=torch.bfloat16)
+        self.second.weight = self.first.weight
+        self.register_buffer("count", torch.zeros(3, dtype=torch.float16))
+
+
+def sampler_of(model):
+    """One whose process is not started yet, and the model that its process would have."""
+    sampler = ProcessSampler(model, None, lambda: None, "cpu", limit=1.0, fast=True)
+    return sampler, unpacked(sampler._start.model, sampler._places, sampler._shared)
+
+
+def test_tied_weights_buffers_and_number_types_are_those_of_the_trainer():
+    model = Own()
+    sampler, other = sampler_of(model)
+    assert other.first.weight is other.second.weight and other.first.weight.dtype == torch.bfloat16
+    sampler.load_weights(0)
+    assert torch.equal(other.second.weight, model.first.weight) and torch.equal(other.count, model.count)
+    model.count += 2
+    with torch.no_grad():
+        model.first.weight += 1
+    sampler.load_weights(0)  # of the same step: somebody has loaded others
+    assert torch.equal(other.second.weight, model.first.weight) and torch.equal(other.count, model.count)
+    assert sampler.syncs == 2
+    sampler.load_weights(0)
+    assert sampler.syncs == 2
+
+
+def test_a_frozen_base_is_sent_once_and_its_adapter_each_time(tiny_folder):
+    model = get_peft_model(model_of(tiny_folder, {}), LoraConfig(r=2, target_modules="all-linear"))
+    sampler, other = sampler_of(model)
+    sampler.load_weights(0)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor += 1
+    sampler.load_weights(1)
+    for (name, mine), theirs in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs) == ("lora" in name), name
+
+
+class Quantized(nn.Parameter):
+    """More than its numbers."""
+
+
+def test_what_cannot_be_copied_is_refused(tiny_folder, tmp_path):
+    model = Own()
+    model.second.weight = Quantized(torch.zeros(2, 2))
+    with pytest.raises(ValueError, match=r"cannot copy this model.*a Quantized is more than its numbers"):
+        packed(model)
+    model, program = Own(), type("Mine", (nn.Module,), {"__module__": "__main__"})
+    model.second = program()
+    with pytest.raises(ValueError, match="Mine is in the program itself: move it to a module"):
+        packed(model)
+    with pytest.raises(ValueError, match="sampler_device: cuda:70 is not there"):
+        overlap_run.make(tiny_folder, tmp_path, sampler_device="cuda:70")
+
+
+def test_places_do_not_overlap():
+    places, size = places_of(tensors_of(Own()))
+    ends = [place.start + torch.Size(place.shape).numel() * place.dtype.itemsize for place in places]
+    assert all(end <= place.start for end, place in zip(ends, places[1:], strict=False)) and ends[-1] <= size
+
+
+@pytest.mark.slow
+def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_path):
+    """A hook that is defined within a function stays behind."""
+    trainer = overlap_run.make(tiny_folder, tmp_path)
+    trainer.model.model.norm.register_forward_hook(lambda module, given, states: states / 2)
+    sampler = trainer.parts.sampler
+    trainer.parts.rollout.sampler = trainer.parts.sampler = ProcessSampler(
+        trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True
+    )
+    trainer.parts.rollout.ahead.sampler = trainer.parts.rollout.old_and_reference.sync_check.engine = trainer.parts.sampler
+    with pytest.raises(EngineFailure, match="The sampler's log-probs differ by"):
+        trainer.train()
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
+    whole = overlap_run.make(tiny_folder, tmp_path / "whole")
+    whole.train()
+    trainer = overlap_run.make(tiny_folder, tmp_path)
+    sampler = trainer.parts.sampler
+    plain, usual, sent = sampler._send, sampler.limit, []
+
+    def send():
+        sent.append(1)
+        if len(sent) == 3:  # of a generation under way: the second one is of the check of the weights
+            os.kill(sampler._process.pid, signal.SIGSTOP)
+        sampler.limit = 0.5 if len(sent) == 3 else usual
+        plain()
+
+    sampler._send = send
+    trainer.train()
+    assert caplog.text.count("another one repeats") == 1
+    for name, p in trainer.model.named_parameters():
+        assert torch.equal(p, dict(whole.model.named_parameters())[name])
+
+
+def fails_on_one_rank(folder, out):
+    trainer = overlap_run.make(folder, out)
+    if trainer.args.process_index == 1:
+        trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")
+    with pytest.raises(EngineFailure, match="failed: EOFError"):
+        trainer.train()
+
+
+@pytest.mark.slow
+def test_what_fails_on_one_rank_ends_all(tiny_folder, tmp_path):
+    on_ranks(2, fails_on_one_rank, tiny_folder, tmp_path)
+    assert what_is_wrong(tmp_path / "checkpoint-0") is None
