@@ -229,7 +229,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
 
     def send():
         calls.append(1)
-        if len(calls) == 2:  # of a generation under way
+        if len(calls) == 3:  # of a generation under way: the second one is of the check of the weights
             trainer.parts.sampler._end()
             exits = b"cos\n_exit\n(I1\ntR."  # a pickle that ends the process which reads it
             trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=exits)
