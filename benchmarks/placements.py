@@ -3,10 +3,10 @@
     python -m benchmarks.placements [--quick] [--check] [--published] [--model FOLDER] [--out FILE]
 
 Speeds are fitted to three settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
-of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower each of them is while the
-other works is measured once, in a fourth setting. Then ten settings are predicted, in turn and with overlap, from the
-lengths of their completions, and run. `--published` simulates published settings instead, from what was published about their
-runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
+of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower
+each of them is while the other works is measured once, in a fourth setting. Then ten settings are predicted, in turn and with
+overlap, from the lengths of their completions, and run. `--published` simulates published settings instead, from what was
+published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
 from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
@@ -107,8 +107,20 @@ def calibrated(made: list[Made]) -> Speeds:
     """Return the speeds that fit the generations of runs in turn; `reward` is that of one completion."""
     step, row = fitted([max(m.lengths) for m in made], [sum(m.lengths) for m in made], [m.generation for m in made])
     table = np.array([[len(m.lengths), m.trained, m.updates] for m in made], dtype=float)
-    reward, token, update = nnls(table, np.array([m.whole - m.generation for m in made]))[0]
+    reward, token, update = nonnegative(table, np.array([m.whole - m.generation for m in made]))
     return Speeds(step, row, token, update, reward, slots=1 << 30)
+
+
+def nonnegative(table: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """Return the least squares solution without negative numbers: the best of those that leave some columns out."""
+    best, least = np.zeros(table.shape[1]), np.inf
+    for used in product([False, True], repeat=table.shape[1]):
+        found = np.zeros(table.shape[1])
+        found[list(used)] = np.linalg.lstsq(table[:, used], seconds)[0]
+        rest = float(((table @ found - seconds) ** 2).sum())
+        if found.min() >= 0 and rest < least:
+            best, least = found, rest
+    return [float(x) for x in best]
 
 
 def mean(values: Iterable[float]) -> float:
