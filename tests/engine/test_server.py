@@ -56,10 +56,11 @@ def test_the_server_samples_while_the_trainer_trains(engine_folder, tmp_path, pl
 
 
 def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_path, place):
+    del place["vllm_group_port"]  # each trainer has its own
     options = {"overlap": "one_step", "generation_kwargs": {"seed": 1}, "save_strategy": "steps", "save_steps": 3, **place}
     runs = []
     for resumes in (False, True):
-        trainer = make_trainer(engine_folder, tmp_path, **options)
+        trainer = make_trainer(engine_folder, tmp_path, **options, vllm_group_port=free_port())
         trainer.train(resume_from_checkpoint=resumes)
         runs.append([entry for entry in trainer.state.log_history if "loss" in entry])
         if not resumes:
