@@ -24,7 +24,7 @@ class GroupRule:
     num_generations: int  #: G, completions per prompt
     pass_threshold: float = 1.0  #: a completion is right if its outcome reward is at least this
     #: lowest and highest share of right completions, both included; `None` means that the outcome reward must vary
-    pass_rate_bounds: tuple[float, float] | None = None
+    pass_rate_bounds: Sequence[float] | None = None
 
     def judge(self, outcomes: Tensor) -> GroupStats:
         """Judge whole groups by their outcome rewards (N G,), NaN for a completion that was not scored."""

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 class Ahead:
-    """The generation under way. All ranks call all methods together."""
+    """The generation under way, if one was asked for. All ranks call all methods together."""
 
     def __init__(self, sampler: Sampler):
         self.sampler = sampler
@@ -55,11 +55,12 @@ class Ahead:
         """
         self.wait()
         found = self._arrived if self._due == step else None
-        self.drop()
+        self._prompts = self._due = self._arrived = None
         return found
 
-    def drop(self) -> None:
-        """Forget what was asked for."""
+    def stop(self) -> None:
+        """Forget what was asked for, and end what the sampler has started."""
+        self.sampler.stop()
         self._prompts = self._due = self._arrived = None
         self._under_way = False
 

@@ -5,7 +5,7 @@ prompts ──► Generations ──► keep, drop or refill groups ──► ol
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
-from grpo_ext.step.judge import AdvantageRule
+from grpo_ext.step.judge import AdvantageRule, outcome_index
 from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
@@ -28,23 +28,38 @@ from grpo_ext.trainer.samples import Samples
 logger = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
 class Rollout:
-    """Makes the completions that a trainer trains on."""
+    """Makes the completions that a trainer trains on.
 
-    trainer: Any
-    generations: Generations
-    order: PromptOrder
-    samples: Samples
-    ranks: Ranks
-    groups: GroupRule
-    outcome: int  # the index of the reward that judges the groups
-    refill: RefillRule
-    following: Callable[[], list[Row] | None]  # this rank's rows of the next generation; `None` after the last one
-    carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
+    `following` returns this rank's rows of the next generation; `None` if the epoch ends before.
+    """
 
-    def __post_init__(self) -> None:
-        self.group_filter: str = self.trainer.args.group_filter  # "off", "drop" or "refill"
+    def __init__(
+        self,
+        trainer: Any,
+        generations: Generations,
+        order: PromptOrder,
+        samples: Samples,
+        ranks: Ranks,
+        following: Callable[[], list[Row] | None],
+    ):
+        self.trainer, self.generations, self.order, self.samples = trainer, generations, order, samples
+        self.ranks, self.following = ranks, following
+        args, weights = trainer.args, trainer.reward_weights.tolist()
+        self.group_filter: str = args.group_filter  # "off", "drop" or "refill"
+        self.groups = GroupRule(trainer.num_generations, args.pass_threshold, args.group_filter_pass_rates)
+        # the index of the reward that judges the groups
+        self.outcome = outcome_index(trainer.reward_func_names, weights, args.group_filter_metric)
+        self.refill = RefillRule.of(
+            args.group_filter_max_rounds,
+            args.max_staleness,
+            args.steps_per_generation * args.num_iterations,
+            args.gradient_accumulation_steps,
+            trainer.num_generations,
+            ranks.count,
+            args.overlap != "off",
+        )
+        self.carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
         self.log = GroupLog(self.group_filter)
         self._said_missing = False
 
@@ -80,9 +95,10 @@ class Rollout:
 
     def _ask_ahead(self) -> None:
         """Ask for the next generation, if the sampler works ahead."""
-        if self.generations.ahead is None or (rows := self.following()) is None:
+        state, size, drawn = self.trainer.state, self.trainer.num_generations, None
+        due = state.global_step + self.refill.between
+        if self.trainer.args.overlap == "off" or due >= state.max_steps or (rows := self.following()) is None:
             return
-        size, drawn, due = self.trainer.num_generations, None, self.trainer.state.global_step + self.refill.between
         if self.group_filter == "refill":
             supply, wanted = self.order.further, len(rows) * self.ranks.count // size
             assert supply is not None
@@ -123,9 +139,7 @@ class Rollout:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
             return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size]))), live
 
-        ahead = self.generations.ahead
-        drawn = None if ahead is None else ahead.prompts(step)
-        if drawn is None:
+        if (drawn := self.generations.ahead.prompts(step)) is None:
             supply.put(self._whole_prompts(rows))
 
         def take(number: int) -> list[Row]:
@@ -209,13 +223,13 @@ class Rollout:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of groups and prompts, the same on all ranks, and of the generation ahead."""
-        ahead = self.generations.ahead
-        return {"ahead": ahead and ahead.state_dict(), "carried": self.carried, "order": self.order.state_dict()}
+        ahead = self.generations.ahead.state_dict() if self.trainer.args.overlap != "off" else None
+        return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.generations.stop()
+        self.generations.ahead.stop()
         self.carried = state["carried"] and state["carried"].on(self.ranks.device)
         self.order.load_state_dict(state["order"])
-        if self.generations.ahead is not None and state["ahead"] is not None:
+        if self.trainer.args.overlap != "off" and state["ahead"] is not None:
             self.generations.ahead.load_state_dict(state["ahead"])

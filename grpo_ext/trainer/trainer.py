@@ -94,7 +94,7 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.checkpoints.save_failure()
             raise
         finally:
-            self.parts.generations.stop()
+            self.parts.generations.ahead.stop()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """As in transformers, which would take one more step after the checkpoint of the last step."""
@@ -192,7 +192,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         plain = super()._save_checkpoint
-        self.parts.generations.wait()
+        self.parts.generations.ahead.wait()
         self.parts.checkpoints.save(lambda: plain(model, trial))
 
     def save_checkpoint(self) -> None:
