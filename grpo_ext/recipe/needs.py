@@ -24,6 +24,8 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
     ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),
+    ("overlap", ("off",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
+    ("behaviour_policy", ("decoupled",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
     ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 

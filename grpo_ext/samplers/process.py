@@ -90,13 +90,11 @@ class ProcessSampler(Sampler):
         config = copy.copy(self.config)
         vars(config).update(temperature=request.temperature, **changed)
         self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=request.temperature), seed)
-        with contextlib.suppress(EOFError, OSError):  # `collect` starts another process
+        with contextlib.suppress(EOFError, OSError):  # `sample` starts another process
             self._send()
 
-    def collect(self) -> Generation:
+    def sample(self, request: Request) -> Generation:
         """Return the generation. A process that died is started again, and repeats it with the weights that it had."""
-        request, self._asked = self._asked, None
-        assert request is not None, "call submit before collect"
         answer = self._answer()
         if failed := [error for error in gather_object([answer if isinstance(answer, str) else None]) if error]:
             raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")

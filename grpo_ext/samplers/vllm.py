@@ -68,13 +68,12 @@ class VLLMSampler(Sampler):
         """Complete a few prompts of a request by a few tokens."""
         longest, self.vllm.max_completion_length = self.vllm.max_completion_length, FEW_TOKENS
         try:
-            small = replace(request, prompts=request.prompts[:FEW], prompt_ids=request.prompt_ids[:FEW], num_generations=1)
-            return self.sample(small)
+            self.submit(replace(request, prompts=request.prompts[:FEW], prompt_ids=request.prompt_ids[:FEW], num_generations=1))
+            return self.collect()
         finally:
             self.vllm.max_completion_length = longest
 
     def sample(self, request: Request) -> Generation:
-        self.vllm.temperature = request.temperature
         if request.episodes and self.vllm.mode == "server":
             logps: LogProbs = [[] for _ in request.episodes]
             self.vllm.play(request, logps)

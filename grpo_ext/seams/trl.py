@@ -229,11 +229,6 @@ def keeping_all(args: Any) -> AbstractContextManager[None]:
     return replaced(args, save_total_limit=None)
 
 
-def output_folder(trainer: Any) -> str:
-    """Return the folder of the checkpoints."""
-    return trainer._get_output_dir(trial=None)
-
-
 def wrapped_model(trainer: Any) -> Any:
     """Return the wrapped model as in training, outside of `train()`."""
     model = trainer._wrap_model(trainer.model_wrapped)

@@ -29,7 +29,7 @@ from grpo_ext.trainer.manifest import (
 )
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 5  # of the format of a rank's file
+VERSION = 6  # of the format of a rank's file
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # errors of torch, safetensors and the system on a full disk
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Checkpoints:
     @property
     def folder(self) -> Path:
         """The folder of the checkpoint of this step."""
-        return Path(seam.output_folder(self.trainer)) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
+        return Path(self.trainer.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
 
     def by_main(self, find: Callable[[], Any]) -> Any:
         """Return the result of `find()` on the main process to all ranks."""

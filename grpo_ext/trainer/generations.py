@@ -160,13 +160,13 @@ class Generations:
         how = trainer.scale_rewards, trainer.args.std_estimator, trainer.multi_objective_aggregation
         return AdvantageRule(size, trainer.reward_weights, *how)
 
-    def ask(self, prompts: list[Any], drawn: list[Row] | None, due: int) -> None:
+    def ask(self, prompts: list[Any], due: int) -> None:
         """Ask for completions of this rank's prompts for the generation of step `due`; the present weights sample them.
 
-        `drawn`: the prompts that refill has drawn for it, of all ranks. Without prompts nothing is sampled.
+        Without prompts nothing is sampled.
         """
         request = self._request(prompts, []) if prompts else None
         if request is not None:
             self.sampler.load_weights(request.policy_step)
             self._probe(request)
-        self.ahead.ask(request, drawn, due)
+        self.ahead.ask(request, due)

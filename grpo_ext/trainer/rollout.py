@@ -95,7 +95,7 @@ class Rollout:
 
     def _ask_ahead(self) -> None:
         """Ask for the next generation, if the sampler works ahead."""
-        state, size, drawn = self.trainer.state, self.trainer.num_generations, None
+        state, size = self.trainer.state, self.trainer.num_generations
         due = state.global_step + self.refill.between
         if self.trainer.args.overlap == "off" or due >= state.max_steps or (rows := self.following()) is None:
             return
@@ -103,10 +103,10 @@ class Rollout:
             supply, wanted = self.order.further, len(rows) * self.ranks.count // size
             assert supply is not None
             supply.put(self._whole_prompts(rows))
-            drawn = supply.take(first_round(wanted, self.carried, due, self.refill))
-            copies = [row for row in drawn for _ in range(size)]
+            prompts = supply.peek(first_round(wanted, self.carried, due, self.refill))
+            copies = [row for row in prompts for _ in range(size)]
             rows = copies[self.ranks.mine(len(copies))]
-        self.generations.ask([row["prompt"] for row in rows], drawn, due)
+        self.generations.ask([row["prompt"] for row in rows], due)
 
     # ---- groups
 
@@ -139,16 +139,10 @@ class Rollout:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
             return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size]))), live
 
-        if (drawn := self.generations.ahead.prompts(step)) is None:
+        if not self.generations.ahead.asked_for(step):  # else they have been put there
             supply.put(self._whole_prompts(rows))
-
-        def take(number: int) -> list[Row]:
-            nonlocal drawn
-            found, drawn = drawn, None
-            return found or supply.take(number)
-
         wanted = len(rows) * self.ranks.count // size
-        filled = refill(wanted, take, complete, self.carried, step, rule)
+        filled = refill(wanted, supply.take, complete, self.carried, step, rule)
         if made:
             self._record(made)
         self.carried = filled.carried
