@@ -18,13 +18,13 @@ PADDING = {"importance_sampling_ratio": 1.0}  # the value where there is no toke
 def join(parts: Sequence[Scored]) -> Scored:
     """Join several tables into one, as wide as the widest.
 
-    `ValueError` if the tables have different fields, or model inputs.
+    `ValueError` if only some of the tables have a field, or if one has model inputs.
     """
     if len(parts) == 1:
         return parts[0]
     odd = {name for part in parts for name in part.model_inputs}
     if odd:
-        raise ValueError(f"Completions cannot be joined: {', '.join(sorted(odd))} is not the same in all of them.")
+        raise ValueError(f"Completions cannot be joined: {', '.join(sorted(odd))} belong to their batch.")
     prompt, width = max(part.prompt_ids.size(1) for part in parts), max(part.width for part in parts)
 
     def joined(name: str, values: list[Any]) -> Any:
