@@ -1,4 +1,4 @@
-"""`sampler: process`: transformers' `generate` in a process of its own, on a device of its own, beside the trainer.
+"""`sampler: process`: transformers' `generate` in a second process, on another device than the trainer.
 
 Each rank has its own process. The weights are in memory that both map; the trainer writes them while the process waits.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessSampler(Sampler):
-    """Samples in another process, which keeps its own copy of the weights.
+    """Samples in another process, which has a copy of the weights.
 
     Args:
         model: without wrappers; its weights are those that `load_weights` gives to the process.
@@ -43,7 +43,7 @@ class ProcessSampler(Sampler):
         fast: whether rows that have ended leave the batch (`fast_generate`).
     """
 
-    name, separate, watched = "a process of its own", True, True
+    name, separate, watched = "another process", True, True
 
     def __init__(
         self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str, limit: float, fast: bool
@@ -137,7 +137,7 @@ class ProcessSampler(Sampler):
         self._line.send_bytes(pickle.dumps(self._start))
 
     def stop(self) -> None:
-        """End the process, whatever it does; the next request starts another one."""
+        """End the process at once; the next request starts another one."""
         self._asked = self._loaded = None
         self._end()
 

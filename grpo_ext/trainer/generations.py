@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode import Episode, instances
@@ -19,7 +20,7 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, fill_unscored
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Generation
+from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import table_of
 from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.judging import Judge, Judged, Row
@@ -84,20 +85,14 @@ class Generations:
         ]
         self.judge.begin(rows, prompts, completions, ids)
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
-        left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
-        table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
-        table = self.old_and_reference.with_sampler_logps(table)
+        table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
         if self.trainer.args.overlap == "off":  # else the completions may be of older weights
             self.sync_check.check(table)
         table = self.old_and_reference(table) if scored else table
-        rule = self.rule
         given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
-        rewards = fill_unscored(given, rule.num_generations)
-        advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
-        table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
-        if self.turn_weights is not None:
-            gains = self.ranks.gather_objects([episode.gains(self.turn_weights) for episode in episodes])
-            table = replace(table, advantages=by_token(table, rule.turn_advantages(rewards, gains)[mine]))
+        rewards = fill_unscored(given, self.rule.num_generations)
+        advantages = self.rule.advantages(rewards)
+        table = self._compared(table, rewards, advantages, episodes)
         seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
@@ -105,8 +100,22 @@ class Generations:
         logged = [e.logged(self.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
         return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths, logged)
 
+    def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
+        """Return the table of a generation; truncated completions are left out if `mask_truncated_completions` is set."""
+        left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
+        return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
+
+    def _compared(self, table: Scored, rewards: Tensor, advantages: Tensor, episodes: list[Episode]) -> Scored:
+        """Set the advantages of this rank's completions, of each turn with `credit: turn`, and which groups have signal."""
+        mine = self.ranks.mine(len(rewards))
+        table = replace(table, advantages=advantages[mine], signal=self.rule.signal(rewards)[mine].float())
+        if self.turn_weights is None:
+            return table
+        gains = self.ranks.gather_objects([episode.gains(self.turn_weights) for episode in episodes])
+        return replace(table, advantages=by_token(table, self.rule.turn_advantages(rewards, gains)[mine]))
+
     def _check_resets(self, episodes: list[Episode]) -> None:
-        """`ValueError` on all ranks if no environment could be reset: what it says would be trained on."""
+        """Raise a `ValueError` on all ranks if no environment could be reset; the prompts would be error messages."""
         failed = [episode.prompt[-1]["content"] for episode in episodes if episode.world.failures]
         begun = torch.tensor(float(len(episodes) - len(failed)), device=self.ranks.device)
         if self.begin is not None and self.ranks.total(begun) == 0:
@@ -137,8 +146,7 @@ class Generations:
         """
         if self.sync_check.due:
             found = self.sampler.sample_few(request)
-            table = table_of(found, seam.pad_token(self.trainer), torch.zeros(len(found.prompt_ids)).bool(), self.ranks.device)
-            self.sync_check.check(table)
+            self.sync_check.check(self._table(found, [False] * len(found.prompt_ids)))
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         state, schedule = self.trainer.state, self.schedule
