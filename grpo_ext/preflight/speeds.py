@@ -31,13 +31,13 @@ def compared(v: Values, forecast: Forecast, gpus: int | None, card: str | None, 
     return simulate(*(by_card(card, v, forecast) if card else by_run(folder or "", v, forecast)), gpus)
 
 
-def by_card(card: str, v: Values, forecast: Forecast, mean: float | None = None) -> tuple[Workload, Speeds]:
+def by_card(card: str, v: Values, forecast: Forecast) -> tuple[Workload, Speeds]:
     """Return the workload of a recipe and an estimate of its speeds; `ValueError` if what it needs is not known."""
     size, batch, limit, tp = forecast.size, forecast.plan.batch, v["max_completion_length"], v["vllm_tensor_parallel_size"]
     if card not in CARDS or size is None or limit is None:
         raise ValueError(f"--gpu needs one of {', '.join(CARDS)}, max_completion_length, and a model's config that is here.")
     rate, bandwidth, memory, slots = CARDS[card]
-    lengths, prompt = drawn_lengths(batch.completions, mean or MEAN_SHARE * limit, limit), forecast.prompt_tokens or 0.0
+    lengths, prompt = drawn_lengths(batch.completions, MEAN_SHARE * limit, limit), forecast.prompt_tokens or 0.0
     context = prompt + sum(n * n for n in lengths) / sum(lengths) / 2  # of the mean token
     weights, cache = size.parameters * weight_bytes(size, v), 4 * size.num_hidden_layers * size.kv_width * context
     if (room := int((USED * memory * tp - weights) / cache)) < 1:

@@ -150,7 +150,7 @@ class MicroBatch:
     counts: StepCounts  #: of the whole step
     useful: StepCounts  #: of the groups with signal in the whole step
     last: bool = True  #: whether it is the last one of the step on this rank
-    stands_in: bool = False  #: no row can change the gradient, but the rank has nothing else to run while others do
+    filler: bool = False  #: no row can change the gradient, but the rank has nothing else to run while others do
 
 
 @dataclass(frozen=True)

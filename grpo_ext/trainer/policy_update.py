@@ -55,7 +55,7 @@ class PolicyUpdate:
         if compares and sampled is not None:  # log how far the sampler's log-probs are from ours
             ratio = rows.importance_sampling_ratio
             stats = stats | sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio)
-        if batch.stands_in:  # figures of a row that stands in mean nothing
+        if batch.filler:  # its figures mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
         self._stats.add(stats)
 
