@@ -73,7 +73,7 @@ def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
     """Return completions, kept sets and log-probs as a `Generation` has them, and the seconds that it took."""
     begun = time.monotonic()
     torch.manual_seed(job.seed)
-    # else the config of the model fills in options that the recipe leaves out; a PEFT model without a task type reads its base's
+    # else the config of the model, or of its base, fills in options that the recipe leaves out
     model.generation_config = base_model(model).generation_config = job.config
     recorder = Recorder(job.params)
     with torch.no_grad(), fast_generation(model) if fast else nullcontext(), watching(model, recorder):

@@ -19,7 +19,6 @@ from grpo_ext.rewards.sources import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
 from grpo_ext.samplers.sync_check import SyncCheck
-from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import cut
 from grpo_ext.step.feed import Feed

@@ -17,7 +17,7 @@ from grpo_ext.objective.schedule import TemperatureSchedule
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, fill_unscored
+from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from grpo_ext.objective.correction import sampler_correction
 from grpo_ext.objective.policy import ratios_move
