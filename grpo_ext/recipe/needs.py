@@ -64,7 +64,7 @@ NOT_IDLE = ("eval_strategy", "eval_dataset_name")  # `grpo-ext eval` reads the s
 
 
 def need(key: str, free: tuple[Any, ...], needed: dict[str, tuple[Any, ...]]) -> Callable[[Values, int], Iterator[Problem]]:
-    """The rule that a row of `NEEDS` states."""
+    """Return the rule of a row of `NEEDS`."""
 
     def rule(v: Values, _: int) -> Iterator[Problem]:
         for other, fitting in needed.items() if v[key] not in free else ():

@@ -78,7 +78,7 @@ def processes(v: Values) -> int:
 
 
 def rule_of(key: str, contradicted: Callable[[Values], Any], words: str) -> Rule:
-    """The rule that a row of `contradictions` states."""
+    """Return the rule of a row of `contradictions`."""
 
     def rule(v: Values, _: int) -> Iterator[Problem]:
         if contradicted(v):

@@ -120,7 +120,7 @@ class ProcessSampler(Sampler):
                 return pickle.loads(self._line.recv_bytes())
             except (EOFError, OSError):
                 continue
-        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s: see its own messages"
+        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s: see its messages"
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()

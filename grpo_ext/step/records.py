@@ -33,7 +33,7 @@ class Generation:
     #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if the policy wrote all
     tool_mask: list[list[int]] | None = None
     messages: list[list[dict[str, str]]] | None = None  #: the conversations after the prompts, if there are several turns
-    cut: list[bool] | None = None  #: completions that ended because the token limit was reached, whatever their last token
+    cut: list[bool] | None = None  #: completions that ended because the token limit was reached, regardless of their last token
     extra_fields: dict[str, Any] = field(default_factory=dict)  #: more columns for rewards, of an environment or `rollout_func`
 
 

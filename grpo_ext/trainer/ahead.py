@@ -1,4 +1,4 @@
-"""`overlap: one_step`: the sampler works on the next generation while the trainer trains on the present one.
+"""`overlap: one_step`: the sampler works on the next generation while the trainer trains on the current one.
 
 At the border of a generation the trainer waits for the completions that were asked for at the last border, gives the sampler
 its weights, asks for the next completions, and trains. All tokens of a completion are sampled by the same weights, those of one

@@ -169,7 +169,7 @@ class Generations:
         return AdvantageRule(size, trainer.reward_weights, *how)
 
     def ask(self, prompts: list[Any], due: int) -> None:
-        """Ask for completions of this rank's prompts for the generation of step `due`; the present weights sample them.
+        """Ask for completions of this rank's prompts for the generation of step `due`; the current weights sample them.
 
         Without prompts nothing is sampled.
         """
