@@ -14,7 +14,7 @@ from torch import Tensor
 from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
-from grpo_ext.step.judge import AdvantageRule, outcome_index
+from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
@@ -62,10 +62,6 @@ class Rollout:
         self.carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
         self.log = GroupLog(self.group_filter)
         self._said_missing = False
-
-    @property
-    def _rule(self) -> AdvantageRule:
-        return self.generations.rule
 
     def __call__(self, rows: list[Row]) -> Scored:
         """Return scored completions of this rank's rows; the copies of one prompt are adjacent."""
@@ -115,13 +111,13 @@ class Rollout:
         stats = self._judge_groups(self._seen_prompts(judged.rows), judged)
         if self.group_filter != "drop":
             return judged.table
-        dead = (~stats.kept).repeat_interleave(self._rule.num_generations)  # (B of all ranks,)
+        dead = (~stats.kept).repeat_interleave(self.trainer.num_generations)  # (B of all ranks,)
         table = judged.table.without(dead[self.ranks.mine(len(dead))])
         return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))
 
     def _refilled(self, rows: list[Row]) -> Scored:
         """Return as many groups with signal as the step should have groups."""
-        size, step, made = self._rule.num_generations, self.trainer.state.global_step, []
+        size, step, made = self.trainer.num_generations, self.trainer.state.global_step, []
         supply, rule = self.order.further, self.refill
         assert supply is not None
         # If the sampler does not return the tokens that it kept, a pass finds them now, before the policy changes.
@@ -160,10 +156,10 @@ class Rollout:
 
         `rewards` (B of all ranks, R) are NaN for groups that are not used.
         """
-        if self._rule.scale_rewards != "batch":
+        if self.generations.rule.scale_rewards != "batch":
             return table
         mine = self.ranks.mine(len(rewards))
-        return replace(table, advantages=self._rule.advantages(rewards)[mine].to(table.advantages))
+        return replace(table, advantages=self.generations.rule.advantages(rewards)[mine].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
@@ -205,7 +201,7 @@ class Rollout:
         tokens = self.ranks.total(torch.tensor(prompts, device=self.ranks.device) + lengths.sum())
         seam.count_tokens(self.trainer, int(tokens))
         rewards = torch.cat([judged.rewards for judged in made])
-        rule, names = self._rule, self.trainer.reward_func_names
+        rule, names = self.generations.rule, self.trainer.reward_func_names
         figures = length_figures(self.ranks.gather(lengths), self.ranks.gather(truncated))
         figures |= reward_figures(names, rewards, rule.weighted(rewards), rule.signal(rewards))
         seam.log_figures(self.trainer, figures)
