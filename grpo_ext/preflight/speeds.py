@@ -16,7 +16,7 @@ from grpo_ext.preflight.placements import Placement, Speeds, Workload, drawn_len
 from grpo_ext.recipe.memory import weight_bytes
 from grpo_ext.recipe.rules import Values
 
-CARDS = {  # by data sheet: dense bfloat16 operations per second, bytes of memory per second, bytes of memory; vLLM's max_num_seqs
+CARDS = {  # by data sheet: dense bfloat16 operations per second, memory bytes per second, memory bytes; vLLM's max_num_seqs
     "4090": (165e12, 1.01e12, 24e9, 256), "a100": (312e12, 2.04e12, 80e9, 256), "h20": (148e12, 4.0e12, 96e9, 1024),
     "h100": (989e12, 3.35e12, 80e9, 1024), "h200": (989e12, 4.8e12, 141e9, 1024), "b200": (2250e12, 7.7e12, 180e9, 1024),
 }  # fmt: skip
@@ -32,13 +32,13 @@ def compared(v: Values, forecast: Forecast, gpus: int | None, card: str | None, 
     return simulate(*(by_card(card, v, forecast) if card else by_run(folder or "", v, forecast)), gpus)
 
 
-def by_card(card: str, v: Values, forecast: Forecast) -> tuple[Workload, Speeds]:
+def by_card(card: str, v: Values, forecast: Forecast, mean: float | None = None) -> tuple[Workload, Speeds]:
     """Return the workload of a recipe and an estimate of its speeds; `ValueError` if what it needs is not known."""
     size, batch, limit, tp = forecast.size, forecast.plan.batch, v["max_completion_length"], v["vllm_tensor_parallel_size"]
     if card not in CARDS or size is None or limit is None:
         raise ValueError(f"--gpu needs one of {', '.join(CARDS)}, max_completion_length, and a model's config that is here.")
     rate, bandwidth, memory, slots = CARDS[card]
-    lengths, prompt = drawn_lengths(batch.completions, MEAN_SHARE * limit, limit), forecast.prompt_tokens or 0.0
+    lengths, prompt = drawn_lengths(batch.completions, mean or MEAN_SHARE * limit, limit), forecast.prompt_tokens or 0.0
     context = prompt + sum(n * n for n in lengths) / sum(lengths) / 2  # of the mean token
     weights, cache = size.parameters * weight_bytes(size, v), 4 * size.num_hidden_layers * size.kv_width * context
     if (room := int((USED * memory * tp - weights) / cache)) < 1:
@@ -70,7 +70,7 @@ def by_run(folder: str, v: Values, forecast: Forecast) -> tuple[Workload, Speeds
 
 
 def fitted(first: list[float], second: list[float], seconds: list[float]) -> tuple[float, float]:
-    """Return a, b >= 0 with `a * first + b * second` close to `seconds`, of the same mean; columns that vary together share it."""
+    """Return a, b >= 0 with `a * first + b * second` close to `seconds`, of the same mean; equal columns share it."""
     table = np.stack([first, second], 1) / (scale := np.mean([first, second], 1))
     parts = np.maximum(np.linalg.lstsq(table, seconds, rcond=0.1)[0], 0)
     a, b = parts * np.mean(seconds) / parts.sum() / scale

@@ -220,7 +220,8 @@ class OurVLLM(VLLMGeneration):
 
         def work() -> None:
             nonlocal version
-            version, client.model = broadcast_object_list([client.version, client.model])  # the server takes an adapter for another model
+            # the server takes an adapter for another model
+            version, client.model = broadcast_object_list([client.version, client.model])
             with client.room_for(request):
                 failure = play_as_ready(request.episodes, request.prompt_ids, logps, ask)
             client.failed(next((f for f in gather_object([failure]) if f), None))

@@ -31,7 +31,8 @@ def test_further_prompts_go_on_from_any_point(stream):
     other.load_state_dict(supply.state_dict())
     assert rows_until(other, 3, 9) == rows_until(supply, 3, 9)
     assert rows_until(make(), 7) == [first]
-    assert [row["n"] for row in (ahead := make()).peek(4)] == first[:4] and rows_until(ahead, 7, 3) == [first, second]
+    peeking = make()
+    assert [row["n"] for row in peeking.peek(4)] == first[:4] and rows_until(peeking, 7, 3) == [first, second]
     assert rows_until(PromptSupply(rows, seed=4), 7) != [first]
 
 

@@ -169,7 +169,5 @@ def test_a_step_without_any_row_that_matters_still_runs_one_a_rank_whole():
     """So that its entropy is known."""
     parts = [[slice_of([3, 5], [0, 0])], [slice_of([4, 1], [0, 0], first=2)]]
     dealt = on_ranks(parts, lambda part, ranks: cut(part, CutRule(), ranks))
-    found = [
-        [(b.filler, len(b.rows), b.rows.width == int(b.rows.completion_mask.sum())) for b in batches] for batches in dealt
-    ]
+    found = [[(b.filler, len(b.rows), b.rows.width == int(b.rows.completion_mask.sum())) for b in batches] for batches in dealt]
     assert found == [[(False, 1, True)]] * 2
