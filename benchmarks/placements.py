@@ -2,11 +2,11 @@
 
     python -m benchmarks.placements [--quick] [--check] [--published] [--model FOLDER] [--out FILE]
 
-Speeds are fitted to two settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
-of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower each of them is while the
-other works is measured once, in a third setting. Then ten settings are predicted, in turn and with overlap, from the
-lengths of their completions, and run. `--published` simulates published settings instead, from what was published about their
-runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
+Speeds are fitted to three settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
+of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower
+each of them is while the other works is measured once, in a fourth setting. Then ten settings are predicted, in turn and with
+overlap, from the lengths of their completions, and run. `--published` simulates published settings instead, from what was
+published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
@@ -32,12 +35,13 @@ from grpo_ext.preflight.placements import Placement, Speeds, Workload, simulate
 from grpo_ext.preflight.speeds import GENERATION, fitted
 
 BOUND, OF_TEN = 0.10, 9
-GENERATIONS = 10  # of a run; in the first two processes start
+GENERATIONS = 18  # of a run; in the first two processes start
 STILL = {"learning_rate": 1e-6, "warmup_steps": 0}  # completions stay as long as they are
 PROCESS = {"sampler": "process", "behaviour_policy": "sampler", **STILL}
 CALIBRATION: dict[str, dict[str, Any]] = {
     "short": {"max_completion_length": 32, "per_device_train_batch_size": 384},
     "long": {"max_completion_length": 160, "temperature": 1.5, "per_device_train_batch_size": 64},
+    "four iterations": {"num_iterations": 4, "per_device_train_batch_size": 192},
 }
 SHARED = {"temperature": 1.2, "max_completion_length": 112}  # in which the sides slow each other down
 CASES: dict[str, dict[str, Any]] = {
@@ -79,43 +83,57 @@ class Made:
     whole: float  # seconds from its end to the end of the one before
     generation: float
     lengths: list[int]
-    trained: int  # tokens of the completions that have an advantage; the others cost nothing
+    trained: int  # tokens that run through the model; completions without an advantage cost nothing
+    updates: int  # micro-batches
 
 
 def run(model: Path, settings: dict[str, Any], folder: Path, generations: int) -> list[Made]:
-    """Train, and return the faster half of the generations after the first two, in which processes start.
-
-    Other work on the machine only adds time.
-    """
-    updates = settings.get("num_iterations", 1)
-    recipe = recipe_for(model, folder, max_steps=generations * updates, logging_steps=1, **settings)
+    """Train, and return the generations after the first two, in which processes start."""
+    passes = settings.get("num_iterations", 1)
+    recipe = recipe_for(model, folder, max_steps=generations * passes, logging_steps=1, **settings)
     seen = Seen()
     rows = [row for row in train("ours", recipe, callbacks=[seen]) if GENERATION in row]
     gc.collect()  # ends the sampler process of this trainer
-    ends, samples = seen.ends[updates - 1 :: updates], [seen.samples[step] for step in sorted(seen.samples)]
-    made = [
-        Made(ends[i] - ends[i - 1], rows[i][GENERATION], [n for n, _ in samples[i]], sum(n for n, live in samples[i] if live))
-        for i in range(2, generations)
-    ]
-    return sorted(made, key=lambda one: one.whole)[: (len(made) + 1) // 2]
+    ends, samples = seen.ends[passes - 1 :: passes], [seen.samples[step] for step in sorted(seen.samples)]
+    found = []
+    for i in range(2, generations):
+        lengths, trained = [n for n, _ in samples[i]], sum(n for n, live in samples[i] if live)
+        updates = passes * settings.get("gradient_accumulation_steps", 1)
+        found.append(Made(ends[i] - ends[i - 1], rows[i][GENERATION], lengths, passes * trained, updates))
+    return found
 
 
-def calibrated(runs: dict[str, list[Made]]) -> Speeds:
-    """Return the speeds that fit the generations of runs in turn, each trained on once."""
-    made = [one for found in runs.values() for one in found]
+def calibrated(made: list[Made]) -> Speeds:
+    """Return the speeds that fit the generations of runs in turn; `reward` is that of one completion."""
     step, row = fitted([max(m.lengths) for m in made], [sum(m.lengths) for m in made], [m.generation for m in made])
-    update, token = fitted([1.0] * len(made), [m.trained for m in made], [m.whole - m.generation for m in made])
-    return Speeds(step, row, token, update, slots=1 << 30)
+    table = np.array([[len(m.lengths), m.trained, m.updates] for m in made], dtype=float)
+    reward, token, update = nonnegative(table, np.array([m.whole - m.generation for m in made]))
+    return Speeds(step, row, token, update, reward, slots=1 << 30)
 
 
-def simulated(made: list[Made], settings: dict[str, Any], speeds: Speeds) -> dict[str, Placement]:
+def nonnegative(table: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """Return the least squares solution without negative numbers: the best of those that leave some columns out."""
+    best, least = np.zeros(table.shape[1]), np.inf
+    for used in product([False, True], repeat=table.shape[1]):
+        found = np.zeros(table.shape[1])
+        found[list(used)] = np.linalg.lstsq(table[:, used], seconds)[0]
+        rest = float(((table @ found - seconds) ** 2).sum())
+        if found.min() >= 0 and rest < least:
+            best, least = found, rest
+    return [float(x) for x in best]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean: with overlap a generation that begins late is followed by one that ends early."""
+    return statistics.mean(values)
+
+
+def simulated(made: list[Made], speeds: Speeds) -> dict[str, Placement]:
     """Return the two placements of the generation whose time in turn is the median."""
     found = []
     for one in made:
-        passes = settings.get("num_iterations", 1)
-        share = passes * one.trained / sum(one.lengths)
-        work = Workload(one.lengths, updates=passes * settings.get("gradient_accumulation_steps", 1))
-        found.append({x.name: x for x in simulate(work, replace(speeds, token=speeds.token * share), 2)})
+        own = replace(speeds, token=speeds.token * one.trained / sum(one.lengths), reward=speeds.reward * len(one.lengths))
+        found.append({x.name: x for x in simulate(Workload(one.lengths, updates=one.updates), own, 2)})
     return sorted(found, key=lambda x: x["in turn"].whole)[len(found) // 2]
 
 
@@ -124,7 +142,7 @@ def overlapped(placement: Placement, slowed: float) -> float:
 
     The side with less to do takes `slowed` times its time; meanwhile the other does as much, and goes on alone.
     """
-    less, more = sorted((placement.generation, placement.training))
+    less, more = sorted((placement.generation, placement.training + placement.other))
     return more + (slowed - 1) * less
 
 
@@ -134,26 +152,29 @@ def measure(model: Path, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
 
         def both(settings: dict[str, Any]) -> tuple[list[Made], float]:
-            """Return a run in turn, and the median seconds of the same with overlap."""
+            """Return a run in turn, and the seconds of a generation of the same with overlap."""
             turn = run(model, {**PROCESS, **settings}, Path(folder), generations)
             over = run(model, {**PROCESS, **settings, "overlap": "one_step"}, Path(folder), generations)
-            return turn, statistics.median(one.whole for one in over)
+            return turn, mean(one.whole for one in over)
 
         speeds = calibrated(
-            {name: run(model, {**PROCESS, **case}, Path(folder), generations) for name, case in CALIBRATION.items()}
+            [one for case in CALIBRATION.values() for one in run(model, {**PROCESS, **case}, Path(folder), generations)]
         )
         turn, whole = both(SHARED)
-        alone = statistics.median(one.generation for one in turn), statistics.median(one.whole - one.generation for one in turn)
+        alone = mean(one.generation for one in turn), mean(one.whole - one.generation for one in turn)
         slowed = 1 + (whole - max(alone)) / min(alone)
         found = {}
         for name, settings in list(CASES.items())[: 2 if quick else None]:
             turn, whole = both(settings)
-            placements = simulated(turn, settings, speeds)
+            placements = simulated(turn, speeds)
             found[name] = {
-                "in turn": (placements["in turn"].whole, statistics.median(one.whole for one in turn)),
+                "in turn": (placements["in turn"].whole, mean(one.whole for one in turn)),
                 "overlap": (overlapped(placements["overlap"], slowed), whole),
-                "generation": (placements["in turn"].generation, statistics.median(one.generation for one in turn)),
-                "training": (placements["in turn"].training, statistics.median(one.whole - one.generation for one in turn)),
+                "generation": (placements["in turn"].generation, mean(one.generation for one in turn)),
+                "training": (
+                    placements["in turn"].training + placements["in turn"].other,
+                    mean(one.whole - one.generation for one in turn),
+                ),
             }
             print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
     return {"speeds": speeds.__dict__, "slowed": slowed, "settings": found}
@@ -163,7 +184,8 @@ def report(found: dict[str, Any]) -> bool:
     """Print the predictions beside what was seen; return whether enough settings are within the bound."""
     speeds = found["speeds"]
     print(f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ", end="")
-    print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms")
+    print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms, ", end="")
+    print(f"judging a completion {1e6 * speeds['reward']:.0f} us")
     print(f"while both sides work each takes {found['slowed']:.2f} times as long\n")
     print("| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |")
     print("|---|---|---|---|---|---|---|---|---|")

@@ -100,6 +100,13 @@ def not_finite(history: History) -> float | None:
 
 
 LOGP_DIFFERENCE = ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")
+
+
+def logp_difference(history: History) -> float | None:
+    """Return the difference of sampler and trainer; with overlap that after a weight sync, to which age adds nothing."""
+    return history.recent(*(["sampling/sync_difference"] if "overlap/age" in history.values else LOGP_DIFFERENCE), window=3)
+
+
 MEASURES: dict[str, Callable[[History], float | None]] = {
     "not_finite": not_finite,
     "reward_collapse": reward_collapse,
@@ -110,7 +117,8 @@ MEASURES: dict[str, Callable[[History], float | None]] = {
     "repetition": lambda h: h.recent(REPETITION, window=3),
     "no_signal": lambda h: h.recent("frac_reward_zero_std"),
     "clipped": lambda h: h.recent("clip_ratio/region_mean", window=3),
-    "logp_difference": lambda h: h.recent(*LOGP_DIFFERENCE, window=3),
+    "logp_difference": logp_difference,
+    "age": lambda h: h.recent("overlap/age"),
     "grad_norm": lambda h: rise(h.of("grad_norm"), 1e-3),
 }
 RULES = {

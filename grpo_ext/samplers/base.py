@@ -6,7 +6,7 @@ from typing import Any
 from grpo_ext.environments.episode import Episode
 from grpo_ext.step.records import Generation
 
-FEW, FEW_TOKENS = 4, 16  # prompts of a rank, and tokens of each, that show which weights another engine has
+FEW, FEW_TOKENS = 8, 4  # prompts of a rank, and tokens of each, that show which weights another engine has
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -52,6 +53,22 @@ def test_the_server_samples_while_the_trainer_trains(engine_folder, tmp_path, pl
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert [entry.get("overlap/age") for entry in steps] == [None, 1.0, 1.0, 1.0, 1.0]
     assert max(entry["sampling/sync_difference"] for entry in steps[:-1]) <= CLOSE
+
+
+def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_path, place):
+    options = {"overlap": "one_step", "generation_kwargs": {"seed": 1}, "save_strategy": "steps", "save_steps": 3, **place}
+    runs = []
+    for resumes in (False, True):
+        trainer = make_trainer(engine_folder, tmp_path, **options)
+        trainer.train(resume_from_checkpoint=resumes)
+        runs.append([entry for entry in trainer.state.log_history if "loss" in entry])
+        if not resumes:
+            shutil.rmtree(tmp_path / f"checkpoint-{STEPS}")
+    whole, again = runs
+    assert [entry["step"] for entry in again] == [1, 2, 3, 4, 5] and again[3]["overlap/age"] == 1.0
+    assert [entry["reward"] for entry in whole] == [entry["reward"] for entry in again]
+    for name in ("loss", "grad_norm"):
+        assert [entry[name] for entry in whole] == pytest.approx([entry[name] for entry in again], abs=1e-5), name
 
 
 def test_a_server_that_hangs_under_way_is_asked_again(engine_folder, tmp_path, place, server):

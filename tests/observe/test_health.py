@@ -81,6 +81,7 @@ BROKEN = {
     "no_signal": lambda log, t: {"frac_reward_zero_std": 1.0},
     "clipped": lambda log, t: {"clip_ratio/region_mean": 0.6},
     "logp_difference": lambda log, t: {"sampling/logp_difference/mean": 0.5},
+    "age": lambda log, t: {"overlap/age": 16.0},
     "grad_norm": lambda log, t: {"grad_norm": 30.0},
 }
 

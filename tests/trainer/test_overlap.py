@@ -166,6 +166,32 @@ def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path)
     check_samples(tiny_folder, again.steps)
 
 
+def test_prompts_drawn_for_a_sampler_that_fails_are_not_lost(tiny_folder, tmp_path):
+    seen = []
+
+    def noting(completions, prompts, **kwargs):
+        seen.extend(prompts)
+        return overlap_run.letters(completions)
+
+    settings = {"group_filter": "refill", "max_steps": 5}
+    first, calls = overlap_run.make(tiny_folder, tmp_path, **settings), []
+    plain = first.parts.sampler.sample_few
+
+    def sample_few(request):
+        calls.append(1)
+        if len(calls) == 3:
+            raise EngineFailure("gone")
+        return plain(request)
+
+    first.parts.sampler.sample_few = sample_few
+    with pytest.raises(EngineFailure, match="gone"):
+        first.train()
+    drawn = {row["prompt"] for row in first.parts.generations.ahead.state_dict()["prompts"]}
+    again = overlap_run.make(tiny_folder, tmp_path, noting, **settings)
+    again.train(True)
+    assert drawn and drawn <= set(seen)
+
+
 def test_training_again_after_an_error_forgets_what_was_under_way(tiny_folder, tmp_path):
     class Stop(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -229,7 +255,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
 
     def send():
         calls.append(1)
-        if len(calls) == 2:  # of a generation under way
+        if len(calls) == 3:  # of a generation under way: the second one is of the check of the weights
             trainer.parts.sampler._end()
             exits = b"cos\n_exit\n(I1\ntR."  # a pickle that ends the process which reads it
             trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=exits)
