@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_ext.samplers.base import FEW, Sampler
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.scoring.scorer import Scorer
@@ -18,6 +18,8 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.vllm import EngineFailure
+
+ROWS = 4  # number of completions that are scored again
 
 
 class SyncCheck:
@@ -71,7 +73,7 @@ class SyncCheck:
         If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may keep or remove a token at
         the edge of the kept set.
         """
-        few, model = table.take(torch.arange(min(FEW, len(table)))), self.trainer.model
+        few, model = table.take(torch.arange(min(ROWS, len(table)))), self.trainer.model
         sampled, training = few.sampling_per_token_logps, model.training
         assert sampled is not None
         model.eval()  # another engine has no dropout

@@ -175,7 +175,7 @@ class Generations:
         """
         request = self._request(prompts, []) if prompts else None
         if request is not None:
-            self.ahead.ask(None, drawn, due)  # a sampler that fails now leaves the prompts in the checkpoint
+            self.ahead.ask(None, due)  # the checkpoint has the prompts of a sampler that fails now
             self.sampler.load_weights(request.policy_step)
             self._probe(request)
         self.ahead.ask(request, due)
