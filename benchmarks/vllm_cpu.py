@@ -69,8 +69,8 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict[str, Any]], step: int) -
     sampler = trainer.parts.sampler
     start = time.perf_counter()
     sampler.load_weights(step)
-    completions = sampler.sample(Request(prompts, ids, 8, step, 1.0)).completion_ids
-    return sum(map(len, completions)), time.perf_counter() - start
+    sampler.submit(Request(prompts, ids, 8, step, 1.0))
+    return sum(map(len, sampler.collect().completion_ids)), time.perf_counter() - start
 
 
 def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> dict[str, Any]:

@@ -158,6 +158,12 @@ class PromptSupply:
         """Put rows back, to be given out before any others."""
         self.waiting += rows
 
+    def peek(self, num: int) -> list[Row]:
+        """Return the rows that the next `take` gives out first."""
+        rows = self.take(num)
+        self.waiting = rows + self.waiting
+        return rows
+
     def take(self, num: int) -> list[Row]:
         """Return the next rows."""
         rows, self.waiting = self.waiting[:num], self.waiting[num:]

@@ -119,7 +119,7 @@ class _LogProb(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
         params, holder, projection, dtype = ctx.plan
-        # sums over tiles in float32, whatever the model's type
+        # sums over tiles in float32, regardless of the model's type
         grads = [
             torch.zeros(x.shape, device=x.device, dtype=torch.float32) if need else None
             for x, need in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)

@@ -26,10 +26,10 @@ class Workload:
 class Speeds:
     """Seconds of the parts of a step, and the size of an engine."""
 
-    step: float  # one decoding step, however many rows: reading the weights, starting kernels
-    row: float  # what each row adds to it
+    step: float  # one decoding step, for any number of rows: reading the weights, starting kernels
+    row: float  # added by each row
     token: float  # training on one token of prompt or completion with one GPU: all passes of a generation
-    update: float = 0.0  # what each optimizer step adds, however many tokens and GPUs
+    update: float = 0.0  # added by each optimizer step, for any number of tokens and GPUs
     reward: float = 0.0  # judging a generation
     sync: float = 0.0  # bringing the weights to the GPUs that sample
     switch: float = 0.0  # colocate: from training to sampling and back
@@ -38,14 +38,14 @@ class Speeds:
 
 
 class Placement(NamedTuple):
-    """A way to use the GPUs: "colocate", "in turn" or "overlap", GPUs on either side, and seconds a generation."""
+    """A way to use the GPUs: "colocate", "in turn" or "overlap", GPUs on either side, and seconds per generation."""
 
     name: str
     sample: int
     train: int
     generation: float
     training: float
-    other: float  # rewards, weights on their way, switching
+    other: float  # rewards, weight sync, switching
     whole: float
     trainer_waits: float = 0.0
     sampler_waits: float = 0.0

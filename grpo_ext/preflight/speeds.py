@@ -1,7 +1,8 @@
 """Where the speeds of `placements` come from: the log of a run of the same recipe, or the data sheet of a card.
 
-By data sheet a decoding step reads all weights, and for each row its keys and values and 2 operations a weight. Training takes
-6 operations a trained weight and token, 4 a frozen one, and 2 for policy and reference to score; no attention, all experts.
+By data sheet a decoding step reads all weights, and for each row its keys and values, with 2 operations per weight. Training
+takes 6 operations per trained weight and token, 4 per frozen one, and 2 each for policy and reference to score; attention is
+left out, and all experts count.
 """
 
 from itertools import pairwise
@@ -15,12 +16,12 @@ from grpo_ext.preflight.placements import Placement, Speeds, Workload, drawn_len
 from grpo_ext.recipe.memory import weight_bytes
 from grpo_ext.recipe.rules import Values
 
-CARDS = {  # dense bfloat16 operations a second, bytes of memory a second, bytes of memory, by data sheet; vLLM's max_num_seqs
+CARDS = {  # by data sheet: dense bfloat16 operations per second, memory bytes per second, memory bytes; vLLM's max_num_seqs
     "4090": (165e12, 1.01e12, 24e9, 256), "a100": (312e12, 2.04e12, 80e9, 256), "h20": (148e12, 4.0e12, 96e9, 1024),
     "h100": (989e12, 3.35e12, 80e9, 1024), "h200": (989e12, 4.8e12, 141e9, 1024), "b200": (2250e12, 7.7e12, 180e9, 1024),
 }  # fmt: skip
 READ, COMPUTE, USED, MEAN_SHARE = 0.7, 0.3, 0.9, 0.4  # of bandwidth, rate, memory; mean length of max_completion_length
-STARTING, LINK = 3e-3, 10e9  # seconds of a decoding step beside the reading; bytes a second from trainer to engine
+STARTING, LINK = 3e-3, 10e9  # seconds of a decoding step beside the reading; bytes per second from trainer to engine
 GENERATION, MEAN, LONGEST = LOGGED = "sampling/generation_time", "completions/mean_length", "completions/max_length"
 
 
@@ -69,7 +70,7 @@ def by_run(folder: str, v: Values, forecast: Forecast) -> tuple[Workload, Speeds
 
 
 def fitted(first: list[float], second: list[float], seconds: list[float]) -> tuple[float, float]:
-    """Return a, b >= 0 with `a * first + b * second` near to `seconds`, and as long; what cannot be told apart is shared."""
+    """Return a, b >= 0 with `a * first + b * second` close to `seconds`, of the same mean; equal columns share it."""
     table = np.stack([first, second], 1) / (scale := np.mean([first, second], 1))
     parts = np.maximum(np.linalg.lstsq(table, seconds, rcond=0.1)[0], 0)
     a, b = parts * np.mean(seconds) / parts.sum() / scale

@@ -11,8 +11,9 @@ from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.needs import LOSSES
-from grpo_ext.recipe.overlap_options import separate
+from grpo_ext.recipe.overlap_options import SHARDED, separate
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
@@ -72,6 +73,16 @@ GRPO: tuple[Contradiction, ...] = (
     ("use_transformers_continuous_batching",
      lambda v: v["use_transformers_continuous_batching"] and not (v["use_vllm"] or v["bf16"] is False or v["fp16"]),
      "use_transformers_continuous_batching with bf16 rounds the trained weights to bfloat16 for good: write `bf16: false`."),
+    ("sampler", lambda v: v["sampler"] and v["use_vllm"], "sampler: process samples itself: take use_vllm out."),
+    ("sampler", lambda v: v["sampler"] and v["use_transformers_continuous_batching"],
+     "sampler: process samples itself: take use_transformers_continuous_batching out."),
+    ("sampler", lambda v: v["sampler"] and sharding(v) >= 3, SHARDED),
+    ("overlap", lambda v: v["overlap"] != "off" and v["use_vllm"] and v["vllm_mode"] == "colocate",
+     "overlap: one_step needs a device for each side, and vllm_mode: colocate shares one: write server."),
+    ("overlap",
+     lambda v: v["overlap"] != "off" and v["behaviour_policy"] == "decoupled" and not v["vllm_importance_sampling_correction"],
+     "overlap: one_step trains on completions of older weights: write vllm_importance_sampling_correction: true, or "
+     "behaviour_policy: sampler."),
     ("max_completion_length", lambda v: v["max_completion_length"] is None and not v["use_vllm"],
      "max_completion_length: null ends completions after 20 tokens if transformers samples: write a number."),
     ("vllm_max_model_length",
@@ -98,7 +109,9 @@ GRPO: tuple[Contradiction, ...] = (
      "sync_ref_model needs a reference model, and with use_peft that is the model without its adapter: take one out."),
     ("entropy_coef_min", lambda v: v["use_adaptive_entropy"] and v["entropy_coef_min"] > v["entropy_coef_max"],
      "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}: swap them."),
-    # groups and prompts
+    # groups, rewards and prompts
+    ("reward_weights", lambda v: v["reward_weights"] is not None and v["reward_funcs"] is None,
+     "reward_weights needs reward_funcs: say which reward each weight is for."),
     ("group_filter_pass_rates",
      lambda v: (p := v["group_filter_pass_rates"]) is not None and not (len(p) == 2 and 0 <= p[0] <= p[1] <= 1),
      "group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {group_filter_pass_rates}."),
@@ -163,11 +176,7 @@ def reference(v: Values, _: int) -> Iterator[Problem]:
 def weights_match(v: Values, _: int) -> Iterator[Problem]:
     """There is one weight for each reward."""
     rewards, weights = v["reward_funcs"], v["reward_weights"]
-    if weights is None:
-        return
-    if rewards is None:
-        yield Problem("reward_weights needs reward_funcs: say which reward each weight is for.", "reward_weights")
-    elif len(rewards) != len(weights):
+    if rewards is not None and weights is not None and len(rewards) != len(weights):
         yield Problem(f"{len(weights)} reward_weights for {len(rewards)} reward_funcs.", "reward_weights")
 
 

@@ -24,6 +24,8 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
     ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),
+    ("overlap", ("off",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
+    ("behaviour_policy", ("decoupled",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
     ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 
@@ -62,7 +64,7 @@ NOT_IDLE = ("eval_strategy", "eval_dataset_name")  # `grpo-ext eval` reads the s
 
 
 def need(key: str, free: tuple[Any, ...], needed: dict[str, tuple[Any, ...]]) -> Callable[[Values, int], Iterator[Problem]]:
-    """The rule that a row of `NEEDS` states."""
+    """Return the rule of a row of `NEEDS`."""
 
     def rule(v: Values, _: int) -> Iterator[Problem]:
         for other, fitting in needed.items() if v[key] not in free else ():

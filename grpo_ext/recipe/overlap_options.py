@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_ext.recipe.batch import batch_of
-from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import PositiveShare
 
@@ -44,19 +43,8 @@ def separate(v: Mapping[str, Any]) -> bool:
     return bool(v["use_vllm"] or v["sampler"])
 
 
-def sampler_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """Nothing else samples beside a sampler process, which has whole weights."""
-    if v["sampler"] is None:
-        return
-    for key in ("use_vllm", "use_transformers_continuous_batching"):
-        if v[key]:
-            yield Problem(f"sampler: process samples itself: take {key} out.", "sampler")
-    if sharding(v) >= 3:
-        yield Problem(SHARDED, "sampler")
-
-
 def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
-    """What a separate sampler does beside the trainer is exact."""
+    """A separate sampler plays no episodes, returns kept tokens, and completes whole steps beside the trainer."""
     truncated = v["use_vllm"] and (v["top_k"] or v["top_p"] < 1 or v["min_p"])
     for key, off in {"overlap": "off", "behaviour_policy": "decoupled"}.items():
         if v[key] == off:
@@ -65,21 +53,11 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
             yield Problem(f"{key}: {v[key]} does not play environments yet: take one of the two out.", key)
         if not separate(v):
             yield Problem(f"{key}: {v[key]} needs a separate sampler: write sampler: process, or use_vllm: true.", key)
-        for other, right in {"logprob_policy": "sampling", "loss_normalization": "step"}.items():
-            if v[other] != right:
-                yield Problem(f"{key}: {v[key]} needs {other}: {right}.", key)
         if truncated:
             words = "needs the tokens that truncation kept, which vLLM does not return: set top_k: 0, top_p: 1.0, min_p: null."
             yield Problem(f"{key}: {v[key]} {words}", key)
     if v["overlap"] == "off":
         return
-    if v["use_vllm"] and v["vllm_mode"] == "colocate":
-        yield Problem(
-            "overlap: one_step needs a device for each side, and vllm_mode: colocate shares one: write server.", "overlap"
-        )
-    if v["behaviour_policy"] == "decoupled" and not v["vllm_importance_sampling_correction"]:
-        words = "vllm_importance_sampling_correction: true, or behaviour_policy: sampler"
-        yield Problem(f"overlap: one_step trains on completions of older weights: write {words}.", "overlap")
     batch = batch_of(v, num_processes)
     if batch.passes % batch.gradient_accumulation_steps:
         words = f"steps_per_generation x num_iterations ({batch.passes})"

@@ -19,7 +19,7 @@ from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.group_options import harvest_rules, metric_rules
 from grpo_ext.recipe.needs import NEEDS, need, unread
-from grpo_ext.recipe.overlap_options import overlap_rules, sampler_rules
+from grpo_ext.recipe.overlap_options import overlap_rules
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 from grpo_ext.recipe.vllm_options import adapter_rules
@@ -78,7 +78,7 @@ def processes(v: Values) -> int:
 
 
 def rule_of(key: str, contradicted: Callable[[Values], Any], words: str) -> Rule:
-    """The rule that a row of `contradictions` states."""
+    """Return the rule of a row of `contradictions`."""
 
     def rule(v: Values, _: int) -> Iterator[Problem]:
         if contradicted(v):
@@ -99,7 +99,6 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.loss_type,
     contradictions.reference,
     adapter_rules,
-    sampler_rules,
     overlap_rules,
     contradictions.scorable,
     contradictions.temperature,

@@ -7,7 +7,7 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.samplers.by_turns import hear, read_answer, write_turn
 
 MOST_REQUESTS = 256  # of a rank at a time
-Told = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
+Turn = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
 LogProbs = list[list[float | None]]
 
 
@@ -17,7 +17,7 @@ def short(error: Exception) -> str:
 
 
 def play_as_ready(
-    episodes: list[Episode], prompt_ids: list[list[int]], logps: LogProbs, ask: Callable[[list[int], int], Told]
+    episodes: list[Episode], prompt_ids: list[list[int]], logps: LogProbs, ask: Callable[[list[int], int], Turn]
 ) -> str | None:
     """Play episodes to their end, or until a request fails; another call continues them.
 
@@ -32,7 +32,7 @@ def play_as_ready(
     Returns:
         The error of the first request that failed; `None` if none did.
     """
-    running: dict[Future[Told], tuple[int, int]] = {}
+    running: dict[Future[Turn], tuple[int, int]] = {}
     failure = None
     with ThreadPoolExecutor(max(1, min(len(episodes), MOST_REQUESTS))) as pool:
 
@@ -50,7 +50,7 @@ def play_as_ready(
                 i, left = running.pop(future)
                 try:
                     tokens, values = future.result()
-                except Exception as error:  # the line's, or of a status that is no 200
+                except Exception as error:  # of the connection, or for a status other than 200
                     failure = failure or short(error)
                     continue
                 logps[i] += values[: write_turn(episodes[i], tokens, left)]

@@ -24,7 +24,7 @@ class Request:
 class Sampler:
     """Completes prompts. All ranks call `load_weights`, `submit` and `collect`, in this order, for each generation.
 
-    A subclass defines `sample`, or `submit` and `collect` if it works at the same time as the trainer.
+    A subclass defines `sample`, and `submit` if it works at the same time as the trainer.
     """
 
     name: str  #: the name in logs
@@ -49,7 +49,7 @@ class Sampler:
         return self.sample(request)
 
     def sample(self, request: Request) -> Generation:
-        """Complete the prompts."""
+        """Complete the prompts, or return the completions that `submit` has started."""
         raise NotImplementedError
 
     def sample_few(self, request: Request) -> Generation:

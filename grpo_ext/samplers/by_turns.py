@@ -34,15 +34,15 @@ def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Compl
             read_answer(episodes[i], logps[i])
         left = min(gather_object([episodes[i].turn_left() for i in waiting]))
         contexts = [request.prompt_ids[i] + episodes[i].ids for i in waiting]
-        ids, told = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), left)
-        for i, tokens, values in zip(waiting, ids, told, strict=False):
+        ids, logprobs = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), left)
+        for i, tokens, values in zip(waiting, ids, logprobs, strict=False):
             logps[i] += values[: write_turn(episodes[i], tokens, left)]
         hear([episodes[i] for i in waiting])
     return of_played(request, logps)
 
 
 def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
-    """The generation of a request whose episodes are over, with the log-prob of each token that the model wrote."""
+    """Return the generation of a request whose episodes have ended, with the log-prob of each token that the model wrote."""
     found = Generation(
         prompt_ids=request.prompt_ids,
         completion_ids=[episode.ids for episode in request.episodes],
@@ -61,7 +61,7 @@ def read_answer(episode: Episode, logps: list[float | None]) -> None:
 
 
 def hear(episodes: list[Episode]) -> None:
-    """Wait for the answers to turns that `write_turn` has ended. Async environments have worked beside each other."""
+    """Wait for the answers to turns that `write_turn` has ended; async environments work at the same time."""
     for episode in episodes:
         if episode.asking:
             episode.hear()

@@ -19,7 +19,6 @@ from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler, from_main
-from grpo_ext.seams import trl as seam
 from grpo_ext.seams.vllm import generates_with
 
 logger = logging.getLogger(__name__)
@@ -33,28 +32,16 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
     return generates_with(partial(generation, args))
 
 
-def make_sampler(trainer: Any, watched: bool, moves: bool) -> Sampler:
-    """Make the sampler of a trainer.
-
-    `watched`: whether the sampling steps of transformers are watched; `moves`: whether the temperature changes.
-    """
-    args = trainer.args
+def make_sampler(trainer: Any, watched: bool) -> Sampler:
+    """Make the sampler of a trainer; `watched`: whether the sampling steps of transformers are watched."""
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
         return FunctionSampler(trainer.rollout_func, trainer, vllm)
     if vllm is not None:
         return vllm
-    if args.sampler == "process":
+    if trainer.args.sampler == "process":
         return process_sampler(trainer)
-    return HFSampler(
-        turn=lambda ids, number: seam.complete(trainer, ids, number),
-        model=lambda: trainer.accelerator.unwrap_model(trainer.model_wrapped),
-        params=lambda: trainer.parts.scorer.params,
-        set_temperature=(lambda temperature: seam.sample_at(trainer, temperature)) if moves else None,
-        strict=args.logprob_policy == "sampling",
-        every=round(1 / args.sampler_check_share),
-        watched=watched,
-    )
+    return HFSampler(trainer, watched)
 
 
 def process_sampler(trainer: Any) -> ProcessSampler:
@@ -79,12 +66,18 @@ def process_sampler(trainer: Any) -> ProcessSampler:
     return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, limit, fast)
 
 
-def resolve_for(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
-    """Return the sampling parameters of a trainer with this sampler; `moves`: whether the temperature changes.
+def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
+    """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
-    `ValueError` if the samples cannot be scored exactly, with what to change.
+    `moves`: whether the temperature changes. `ValueError` if the samples cannot be scored exactly, with what to change.
     """
     args = trainer.args
+    if args.logprob_policy == "trl":
+        return SamplingParams(trainer.temperature)
+    _warn_of_dropout(trainer)
+    if args.logprob_policy == "model":
+        _warn_of_another_policy(trainer, sampler, moves)
+        return SamplingParams()
     params = _sampling_of(trainer, sampler)
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
@@ -110,9 +103,8 @@ def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
     if not vllm and "suppress_tokens" in trainer.generation_kwargs:
         given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
     own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-    filled_in = not (
-        sampler.separate or trainer.use_transformers_continuous_batching
-    )  # only `generate` uses the model's defaults
+    # only `generate` uses the model's defaults
+    filled_in = not (sampler.separate or trainer.use_transformers_continuous_batching)
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
         given,
@@ -122,7 +114,7 @@ def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
     )
 
 
-def warn_of_dropout(trainer: Any) -> None:
+def _warn_of_dropout(trainer: Any) -> None:
     """Warn of the effect of dropout on log-probs, if dropout is on."""
     kinds = (torch.nn.Dropout, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
     active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
@@ -137,7 +129,7 @@ def warn_of_dropout(trainer: Any) -> None:
         )
 
 
-def warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
+def _warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
     """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax of the model."""
     try:
         params = _sampling_of(trainer, sampler)

@@ -1,7 +1,6 @@
 """Sampling with transformers' `generate` on the model in training, watched so that any truncation is scored exactly."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -9,37 +8,32 @@ from transformers import GenerationConfig
 from grpo_ext.decoding.play import Player
 from grpo_ext.decoding.support import NotSupported, base_model, check_config, check_model
 from grpo_ext.environments.episode import of_episodes
-from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.seams import trl as seam
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
 
 
-@dataclass(eq=False)
 class HFSampler(Sampler):
-    """transformers' `generate`."""
+    """transformers' `generate` on the model of a trainer; `watched`: whether kept tokens and log-probs are recorded."""
 
     name, plays = "transformers", True
 
-    turn: Callable[[list[list[int]], int], list[list[int]]]  # completes lists of tokens, with a number of copies of each
-    model: Callable[[], Any]  # returns the model without its wrappers
-    params: Callable[[], SamplingParams]  # returns the sampling parameters that are scored
-    set_temperature: Callable[[float], None] | None  # sets the temperature of `turn`; `None`: the temperature does not change
-    strict: bool  # whether to refuse generation options that are not scored exactly
-    every: int  # log-probs are recorded for one row in this many
-    watched: bool  # whether kept tokens and log-probs are recorded
+    def __init__(self, trainer: Any, watched: bool):
+        self.trainer, self.watched = trainer, watched
 
     def sample(self, request: Request) -> Generation:
-        params = self.params()
-        if self.set_temperature is not None:
-            self.set_temperature(request.temperature)
+        trainer, args, params = self.trainer, self.trainer.args, self.trainer.parts.scorer.params
+        if trainer.parts.generations.schedule.moves:
+            seam.sample_at(trainer, request.temperature)
             params = replace(params, temperature=request.temperature)
-        recorder = Recorder(params, self.strict, self.every) if self.watched else None
+        strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
+        recorder = Recorder(params, strict, round(1 / args.sampler_check_share)) if self.watched else None
         player = Player(request.episodes) if request.episodes else None
-        with watching(self.model(), recorder, player):
-            completion_ids = self.turn(request.prompt_ids, request.num_generations)
-        if player is not None:  # `turn` returns only the first turns
+        with watching(trainer.accelerator.unwrap_model(trainer.model_wrapped), recorder, player):
+            completion_ids = seam.complete(trainer, request.prompt_ids, request.num_generations)
+        if player is not None:  # `complete` returns only the first turns
             completion_ids = [episode.ids for episode in request.episodes]
         kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
         found = Generation(request.prompt_ids, completion_ids, request.policy_step, request.temperature, logps, kept)

@@ -1,4 +1,4 @@
-"""`sampler: process`: transformers' `generate` in a process of its own, on a device of its own, beside the trainer.
+"""`sampler: process`: transformers' `generate` in a second process, on another device than the trainer.
 
 Each rank has its own process. The weights are in memory that both map; the trainer writes them while the process waits.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProcessSampler(Sampler):
-    """Samples in another process, which keeps its own copy of the weights.
+    """Samples in another process, which has a copy of the weights.
 
     Args:
         model: without wrappers; its weights are those that `load_weights` gives to the process.
@@ -43,7 +43,7 @@ class ProcessSampler(Sampler):
         fast: whether rows that have ended leave the batch (`fast_generate`).
     """
 
-    name, separate, watched = "a process of its own", True, True
+    name, separate, watched = "another process", True, True
 
     def __init__(
         self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str, limit: float, fast: bool
@@ -90,13 +90,11 @@ class ProcessSampler(Sampler):
         config = copy.copy(self.config)
         vars(config).update(temperature=request.temperature, **changed)
         self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=request.temperature), seed)
-        with contextlib.suppress(EOFError, OSError):  # `collect` starts another process
+        with contextlib.suppress(EOFError, OSError):  # `sample` starts another process
             self._send()
 
-    def collect(self) -> Generation:
+    def sample(self, request: Request) -> Generation:
         """Return the generation. A process that died is started again, and repeats it with the weights that it had."""
-        request, self._asked = self._asked, None
-        assert request is not None, "call submit before collect"
         answer = self._answer()
         if failed := [error for error in gather_object([answer if isinstance(answer, str) else None]) if error]:
             raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")
@@ -122,7 +120,7 @@ class ProcessSampler(Sampler):
                 return pickle.loads(self._line.recv_bytes())
             except (EOFError, OSError):
                 continue
-        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s: see its own messages"
+        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s: see its messages"
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()
@@ -139,7 +137,7 @@ class ProcessSampler(Sampler):
         self._line.send_bytes(pickle.dumps(self._start))
 
     def stop(self) -> None:
-        """End the process, whatever it does; the next request starts another one."""
+        """End the process at once; the next request starts another one."""
         self._asked = self._loaded = None
         self._end()
 

@@ -57,7 +57,7 @@ def serve(connection: Connection) -> None:
         except EOFError:
             return
         try:
-            if model is None:  # within, so that what prevents it is told
+            if model is None:  # within `try`, so that the answer has its error
                 own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
                 model = unpacked(start.model, start.places, own).eval()
             elif start.device != "cpu":
@@ -73,7 +73,7 @@ def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
     """Return completions, kept sets and log-probs as a `Generation` has them, and the seconds that it took."""
     begun = time.monotonic()
     torch.manual_seed(job.seed)
-    # its own values would fill in options that the recipe leaves out; a PEFT model of no task type reads its base's
+    # else the config of the model, or of its base, fills in options that the recipe leaves out
     model.generation_config = base_model(model).generation_config = job.config
     recorder = Recorder(job.params)
     with torch.no_grad(), fast_generation(model) if fast else nullcontext(), watching(model, recorder):

@@ -4,14 +4,17 @@ A tensor that did not arrive, such as a tied output head that the engine copies,
 log-probs at once.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.process import ProcessSampler
-from grpo_ext.samplers.vllm import OurVLLM
+from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
+from grpo_ext.scoring.scorer import Scorer
+from grpo_ext.seams import trl as seam
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.vllm import EngineFailure
@@ -19,53 +22,66 @@ from grpo_ext.vllm import EngineFailure
 ROWS = 4  # number of completions that are scored again
 
 
-@dataclass(eq=False)
 class SyncCheck:
-    """Compares log-probs after the first weight sync, and then at regular intervals."""
+    """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    engine: OurVLLM | ProcessSampler
-    every: int  # number of syncs from one check to the next; at least 1
-    limit: float | None  # mean absolute difference above which the run ends; `None`: 0.001 in float32, else 0.2
-    truncated: bool  # whether sampling is truncated
-    _checked: int | None = None  # the sync of the last check
+    It never compares if the trainer itself samples, or if our log-probs are not those of the policy that samples.
+    """
+
+    def __init__(self, trainer: Any, sampler: Sampler, scorer: Scorer, ranks: Ranks):
+        args = trainer.args
+        self.trainer, self.scorer, self.ranks, self.every = trainer, scorer, ranks, args.vllm_sync_check_steps
+        self.engine: Any = sampler.vllm if isinstance(sampler, VLLMSampler) else sampler
+        truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
+        same = args.logprob_policy == "sampling" or not truncated
+        same &= args.logprob_policy != "model" or args.temperature == 1.0
+        self.compares = bool(self.every) and same and isinstance(self.engine, OurVLLM | ProcessSampler)
+        # mean absolute difference above which the run ends; `None` until the number type of the engine is known
+        self.limit = args.vllm_sync_check_limit or (None if trainer.accelerator.mixed_precision == "no" else 0.2)
+        self._checked: int | None = None  # the sync of the last check
 
     @property
     def due(self) -> bool:
         """Whether the next completions are compared."""
-        return self._checked is None or self.engine.syncs - self._checked >= self.every
+        return self.compares and (self._checked is None or self.engine.syncs - self._checked >= self.every)
 
-    def difference(self, table: Scored, score: Callable[[Scored], Tensor], ranks: Ranks) -> float | None:
-        """Return the mean absolute difference of log-probs; `None` if no check is due, or no token counts. All ranks call it.
+    def check(self, table: Scored) -> None:
+        """Log the mean absolute difference of log-probs in `table`, if a check is due. All ranks call it.
 
-        `table` has the completions that the engine has just sampled. `score` returns log-probs (b, T) of a table under the
-        trainer's policy, without dropout. `EngineFailure` on all ranks, if the difference is above the limit.
+        `table` has the completions that the engine has just sampled, without carried groups, whose log-probs are of older
+        weights. `EngineFailure` on all ranks, if the difference is above the limit.
         """
-        if not self.due or table.sampling_per_token_logps is None:
-            return None
+        if not self.due or self.ranks.any(bool(table.model_inputs) or table.sampling_per_token_logps is None):
+            return
         if self.limit is None:
             self.limit = 1e-3 if self.engine.dtype() == "float32" else 0.2
-        total, tokens = ranks.total(torch.stack(self._apart(table, score))).tolist()
+        total, tokens = self.ranks.total(torch.stack(self._apart(table))).tolist()
         if not tokens:  # all of them are truncated and masked
-            return None
+            return
         self._checked, difference = self.engine.syncs, total / tokens
         if not difference <= self.limit:
             raise EngineFailure(
                 f"The sampler's log-probs differ by {difference:.3g} on average from the trainer's, and at most {self.limit:g} "
                 "was expected (vllm_sync_check_limit): the engine does not compute with the weights that it was given."
             )
-        return difference
+        seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
 
     @torch.no_grad()
-    def _apart(self, table: Scored, score: Callable[[Scored], Tensor]) -> tuple[Tensor, Tensor]:
+    def _apart(self, table: Scored) -> tuple[Tensor, Tensor]:
         """Return the sum of the differences for a few completions of this rank, and the number of their tokens.
 
         If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may keep or remove a token at
         the edge of the kept set.
         """
-        few = table.take(torch.arange(min(ROWS, len(table))))
-        sampled = few.sampling_per_token_logps
+        few, model = table.take(torch.arange(min(ROWS, len(table)))), self.trainer.model
+        sampled, training = few.sampling_per_token_logps, model.training
         assert sampled is not None
-        difference = (score(few) - sampled)[few.loss_mask.bool() & ~sampled.isnan()].abs().float()
-        if self.truncated:
+        model.eval()  # another engine has no dropout
+        try:
+            scored = self.scorer.score(model, replace(few, kept=None), len(few)).logps
+        finally:
+            model.train(training)
+        difference = (scored - sampled)[few.loss_mask.bool() & ~sampled.isnan()].abs().float()
+        if self.scorer.params.truncated:
             difference = difference.sort().values[: 9 * len(difference) // 10]
         return difference.sum(), difference.new_tensor(difference.numel())

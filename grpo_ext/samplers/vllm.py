@@ -21,7 +21,7 @@ from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.samplers.as_ready import LogProbs, Told, play_as_ready
+from grpo_ext.samplers.as_ready import LogProbs, Turn, play_as_ready
 from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.by_turns import Completed, of_played, play_by_turns
@@ -68,13 +68,12 @@ class VLLMSampler(Sampler):
         """Complete a few prompts of a request by a few tokens."""
         longest, self.vllm.max_completion_length = self.vllm.max_completion_length, FEW_TOKENS
         try:
-            small = replace(request, prompts=request.prompts[:FEW], prompt_ids=request.prompt_ids[:FEW], num_generations=1)
-            return self.sample(small)
+            self.submit(replace(request, prompts=request.prompts[:FEW], prompt_ids=request.prompt_ids[:FEW], num_generations=1))
+            return self.collect()
         finally:
             self.vllm.max_completion_length = longest
 
     def sample(self, request: Request) -> Generation:
-        self.vllm.temperature = request.temperature
         if request.episodes and self.vllm.mode == "server":
             logps: LogProbs = [[] for _ in request.episodes]
             self.vllm.play(request, logps)
@@ -178,7 +177,7 @@ class OurVLLM(VLLMGeneration):
         super().sync_weights()
 
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
-        """As TRL's, which merges an adapter meanwhile; restore a base that is not sharded afterwards."""
+        """As TRL's, which merges the adapter for the transfer; afterwards restore a base that is not sharded."""
         whole = not (self._dist.is_fsdp or self._dist.is_zero3)
         with base_kept(self.model) if whole and isinstance(self.model, PeftModel) else nullcontext():
             yield from super()._iter_named_params()
@@ -198,7 +197,7 @@ class OurVLLM(VLLMGeneration):
         super().generate(*args, **kwargs)  # gathers the prompts of all ranks; the client answers nothing yet
 
     def play(self, request: Request, logps: LogProbs) -> None:
-        """Play a request's episodes, all ranks at once and each by its own requests; `logps` as `play_as_ready` has them.
+        """Play a request's episodes, on all ranks at once, each with separate requests; `logps` as `play_as_ready` has them.
 
         A server that fails is waited for, given the current weights, and the episodes go on. `EngineFailure` as for `generate`.
         """
@@ -215,13 +214,14 @@ class OurVLLM(VLLMGeneration):
 
         version: str | None = None  # of the weights that each turn must come from
 
-        def ask(ids: list[int], most: int) -> Told:
+        def ask(ids: list[int], most: int) -> Turn:
             found = client.complete(ids, version, max_tokens=most, **sampling)
             return found["completion_ids"][0], [token[0] for token in found["logprobs"][0]]
 
         def work() -> None:
             nonlocal version
-            version, client.model = broadcast_object_list([client.version, client.model])  # an adapter is a model of its own
+            # the server takes an adapter for another model
+            version, client.model = broadcast_object_list([client.version, client.model])
             with client.room_for(request):
                 failure = play_as_ready(request.episodes, request.prompt_ids, logps, ask)
             client.failed(next((f for f in gather_object([failure]) if f), None))
@@ -229,7 +229,7 @@ class OurVLLM(VLLMGeneration):
         self._until_answered(work)
 
     def _client_of_rank(self) -> Any:
-        """The line of this rank to the server; made on the first call. `EngineFailure` on all ranks if one finds no server."""
+        """Return this rank's client of the server. `EngineFailure` on all ranks, if one of them finds no server."""
         error = None
         if not hasattr(self, "vllm_client"):  # the main process has one
             try:

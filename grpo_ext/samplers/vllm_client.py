@@ -173,16 +173,17 @@ class ServerClient(VLLMClient):
     def _checked(self, generate: Any, prompts: Any, features: Any, n: int, sampling: dict[str, Any]) -> dict[str, Any]:
         given = {"max_tokens": 16, "logprobs": 0, **sampling, **(sampling.get("generation_kwargs") or {})}
         longest = given["max_tokens"] or self.get_server_info()["model_config"]["max_model_len"]
-        told = None if given["logprobs"] is None else given["logprobs"] + 1
-        with self._most(n * (sum(map(len, prompts)) + len(prompts) * longest) * (told or 1)):
-            return self._asked(generate, prompts, features, n, longest, told, sampling)
+        num_logprobs = None if given["logprobs"] is None else given["logprobs"] + 1
+        with self._most(n * (sum(map(len, prompts)) + len(prompts) * longest) * (num_logprobs or 1)):
+            return self._asked(generate, prompts, features, n, longest, num_logprobs, sampling)
 
     def _asked(
-        self, generate: Any, prompts: Any, features: Any, n: int, longest: int, told: int | None, sampling: dict[str, Any]
+        self, generate: Any, prompts: Any, features: Any, n: int, longest: int, num_logprobs: int | None, sampling: Any
     ) -> dict[str, Any]:
+        """Return completions from TRL's `generate`; `ConnectionError` if they are not what was requested."""
         try:
             found = generate(prompts, features, n, **sampling)
-            wrong = completions_fault(found, prompts, n, longest, told, self._vocabulary)
+            wrong = completions_fault(found, prompts, n, longest, num_logprobs, self._vocabulary)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             wrong = f"they do not have vLLM's format ({type(error).__name__})"
         if wrong:

@@ -205,15 +205,11 @@ def state_of(trainer: Any) -> dict[str, Any]:
 
 
 def load_state(trainer: Any, state: dict[str, Any]) -> None:
-    """Restore `state_of` without the sums of losses, which `restore_loss` restores once the loop has begun."""
+    """Restore `state_of`, after transformers' loop has set the sums of losses to 0 at its start."""
     trainer._step = state["step"]
     trainer._buffered_inputs = send_to_device(state["buffer"], trainer.accelerator.device)
     trainer._metrics["train"].clear()
     trainer._metrics["train"].update(state["metrics"])
-
-
-def restore_loss(trainer: Any, state: dict[str, Any]) -> None:
-    """Restore the sums of logged and unlogged losses, which transformers' loop sets to 0 at its start."""
     trainer._tr_loss = state["loss"].to(trainer.args.device)
     trainer._total_loss_scalar = state["total_loss"]
     trainer._globalstep_last_logged = state["last_logged"]
@@ -227,11 +223,6 @@ def mean_loss(trainer: Any) -> float:
 def keeping_all(args: Any) -> AbstractContextManager[None]:
     """Delete no checkpoint within."""
     return replaced(args, save_total_limit=None)
-
-
-def output_folder(trainer: Any) -> str:
-    """Return the folder of the checkpoints."""
-    return trainer._get_output_dir(trial=None)
 
 
 def wrapped_model(trainer: Any) -> Any:

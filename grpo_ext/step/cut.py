@@ -43,14 +43,9 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     if whole and rule.max_tokens:
         names = {name for part in slices for name in part.model_inputs}
         raise ValueError(f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out.")
-    stands_in = [False] * len(slices)
-    if rule.deals and not whole:
-        slices, stands_in = dealt(slices, rule, ranks)
-    last = len(slices) - 1
-    return [
-        MicroBatch(rows, counts, useful, i == last, alone)
-        for i, (rows, alone) in enumerate(zip(slices, stands_in, strict=True))
-    ]
+    pieces = dealt(slices, rule, ranks) if rule.deals and not whole else [(part, False) for part in slices]
+    last = len(pieces) - 1
+    return [MicroBatch(rows, counts, useful, i == last, filler) for i, (rows, filler) in enumerate(pieces)]
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
@@ -66,10 +61,10 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
     return StepCounts(*counts[:2]), StepCounts(*counts[2:]), bool(whole)
 
 
-def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Scored], list[bool]]:
-    """Return this rank's share of the live rows, and for each piece whether its row only stands in.
+def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
+    """Return this rank's share of the live rows in pieces, and for each piece whether it is a filler without a live row.
 
-    If no row is live, no row stands in, so that entropy is still logged.
+    If no row is live, no piece counts as a filler, so that entropy is still logged.
     """
     table = join(slices)
     if ranks.count > 1:
@@ -83,11 +78,11 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> tuple[list[Score
         if all(len(rows) == 1 or int(tokens[rows].sum()) <= rule.max_tokens for rows in pieces):
             break
         pieces = deal_rows(prompts, prompt_lengths, lengths, live, len(pieces) + ranks.count)
-    mine = dealt_to(ranks, pieces, tokens)
-    stands_in = [bool(live.any()) and not bool(live[rows].any()) for rows in mine]
-    # a row that stands in only keeps the piece from being empty: it is cut to one token
-    tables = [table.take(rows, 1 if alone else None) for rows, alone in zip(mine, stands_in, strict=True)]
-    return [part.on(ranks.device) for part in tables], stands_in
+    found = []
+    for rows in dealt_to(ranks, pieces, tokens):
+        filler = bool(live.any()) and not bool(live[rows].any())
+        found.append((table.take(rows, 1 if filler else None).on(ranks.device), filler))  # a filler needs only one token
+    return found
 
 
 def dealt_to(ranks: Ranks, pieces: list[Tensor], tokens: Tensor) -> list[Tensor]:

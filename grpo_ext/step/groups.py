@@ -24,7 +24,7 @@ class GroupRule:
     num_generations: int  #: G, completions per prompt
     pass_threshold: float = 1.0  #: a completion is right if its outcome reward is at least this
     #: lowest and highest share of right completions, both included; `None` means that the outcome reward must vary
-    pass_rate_bounds: tuple[float, float] | None = None
+    pass_rate_bounds: Sequence[float] | None = None
 
     def judge(self, outcomes: Tensor) -> GroupStats:
         """Judge whole groups by their outcome rewards (N G,), NaN for a completion that was not scored."""
@@ -71,7 +71,7 @@ class Groups:
         if not len(indices):
             return None
         size = len(self.rewards) // len(self)
-        rows = rows_of(torch.as_tensor(indices), size).to(self.rewards.device)
+        rows = torch.arange(len(self.rewards), device=self.rewards.device).view(-1, size)[list(indices)].flatten()
         return Groups(self.table.take(rows), self.rewards[rows], tuple(self.steps[i] for i in indices))
 
 
@@ -94,11 +94,6 @@ def silenced(groups: Groups) -> Groups:
     everything = torch.ones(len(groups.table), dtype=torch.bool, device=groups.rewards.device)
     nothing = torch.full_like(groups.rewards, torch.nan)
     return replace(groups, table=groups.table.without(everything), rewards=nothing)
-
-
-def rows_of(groups: Tensor, num_generations: int) -> Tensor:
-    """Return the rows (N G,) of the groups (N,) in a table of whole groups."""
-    return (groups.unsqueeze(1) * num_generations + torch.arange(num_generations, device=groups.device)).flatten()
 
 
 def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) -> int:

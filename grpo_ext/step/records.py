@@ -33,7 +33,7 @@ class Generation:
     #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if the policy wrote all
     tool_mask: list[list[int]] | None = None
     messages: list[list[dict[str, str]]] | None = None  #: the conversations after the prompts, if there are several turns
-    cut: list[bool] | None = None  #: completions that ended because the token limit was reached, whatever their last token
+    cut: list[bool] | None = None  #: completions that ended because the token limit was reached, regardless of their last token
     extra_fields: dict[str, Any] = field(default_factory=dict)  #: more columns for rewards, of an environment or `rollout_func`
 
 
@@ -58,8 +58,6 @@ class Scored:
     #: (B, T) or (B, 1), probability of the sampling policy as scored here, divided by that of the sampler
     importance_sampling_ratio: Tensor | None = None
     kept: list[KeptSet] | None = None  #: for each row the tokens that truncated sampling kept
-    #: more fields with one entry per row; a name with `per_token` in it has one column per completion token
-    extra: dict[str, Any] = field(default_factory=dict)
     model_inputs: dict[str, Any] = field(default_factory=dict)  #: more inputs of the model, such as images; prevent cutting
 
     def __len__(self) -> int:
@@ -115,15 +113,13 @@ class Scored:
                 return value and [value[i] for i in rows.tolist()]
             if name in PROMPT:
                 return value[rows][:, value.size(1) - prompt :]
-            return value[rows][:, :width] if self.has_tokens(name, value) else value[rows]
+            return value[rows][:, :width] if self.has_tokens(value) else value[rows]
 
-        extra = {name: cut(name, value) for name, value in self.extra.items()}
-        return replace(self, **{name: cut(name, getattr(self, name)) for name in COLUMNS}, extra=extra)
+        return replace(self, **{name: cut(name, getattr(self, name)) for name in COLUMNS})
 
-    def has_tokens(self, name: str, value: Tensor) -> bool:
+    def has_tokens(self, value: Tensor) -> bool:
         """Whether a field has one column per completion token."""
-        named = name in COLUMNS or "per_token" in name
-        return named and value.dim() == 2 and value.size(1) == self.width and value.size(1) > 0
+        return value.dim() == 2 and value.size(1) == self.width > 0
 
     def on(self, device: torch.device | str) -> Scored:
         """Return the table with its tensors on another device; kept sets stay in host memory."""
@@ -131,10 +127,8 @@ class Scored:
         def moved(value: Any) -> Any:
             return value.to(device) if isinstance(value, Tensor) else value
 
-        extra = {name: moved(value) for name, value in self.extra.items()}
         inputs = {name: moved(value) for name, value in self.model_inputs.items()}
-        columns = {name: moved(getattr(self, name)) for name in COLUMNS}
-        return replace(self, **columns, extra=extra, model_inputs=inputs)
+        return replace(self, **{name: moved(getattr(self, name)) for name in COLUMNS}, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
         """Return the table with the rows `left_out` (B,) excluded from the loss and from every count that divides it."""
@@ -156,7 +150,7 @@ class MicroBatch:
     counts: StepCounts  #: of the whole step
     useful: StepCounts  #: of the groups with signal in the whole step
     last: bool = True  #: whether it is the last one of the step on this rank
-    stands_in: bool = False  #: no row can change the gradient, but the rank has nothing else to run while others do
+    filler: bool = False  #: no row can change the gradient, but the rank has nothing else to run while others do
 
 
 @dataclass(frozen=True)
@@ -177,4 +171,4 @@ class LossOutput:
     stats: dict[str, Stat]
 
 
-COLUMNS = tuple(f.name for f in fields(Scored) if f.name not in ("extra", "model_inputs"))
+COLUMNS = tuple(f.name for f in fields(Scored) if f.name != "model_inputs")

@@ -18,14 +18,13 @@ PADDING = {"importance_sampling_ratio": 1.0}  # the value where there is no toke
 def join(parts: Sequence[Scored]) -> Scored:
     """Join several tables into one, as wide as the widest.
 
-    `ValueError` if the tables have different fields, or model inputs.
+    `ValueError` if only some of the tables have a field, or if one has model inputs.
     """
     if len(parts) == 1:
         return parts[0]
     odd = {name for part in parts for name in part.model_inputs}
-    odd |= {name for part in parts for name in part.extra if any(name not in other.extra for other in parts)}
     if odd:
-        raise ValueError(f"Completions cannot be joined: {', '.join(sorted(odd))} is not the same in all of them.")
+        raise ValueError(f"Completions cannot be joined: {', '.join(sorted(odd))} belong to their batch.")
     prompt, width = max(part.prompt_ids.size(1) for part in parts), max(part.width for part in parts)
 
     def joined(name: str, values: list[Any]) -> Any:
@@ -36,7 +35,7 @@ def join(parts: Sequence[Scored]) -> Scored:
         if any(isinstance(value, list) for value in values):
             return [item for value in values for item in value]
         # a table of one column may look as if a value per row were a value per token
-        tokens = all(v is None or part.has_tokens(name, v) for part, v in zip(parts, values, strict=True))
+        tokens = all(v is None or part.has_tokens(v) for part, v in zip(parts, values, strict=True))
         found = []
         for part, value in zip(parts, values, strict=True):
             if value is None:
@@ -48,8 +47,7 @@ def join(parts: Sequence[Scored]) -> Scored:
             found.append(value)
         return torch.cat(found)
 
-    extra = {name: joined(name, [part.extra[name] for part in parts]) for name in parts[0].extra}
-    return Scored(**{name: joined(name, [getattr(part, name) for part in parts]) for name in COLUMNS}, extra=extra)
+    return Scored(**{name: joined(name, [getattr(part, name) for part in parts]) for name in COLUMNS})
 
 
 def padded(lists: Sequence[Any], left: bool = False, fill: float = 0, dtype: torch.dtype | None = None) -> Tensor:

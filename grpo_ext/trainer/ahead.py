@@ -1,4 +1,4 @@
-"""`overlap: one_step`: the sampler works on the next generation while the trainer trains on the present one.
+"""`overlap: one_step`: the sampler works on the next generation while the trainer trains on the current one.
 
 At the border of a generation the trainer waits for the completions that were asked for at the last border, gives the sampler
 its weights, asks for the next completions, and trains. All tokens of a completion are sampled by the same weights, those of one
@@ -11,28 +11,21 @@ from typing import Any
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.step.records import Generation
 
-Row = dict[str, Any]
-
 
 class Ahead:
-    """The generation under way. All ranks call all methods together."""
+    """The generation under way, if one was asked for. All ranks call all methods together."""
 
     def __init__(self, sampler: Sampler):
         self.sampler = sampler
         self._asked_at = self._taken_at = 0.0
         self._waited = 0.0  # seconds since the last generation
-        self._prompts: list[Row] | None = None
         self._due: int | None = None
         self._arrived: Generation | None = None
         self._under_way = False
 
-    def ask(self, request: Request | None, prompts: list[Row] | None, due: int) -> None:
-        """Start the generation of step `due`; at most one is under way.
-
-        `prompts` are those that refill has drawn for it, of all ranks, one per group. `None` for `request`: it needs no new
-        completions.
-        """
-        self._prompts, self._due, self._arrived = prompts, due, None
+    def ask(self, request: Request | None, due: int) -> None:
+        """Start the generation of step `due`; at most one is under way. Without a request it needs no new completions."""
+        self._due, self._arrived = due, None
         if request is not None:
             self.sampler.submit(request)
         self._under_way, self._asked_at = request is not None, time.monotonic()
@@ -44,9 +37,9 @@ class Ahead:
             self._arrived = self.sampler.collect()
             self._waited += time.monotonic() - start
 
-    def prompts(self, step: int) -> list[Row] | None:
-        """Return the prompts that refill has drawn for the generation of this step; `None` if it has not."""
-        return self._prompts if self._due == step else None
+    def asked_for(self, step: int) -> bool:
+        """Whether the generation of this step was asked for."""
+        return self._due == step
 
     def take(self, step: int) -> Generation | None:
         """Return the generation of this step, once; `None` if none was asked for, or another one was.
@@ -55,12 +48,13 @@ class Ahead:
         """
         self.wait()
         found = self._arrived if self._due == step else None
-        self.drop()
+        self._due = self._arrived = None
         return found
 
-    def drop(self) -> None:
-        """Forget what was asked for."""
-        self._prompts = self._due = self._arrived = None
+    def stop(self) -> None:
+        """Forget what was asked for, and end what the sampler has started."""
+        self.sampler.stop()
+        self._due = self._arrived = None
         self._under_way = False
 
     def figures(self) -> dict[str, float]:
@@ -82,7 +76,7 @@ class Ahead:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was asked for; call `wait` before."""
-        return {"prompts": self._prompts, "due": self._due, "arrived": self._arrived}
+        return {"due": self._due, "arrived": self._arrived}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._prompts, self._due, self._arrived = state["prompts"], state["due"], state["arrived"]
+        self._due, self._arrived = state["due"], state["arrived"]

@@ -29,7 +29,7 @@ from grpo_ext.trainer.manifest import (
 )
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 5  # of the format of a rank's file
+VERSION = 6  # of the format of a rank's file
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # errors of torch, safetensors and the system on a full disk
 logger = logging.getLogger(__name__)
 
@@ -57,12 +57,12 @@ class Checkpoints:
                 "sync_ref_model changes the reference, and no checkpoint saves it while it is sharded: set it to false."
             )
         self.error: str | None = None  # why the last checkpoint could not be written
-        self._unlogged: dict[str, Any] | None = None  # TRL's state in the checkpoint that the run continues from
+        self._of_trl: dict[str, Any] | None = None  # TRL's state in the checkpoint that the run continues from
 
     @property
     def folder(self) -> Path:
         """The folder of the checkpoint of this step."""
-        return Path(seam.output_folder(self.trainer)) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
+        return Path(self.trainer.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
 
     def by_main(self, find: Callable[[], Any]) -> Any:
         """Return the result of `find()` on the main process to all ranks."""
@@ -150,19 +150,18 @@ class Checkpoints:
         if state["ranks"] != ranks:
             then = f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {ranks}"
             raise CheckpointMismatch(f"{then}: start as many as then.")
-        seam.load_state(trainer, state["trl"])
-        self._unlogged = state["trl"]
+        self._of_trl = state["trl"]
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         if trainer.ref_model is not None and trainer.args.sync_ref_model:
             first = load_plain(checkpoint / STATE.format(0))
             accelerator.unwrap_model(trainer.ref_model).load_state_dict(first["reference"])
 
-    def restore_loss(self) -> None:
-        """Restore the sum of losses that was not logged yet, after transformers' loop has set it to 0."""
-        if self._unlogged is not None:
-            seam.restore_loss(self.trainer, self._unlogged)
-            self._unlogged = None
+    def restore_trl(self) -> None:
+        """Restore the state of TRL's trainer, after transformers' loop has begun."""
+        if self._of_trl is not None:
+            seam.load_state(self.trainer, self._of_trl)
+            self._of_trl = None
 
 
 def failure_of(trainer: Any, write: Callable[[], Any]) -> str:

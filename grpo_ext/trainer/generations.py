@@ -5,20 +5,22 @@ prompts ──► Sampler ──► Judge ──► advantages ──► old and
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from grpo_ext.environments.begin import Begin
+import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode import Episode, instances
 from grpo_ext.objective.schedule import TemperatureSchedule
 from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, fill_unscored
+from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Generation
+from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import table_of
 from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.judging import Judge, Judged, Row
@@ -26,31 +28,33 @@ from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.trl_path import scored_by_trl
 
 
-@dataclass(kw_only=True)
 class Generations:
     """Makes generations: completions of rows, with rewards and advantages. All ranks call all methods together."""
 
-    trainer: Any
-    sampler: Sampler
-    judge: Judge
-    old_and_reference: OldAndReference
-    ranks: Ranks
-    ends: EndRule
-    training: AdvantageRule
-    evaluation: AdvantageRule
-    schedule: TemperatureSchedule
-    by_trl: bool  # TRL generates, for images
-    begin: Begin | None  # makes the episodes of rows; `None`: a completion is one turn
-    # Entries of an environment's state with the weights of the rewards that read them, if each turn has an advantage; `None`:
-    # a completion has one advantage.
-    turn_weights: dict[str, float] | None
-    ahead: Ahead | None  # `None`: the sampler and the trainer take turns
+    def __init__(
+        self,
+        trainer: Any,
+        sampler: Sampler,
+        judge: Judge,
+        old_and_reference: OldAndReference,
+        sync_check: SyncCheck,
+        ranks: Ranks,
+        schedule: TemperatureSchedule,
+        by_trl: bool,
+    ):
+        self.trainer, self.sampler, self.judge, self.ranks, self.schedule = trainer, sampler, judge, ranks, schedule
+        self.old_and_reference, self.sync_check = old_and_reference, sync_check
+        self.by_trl = by_trl  # TRL generates, for images
+        self.ends = settings.end_rule(trainer)
+        self.begin = settings.episodes_of(trainer, sampler, by_trl)
+        self.turn_weights = settings.turn_weights(trainer)
+        self.ahead = Ahead(sampler)
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
         """Return the completions of a table that TRL has made."""
         self.judge.count_failures()
         judged = scored_by_trl(self.trainer, rows, table, self.ends, self.rule)
-        self.old_and_reference.check_sync(judged.table)
+        self.sync_check.check(judged.table)
         return judged
 
     def __call__(self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None) -> Judged:
@@ -81,20 +85,14 @@ class Generations:
         ]
         self.judge.begin(rows, prompts, completions, ids)
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
-        left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
-        table = table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
-        table = self.old_and_reference.with_sampler_logps(table)
-        if self.ahead is None:  # else the completions may be of older weights
-            self.old_and_reference.check_sync(table)
+        table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
+        if self.trainer.args.overlap == "off":  # else the completions may be of older weights
+            self.sync_check.check(table)
         table = self.old_and_reference(table) if scored else table
-        rule = self.rule
         given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
-        rewards = fill_unscored(given, rule.num_generations)
-        advantages, mine = rule.advantages(rewards), self.ranks.mine(len(rewards))
-        table = replace(table, advantages=advantages[mine], signal=rule.signal(rewards)[mine].float())
-        if self.turn_weights is not None:
-            gains = self.ranks.gather_objects([episode.gains(self.turn_weights) for episode in episodes])
-            table = replace(table, advantages=by_token(table, rule.turn_advantages(rewards, gains)[mine]))
+        rewards = fill_unscored(given, self.rule.num_generations)
+        advantages = self.rule.advantages(rewards)
+        table = self._compared(table, rewards, advantages, episodes)
         seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
@@ -102,8 +100,22 @@ class Generations:
         logged = [e.logged(self.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
         return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths, logged)
 
+    def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
+        """Return the table of a generation; truncated completions are left out if `mask_truncated_completions` is set."""
+        left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
+        return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
+
+    def _compared(self, table: Scored, rewards: Tensor, advantages: Tensor, episodes: list[Episode]) -> Scored:
+        """Set the advantages of this rank's completions, of each turn with `credit: turn`, and which groups have signal."""
+        mine = self.ranks.mine(len(rewards))
+        table = replace(table, advantages=advantages[mine], signal=self.rule.signal(rewards)[mine].float())
+        if self.turn_weights is None:
+            return table
+        gains = self.ranks.gather_objects([episode.gains(self.turn_weights) for episode in episodes])
+        return replace(table, advantages=by_token(table, self.rule.turn_advantages(rewards, gains)[mine]))
+
     def _check_resets(self, episodes: list[Episode]) -> None:
-        """`ValueError` on all ranks if no environment could be reset: what it says would be trained on."""
+        """Raise a `ValueError` on all ranks if no environment could be reset; the prompts would be error messages."""
         failed = [episode.prompt[-1]["content"] for episode in episodes if episode.world.failures]
         begun = torch.tensor(float(len(episodes) - len(failed)), device=self.ranks.device)
         if self.begin is not None and self.ranks.total(begun) == 0:
@@ -114,9 +126,9 @@ class Generations:
     def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was asked for ahead, or else sample one."""
         found, training, step = None, self.trainer.model.training, self.trainer.state.global_step
-        self.wait()  # the sampler must be free, also for an evaluation
+        self.ahead.wait()  # the sampler must be free, also for an evaluation
         begun = time.monotonic()
-        if self.ahead is not None and training and (found := self.ahead.take(step)) is not None:
+        if training and (found := self.ahead.take(step)) is not None:
             seam.log_figures(self.trainer, {**self.ahead.figures(), "overlap/age": step - found.policy_step})
         if found is None:
             request = self._request(prompts, episodes)
@@ -132,10 +144,9 @@ class Generations:
 
         The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
         """
-        if (due := self.old_and_reference.sync_check) is not None and due.due:
+        if self.sync_check.due:
             found = self.sampler.sample_few(request)
-            table = table_of(found, seam.pad_token(self.trainer), torch.zeros(len(found.prompt_ids)).bool(), self.ranks.device)
-            self.old_and_reference.check_sync(table)
+            self.sync_check.check(self._table(found, [False] * len(found.prompt_ids)))
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         state, schedule = self.trainer.state, self.schedule
@@ -151,28 +162,20 @@ class Generations:
 
     @property
     def rule(self) -> AdvantageRule:
-        return self.training if self.trainer.model.training else self.evaluation
+        """How rewards become advantages, in training or in TRL's evaluation."""
+        trainer = self.trainer
+        size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        how = trainer.scale_rewards, trainer.args.std_estimator, trainer.multi_objective_aggregation
+        return AdvantageRule(size, trainer.reward_weights, *how)
 
-    def ask(self, prompts: list[Any], drawn: list[Row] | None, due: int) -> None:
-        """Ask for completions of this rank's prompts for the generation of step `due`; the present weights sample them.
+    def ask(self, prompts: list[Any], due: int) -> None:
+        """Ask for completions of this rank's prompts for the generation of step `due`; the current weights sample them.
 
-        `drawn`: the prompts that refill has drawn for it, of all ranks. Without prompts nothing is sampled.
+        Without prompts nothing is sampled.
         """
-        assert self.ahead is not None
         request = self._request(prompts, []) if prompts else None
         if request is not None:
-            self.ahead.ask(None, drawn, due)  # a sampler that fails now leaves the prompts in the checkpoint
+            self.ahead.ask(None, due)  # the checkpoint has the prompts of a sampler that fails now
             self.sampler.load_weights(request.policy_step)
             self._probe(request)
-        self.ahead.ask(request, drawn, due)
-
-    def wait(self) -> None:
-        """Wait for the generation under way, if there is one."""
-        if self.ahead is not None:
-            self.ahead.wait()
-
-    def stop(self) -> None:
-        """Forget the generation under way, and end what the sampler has started."""
-        self.sampler.stop()
-        if self.ahead is not None:
-            self.ahead.drop()
+        self.ahead.ask(request, due)

@@ -6,14 +6,16 @@ gradients are summed over ranks. The gradient of such a step is deleted, so the 
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.state import inputs_on, load_plain
+from grpo_ext.step.records import MicroBatch
+from grpo_ext.trainer.state import load_plain
 
 KEPT = 2  # the number of steps that a run keeps as dumps, each as large as the trained weights
 logger = logging.getLogger(__name__)
@@ -120,7 +122,7 @@ def replay(trainer: Any, folder: str | Path) -> Replay:
 
     The trainer must be made as for the run; its trained weights are set to those of the step.
     """
-    folder, rank = Path(folder), trainer.accelerator.process_index
+    folder, rank, device = Path(folder), trainer.accelerator.process_index, trainer.accelerator.device
     dump = load_plain(folder / f"rank_{rank}.pt")
     weights = dump["weights"] if rank == 0 else load_plain(folder / "rank_0.pt")["weights"]
     if weights is not None:
@@ -133,7 +135,9 @@ def replay(trainer: Any, folder: str | Path) -> Replay:
         torch.cuda.set_rng_state(dump["rng"][1])
     losses = []
     for inputs in dump["inputs"]:
-        loss = trainer.loss_of(model, inputs_on(inputs, trainer.accelerator.device), dump["accumulation"])
+        if isinstance(inputs, MicroBatch):
+            inputs = replace(inputs, rows=inputs.rows.on(device))
+        loss = trainer.loss_of(model, send_to_device(inputs, device), dump["accumulation"])
         trainer.accelerator.backward(loss)
         losses.append(float(loss.detach()))
     gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}

@@ -4,15 +4,14 @@ Completions of the policy that takes the step need no extra pass: their old log-
 An extra pass scores completions that a later step trains on, completions of another engine, and carried groups.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from grpo_ext.objective.correction import sampler_correction
 from grpo_ext.objective.policy import ratios_move
-from grpo_ext.samplers.sync_check import SyncCheck
+from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import reference_of, without_checkpointing
@@ -21,23 +20,18 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 
 
-@dataclass
 class OldAndReference:
     """Scores tables before they are trained on."""
 
-    trainer: Any
-    scorer: Scorer
-    ranks: Ranks
-    to_sampler: bool  # whether ratios are taken to the sampler by its own log-probs (`behaviour_policy: sampler`)
-    corrects: bool  # whether the sampler is another engine, whose log-probs correct the gradient
-    returns_kept: bool  # whether the sampler returns the tokens that truncation kept
-    sync_check: SyncCheck | None  # compares the log-probs of another engine with the trainer's
-
-    def __post_init__(self) -> None:
-        args = self.trainer.args
-        passes = args.steps_per_generation * self.trainer.num_iterations
-        self.outlives = ratios_move(args.gradient_accumulation_steps, passes)
-        self.finds_kept = self.scorer.params.truncated and not self.returns_kept
+    def __init__(self, trainer: Any, sampler: Sampler, scorer: Scorer, ranks: Ranks):
+        self.trainer, self.sampler, self.scorer, self.ranks = trainer, sampler, scorer, ranks
+        args = trainer.args
+        # ratios are taken to the sampler, by its own log-probs
+        self.to_sampler = sampler.separate and args.behaviour_policy == "sampler"
+        # the log-probs of another engine correct the gradient
+        self.corrects = sampler.separate and not self.to_sampler and args.vllm_importance_sampling_correction
+        self.outlives = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
+        self.finds_kept = scorer.params.truncated and not sampler.watched
 
     def __call__(self, table: Scored) -> Scored:
         """Set `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where they are needed."""
@@ -64,28 +58,6 @@ class OldAndReference:
         """Set `old_per_token_logps` and `kept` by a pass, before the policy changes."""
         with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)
-
-    def check_sync(self, table: Scored) -> None:
-        """Compare vLLM's log-probs of the completions that it has just sampled with ours, if a check is due.
-
-        Call it before carried groups are added to the table: their log-probs are of older weights.
-        """
-        if self.sync_check is None:
-            return
-        if self.ranks.any(bool(table.model_inputs)):  # all ranks compare, or none
-            return
-        difference = self.sync_check.difference(table, self.policy_logps, self.ranks)
-        if difference is not None:
-            seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
-
-    def policy_logps(self, table: Scored) -> Tensor:
-        """Return the log-probs (B, T) under the current policy without dropout; `kept` of the table is not used."""
-        training = self.trainer.model.training
-        self.trainer.model.eval()  # another engine has no dropout
-        try:
-            return self.scorer.score(self.trainer.model, replace(table, kept=None), len(table)).logps
-        finally:
-            self.trainer.model.train(training)
 
     def scored_everywhere(self, table: Scored) -> Scored:
         """Set `old_per_token_logps` of a table of all ranks; each rank scores its share.
@@ -134,7 +106,7 @@ class OldAndReference:
         assert old is not None
         if sampled is None:
             raise ValueError(
-                f"The sampler ({self.trainer.parts.sampler.name}) returned no log-probs, which its correction needs. Let it "
+                f"The sampler ({self.sampler.name}) returned no log-probs, which its correction needs. Let it "
                 "return them, or set vllm_importance_sampling_correction: false."
             )
         bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max

@@ -25,7 +25,6 @@ class PolicyUpdate:
     settings: LossSettings
     entropy: EntropyControl
     ranks: Ranks
-    compares: bool  # whether to log how far the sampler's log-probs are from ours
     _stats: StepStats = field(default_factory=StepStats)
 
     def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
@@ -52,10 +51,11 @@ class PolicyUpdate:
 
     def _note(self, output: LossOutput, batch: MicroBatch, logps: Tensor) -> None:
         stats, rows, sampled = output.stats, batch.rows, batch.rows.sampling_per_token_logps
-        if self.compares and sampled is not None and self.trainer.model.training:
+        compares = self.trainer.args.logprob_policy != "trl" and self.trainer.model.training
+        if compares and sampled is not None:  # log how far the sampler's log-probs are from ours
             ratio = rows.importance_sampling_ratio
             stats = stats | sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio)
-        if batch.stands_in:  # figures of a row that stands in mean nothing
+        if batch.filler:  # its figures mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
         self._stats.add(stats)
 

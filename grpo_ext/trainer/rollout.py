@@ -5,7 +5,7 @@ prompts ──► Generations ──► keep, drop or refill groups ──► ol
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
-from grpo_ext.step.judge import AdvantageRule
+from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
@@ -28,29 +28,40 @@ from grpo_ext.trainer.samples import Samples
 logger = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
 class Rollout:
-    """Makes the completions that a trainer trains on."""
+    """Makes the completions that a trainer trains on.
 
-    trainer: Any
-    generations: Generations
-    order: PromptOrder
-    samples: Samples
-    ranks: Ranks
-    groups: GroupRule
-    outcome: int  # the index of the reward that judges the groups
-    refill: RefillRule
-    following: Callable[[], list[Row] | None]  # this rank's rows of the next generation; `None` after the last one
-    carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
+    `following` returns this rank's rows of the next generation; `None` if the epoch ends before.
+    """
 
-    def __post_init__(self) -> None:
-        self.group_filter: str = self.trainer.args.group_filter  # "off", "drop" or "refill"
+    def __init__(
+        self,
+        trainer: Any,
+        generations: Generations,
+        order: PromptOrder,
+        samples: Samples,
+        ranks: Ranks,
+        following: Callable[[], list[Row] | None],
+    ):
+        self.trainer, self.generations, self.order, self.samples = trainer, generations, order, samples
+        self.ranks, self.following = ranks, following
+        args, weights = trainer.args, trainer.reward_weights.tolist()
+        self.group_filter: str = args.group_filter  # "off", "drop" or "refill"
+        self.groups = GroupRule(trainer.num_generations, args.pass_threshold, args.group_filter_pass_rates)
+        # the index of the reward that judges the groups
+        self.outcome = outcome_index(trainer.reward_func_names, weights, args.group_filter_metric)
+        self.refill = RefillRule.of(
+            args.group_filter_max_rounds,
+            args.max_staleness,
+            args.steps_per_generation * args.num_iterations,
+            args.gradient_accumulation_steps,
+            trainer.num_generations,
+            ranks.count,
+            args.overlap != "off",
+        )
+        self.carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
         self.log = GroupLog(self.group_filter)
         self._said_missing = False
-
-    @property
-    def _rule(self) -> AdvantageRule:
-        return self.generations.rule
 
     def __call__(self, rows: list[Row]) -> Scored:
         """Return scored completions of this rank's rows; the copies of one prompt are adjacent."""
@@ -80,17 +91,18 @@ class Rollout:
 
     def _ask_ahead(self) -> None:
         """Ask for the next generation, if the sampler works ahead."""
-        if self.generations.ahead is None or (rows := self.following()) is None:
+        state, size = self.trainer.state, self.trainer.num_generations
+        due = state.global_step + self.refill.between
+        if self.trainer.args.overlap == "off" or due >= state.max_steps or (rows := self.following()) is None:
             return
-        size, drawn, due = self.trainer.num_generations, None, self.trainer.state.global_step + self.refill.between
         if self.group_filter == "refill":
             supply, wanted = self.order.further, len(rows) * self.ranks.count // size
             assert supply is not None
             supply.put(self._whole_prompts(rows))
-            drawn = supply.take(first_round(wanted, self.carried, due, self.refill))
-            copies = [row for row in drawn for _ in range(size)]
+            prompts = supply.peek(first_round(wanted, self.carried, due, self.refill))
+            copies = [row for row in prompts for _ in range(size)]
             rows = copies[self.ranks.mine(len(copies))]
-        self.generations.ask([row["prompt"] for row in rows], drawn, due)
+        self.generations.ask([row["prompt"] for row in rows], due)
 
     # ---- groups
 
@@ -99,13 +111,13 @@ class Rollout:
         stats = self._judge_groups(self._seen_prompts(judged.rows), judged)
         if self.group_filter != "drop":
             return judged.table
-        dead = (~stats.kept).repeat_interleave(self._rule.num_generations)  # (B of all ranks,)
+        dead = (~stats.kept).repeat_interleave(self.trainer.num_generations)  # (B of all ranks,)
         table = judged.table.without(dead[self.ranks.mine(len(dead))])
         return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))
 
     def _refilled(self, rows: list[Row]) -> Scored:
         """Return as many groups with signal as the step should have groups."""
-        size, step, made = self._rule.num_generations, self.trainer.state.global_step, []
+        size, step, made = self.trainer.num_generations, self.trainer.state.global_step, []
         supply, rule = self.order.further, self.refill
         assert supply is not None
         # If the sampler does not return the tokens that it kept, a pass finds them now, before the policy changes.
@@ -123,18 +135,10 @@ class Rollout:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
             return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size]))), live
 
-        ahead = self.generations.ahead
-        drawn = None if ahead is None else ahead.prompts(step)
-        if drawn is None:
+        if not self.generations.ahead.asked_for(step):  # else they have been put there
             supply.put(self._whole_prompts(rows))
-
-        def take(number: int) -> list[Row]:
-            nonlocal drawn
-            found, drawn = drawn, None
-            return found or supply.take(number)
-
         wanted = len(rows) * self.ranks.count // size
-        filled = refill(wanted, take, complete, self.carried, step, rule)
+        filled = refill(wanted, supply.take, complete, self.carried, step, rule)
         if made:
             self._record(made)
         self.carried = filled.carried
@@ -152,10 +156,10 @@ class Rollout:
 
         `rewards` (B of all ranks, R) are NaN for groups that are not used.
         """
-        if self._rule.scale_rewards != "batch":
+        if self.generations.rule.scale_rewards != "batch":
             return table
         mine = self.ranks.mine(len(rewards))
-        return replace(table, advantages=self._rule.advantages(rewards)[mine].to(table.advantages))
+        return replace(table, advantages=self.generations.rule.advantages(rewards)[mine].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
@@ -197,7 +201,7 @@ class Rollout:
         tokens = self.ranks.total(torch.tensor(prompts, device=self.ranks.device) + lengths.sum())
         seam.count_tokens(self.trainer, int(tokens))
         rewards = torch.cat([judged.rewards for judged in made])
-        rule, names = self._rule, self.trainer.reward_func_names
+        rule, names = self.generations.rule, self.trainer.reward_func_names
         figures = length_figures(self.ranks.gather(lengths), self.ranks.gather(truncated))
         figures |= reward_figures(names, rewards, rule.weighted(rewards), rule.signal(rewards))
         seam.log_figures(self.trainer, figures)
@@ -209,13 +213,13 @@ class Rollout:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of groups and prompts, the same on all ranks, and of the generation ahead."""
-        ahead = self.generations.ahead
-        return {"ahead": ahead and ahead.state_dict(), "carried": self.carried, "order": self.order.state_dict()}
+        ahead = self.generations.ahead.state_dict() if self.trainer.args.overlap != "off" else None
+        return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.generations.stop()
+        self.generations.ahead.stop()
         self.carried = state["carried"] and state["carried"].on(self.ranks.device)
         self.order.load_state_dict(state["order"])
-        if self.generations.ahead is not None and state["ahead"] is not None:
+        if self.trainer.args.overlap != "off" and state["ahead"] is not None:
             self.generations.ahead.load_state_dict(state["ahead"])

@@ -39,10 +39,6 @@ class RunOutput(TrainerCallback):
         self.trainer = trainer
         self.recipe = as_given(trainer) if recipe is None else recipe
 
-    def open(self) -> None:
-        """Print the first lines."""
-        self.trainer.accelerator.print(first_lines(self.trainer))
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write `recipe.yaml`."""
         if state.is_world_process_zero:

@@ -28,7 +28,7 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import run_model, score_images
 from grpo_ext.step.cut import CutRule
 from grpo_ext.step.entropy import EntropyControl
-from grpo_ext.step.judge import AdvantageRule, EndRule
+from grpo_ext.step.judge import EndRule
 from grpo_ext.step.loss import LossSettings
 
 logger = logging.getLogger(__name__)
@@ -64,17 +64,6 @@ def entropy_control(args: Any) -> EntropyControl:
     """Return the control of the entropy bonus."""
     bounds = args.entropy_coef_min, args.entropy_coef_max
     return EntropyControl(args.entropy_coef, args.use_adaptive_entropy, args.entropy_target, args.entropy_coef_delta, *bounds)
-
-
-def advantage_rule(trainer: Any, training: bool) -> AdvantageRule:
-    """Return how rewards become advantages, in training or in TRL's evaluation."""
-    return AdvantageRule(
-        trainer.num_generations if training else trainer.num_generations_eval,
-        trainer.reward_weights,
-        trainer.scale_rewards,
-        trainer.args.std_estimator,
-        trainer.multi_objective_aggregation,
-    )
 
 
 def end_rule(trainer: Any) -> EndRule:

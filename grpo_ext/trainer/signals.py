@@ -24,8 +24,8 @@ class Interrupted(SystemExit):
     As a `SystemExit` it ends a script with exit code 75 unless it is caught.
     """
 
-    def __init__(self, message: str, code: int = EXIT_INTERRUPTED):
-        super().__init__(code)
+    def __init__(self, message: str):
+        super().__init__(EXIT_INTERRUPTED)
         self.message = message
 
     def __str__(self) -> str:

@@ -1,12 +1,10 @@
 """Records in the files of a checkpoint: loading a file can run no code."""
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
 
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.kept import KeptSet
@@ -28,10 +26,3 @@ def load_plain(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
         raise CheckpointMismatch(f"{path} cannot be loaded ({str(error).partition(chr(10))[0]}).") from error
-
-
-def inputs_on(inputs: Any, device: torch.device) -> Any:
-    """Move the inputs of a loss to a device: a micro-batch of ours, or TRL's mapping."""
-    if isinstance(inputs, MicroBatch):
-        return replace(inputs, rows=inputs.rows.on(device))
-    return send_to_device(inputs, device)

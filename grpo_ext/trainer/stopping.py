@@ -56,10 +56,10 @@ class Stopping(TrainerCallback):
         return output._replace(training_loss=output.metrics["train_loss"])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Apply the lower learning rate of rollbacks, and restore the sum of losses that was not logged yet."""
-        self.checkpoints.restore_loss()
+        """Restore the state of TRL's trainer, and apply the lower learning rate of rollbacks."""
+        self.checkpoints.restore_trl()
         if state.global_step:
-            self.take_rollbacks()
+            self._take_rollbacks()
         if self._rollback_note is not None:
             if state.is_world_process_zero:
                 self.log.note(*self._rollback_note)
@@ -116,7 +116,7 @@ class Stopping(TrainerCallback):
             if step_of(folder) > entry["to"]:
                 shutil.rmtree(folder)
 
-    def take_rollbacks(self) -> None:
+    def _take_rollbacks(self) -> None:
         """Lower the learning rate for rollbacks after the loaded checkpoint was saved."""
         entries = self.checkpoints.by_main(lambda: read_rollbacks(Path(self.trainer.args.output_dir)))
         for entry in entries[self._rollbacks_done :]:

@@ -24,7 +24,7 @@ from grpo_ext.trainer.assembly import Parts, callbacks_of
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
 from grpo_ext.trainer.nonfinite import Replay, replay
-from grpo_ext.trainer.run_output import check_prompt
+from grpo_ext.trainer.run_output import check_prompt, first_lines
 from grpo_ext.trainer.settings import checked_arguments
 from grpo_ext.vllm import EngineFailure
 
@@ -87,14 +87,14 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts if there is none."""
         plain = super().train
-        self.parts.output.open()
+        self.accelerator.print(first_lines(self))
         try:
             return self.parts.stopping.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
         except (RewardFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
             raise
         finally:
-            self.parts.generations.stop()
+            self.parts.generations.ahead.stop()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """As in transformers, which would take one more step after the checkpoint of the last step."""
@@ -192,7 +192,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         plain = super()._save_checkpoint
-        self.parts.generations.wait()
+        self.parts.generations.ahead.wait()
         self.parts.checkpoints.save(lambda: plain(model, trial))
 
     def save_checkpoint(self) -> None:

@@ -1,15 +1,13 @@
 """Convert completions that TRL generates, for images and `preset: trl`, to our records."""
 
-from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.feed import shuffled_slices
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
-from grpo_ext.step.records import Scored
+from grpo_ext.step.records import COLUMNS, Scored
 from grpo_ext.trainer.judging import Judged
 
 # Inputs of the model that a table of TRL may have in addition to the fields of `Scored`.
@@ -17,7 +15,6 @@ MODEL_INPUTS = (
     *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
     *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
 )
-OURS = {f.name for f in fields(Scored)} - {"extra", "model_inputs"}
 
 
 def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: EndRule, rule: AdvantageRule) -> Judged:
@@ -43,36 +40,28 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
     given_prompts = [row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)]
     written = mask & table["tool_mask"].bool() if "tool_mask" in table else mask
     lengths = torch.where(counted, written.sum(1), (ids != seam.pad_token(trainer)).sum(1)).tolist()
-    scored = as_scored({**table, **more}, own)
+    scored = as_scored({**table, **more})
     return Judged(rows, given_prompts, completions[mine], truncated, scored, given, rewards, advantages, lengths)
 
 
-def as_scored(table: dict[str, Any], rows: int) -> Scored:
+def as_scored(table: dict[str, Any]) -> Scored:
     """Convert a mapping of TRL to a record, without old and reference log-probs, which our scoring computes.
 
-    `ValueError` for a field without an entry for each row.
+    `ValueError` for a field that the record does not have.
     """
     dropped = ("num_items_in_batch", "old_per_token_logps", "ref_per_token_logps", "importance_sampling_ratio")
-    known = {name: table[name] for name in OURS if name in table and name not in dropped}
-    images = {name: table[name] for name in MODEL_INPUTS if table.get(name) is not None}
-    extra = {name: v for name, v in table.items() if name not in (*OURS, *MODEL_INPUTS, *dropped) and v is not None}
-    odd = [name for name, value in extra.items() if not isinstance(value, Tensor | list) or len(value) != rows]
-    if odd:
-        raise ValueError(f"{', '.join(odd)} was added to a batch without an entry for each of its {rows} completions.")
-    return Scored(**known, extra=extra, model_inputs=images)
+    given = {name: value for name, value in table.items() if name not in dropped and value is not None}
+    if unknown := given.keys() - {*COLUMNS, *MODEL_INPUTS}:
+        raise ValueError(f"TRL added {', '.join(sorted(unknown))} to a batch, which this package does not know.")
+    images = {name: given.pop(name) for name in MODEL_INPUTS if name in given}
+    return Scored(**given, model_inputs=images)
 
 
 def split(table: Scored, number: int, trim: bool) -> list[Scored]:
     """Shuffle a generation and split it into slices; each slice gets its own images."""
     if not table.model_inputs:
         return shuffled_slices(table, number, trim)
-    mapping = {name: getattr(table, name) for name in OURS if getattr(table, name) is not None}
-    parts = seam.split_with_images({**mapping, **table.extra, **table.model_inputs}, number)
-    return [
-        Scored(
-            **{name: part[name] for name in mapping},
-            extra={name: part[name] for name in table.extra},
-            model_inputs={name: part[name] for name in table.model_inputs},
-        )
-        for part in parts
-    ]
+    columns = {name: getattr(table, name) for name in COLUMNS}
+    parts = seam.split_with_images({**columns, **table.model_inputs}, number)
+    inputs = table.model_inputs
+    return [Scored(**{n: part[n] for n in columns}, model_inputs={n: part[n] for n in inputs}) for part in parts]

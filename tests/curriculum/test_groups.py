@@ -25,11 +25,14 @@ def test_further_prompts_go_on_from_any_point(stream):
     again = rows_until(supply, 10)[0]
     assert sorted(again) == list(range(10)) and again != first + second
     supply.put([{"n": 50}, {"n": 51}])
+    assert [row["n"] for row in supply.peek(1)] == [50]
     assert rows_until(supply, 1) == [[50]]
     other = make()
     other.load_state_dict(supply.state_dict())
     assert rows_until(other, 3, 9) == rows_until(supply, 3, 9)
     assert rows_until(make(), 7) == [first]
+    peeking = make()
+    assert [row["n"] for row in peeking.peek(4)] == first[:4] and rows_until(peeking, 7, 3) == [first, second]
     assert rows_until(PromptSupply(rows, seed=4), 7) != [first]
 
 

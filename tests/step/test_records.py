@@ -54,12 +54,6 @@ def full_table(rows, start=0):
         ref_per_token_logps=-2 * tokens.float(),
         importance_sampling_ratio=numbers.unsqueeze(1),  # one a sequence
         kept=[kept_set(start + i, len(c)) for i, (_, c) in enumerate(rows)],
-        extra={
-            "name": [f"row {start + i}" for i in range(len(rows))],
-            "score": numbers * 10,
-            "per_token": 3 * tokens,
-            "pair": torch.stack([numbers, numbers], dim=1),
-        },
     )
 
 
@@ -83,22 +77,6 @@ def test_each_row_keeps_what_is_its_own(parts, rng):
         assert taken.importance_sampling_ratio[place].tolist() == [float(i)]
         assert (taken.advantages[place], taken.temperature[place], taken.policy_step[place]) == (i, 1 + i, i)
         assert taken.kept[place].ids.tolist() == [i] * len(completion)
-        assert taken.extra["name"][place] == f"row {i}" and taken.extra["score"][place] == 10 * i
-        assert taken.extra["per_token"][place][mask].tolist() == [3 * t for t in completion]
-
-
-def test_an_extra_field_that_is_no_wider_than_two_is_not_taken_for_tokens():
-    """Two figures a row beside completions of another width stay two."""
-    table = full_table([([1], [2, 3, 4]), ([1], [5])])
-    assert table.take(torch.tensor([1])).extra["pair"].tolist() == [[1.0, 1.0]]
-
-
-def test_an_extra_field_as_wide_as_the_completions_is_only_of_tokens_by_its_name():
-    extra = {"pair": torch.ones(2, 2), "per_token": torch.ones(2, 2)}
-    table = table_with([([1], [2, 3]), ([1], [5])], spare=0, extra=extra)
-    taken = table.take(torch.tensor([1]))
-    assert taken.width == 1 and taken.extra["pair"].shape == (1, 2) and taken.extra["per_token"].shape == (1, 1)
-    assert join([table, taken]).extra["pair"].shape == (3, 2)
 
 
 def test_a_ratio_a_sequence_stays_one_beside_completions_of_one_token():
@@ -163,9 +141,9 @@ def test_tokens_of_an_environment_take_no_part_in_the_loss():
 def test_a_table_on_another_device_takes_all_its_tensors_along():
     table = full_table([([1], [2, 3])])
     moved = replace(table, model_inputs={"pixel_values": torch.zeros(2)}).on("meta")
-    tensors = [moved.prompt_ids, moved.old_per_token_logps, moved.extra["score"], moved.model_inputs["pixel_values"]]
+    tensors = [moved.prompt_ids, moved.old_per_token_logps, moved.model_inputs["pixel_values"]]
     assert all(tensor.is_meta for tensor in tensors)
-    assert moved.extra["name"] == ["row 0"] and not moved.kept[0].ids.is_meta
+    assert not moved.kept[0].ids.is_meta
 
 
 def test_model_inputs_are_refused_by_name():
@@ -177,8 +155,8 @@ def test_model_inputs_are_refused_by_name():
     assert join([table]) is table
 
 
-def test_extra_fields_that_not_all_parts_have_are_refused_by_name():
-    with pytest.raises(ValueError, match="cannot be joined: name, pair, per_token, score is not the same"):
+def test_fields_that_not_all_parts_have_are_refused_by_name():
+    with pytest.raises(ValueError, match="cannot be joined: some have ref_per_token_logps, others do not"):
         join([full_table([([1], [2])]), table_with([([1], [2])])])
 
 

@@ -8,6 +8,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.seams.trl import complete
 
 
 def digits(completions, **kwargs):
@@ -38,7 +39,7 @@ def test_the_models_own_min_p_is_neither_sampled_with_nor_scored(make):
     assert trainer.parts.scorer.params.min_p == 0.0
     with torch.no_grad():
         shares = trainer.model(torch.tensor([[5, 6, 7]])).logits[0, -1].softmax(-1)
-    drawn = trainer.parts.sampler.turn([[5, 6, 7]] * 32, 4)
+    drawn = complete(trainer, [[5, 6, 7]] * 32, 4)
     assert min(float(shares[row[0]]) for row in drawn) < 0.9 * float(shares.max())
 
 

@@ -186,7 +186,7 @@ def test_prompts_drawn_for_a_sampler_that_fails_are_not_lost(tiny_folder, tmp_pa
     first.parts.sampler.sample_few = sample_few
     with pytest.raises(EngineFailure, match="gone"):
         first.train()
-    drawn = {row["prompt"] for row in first.parts.generations.ahead.state_dict()["prompts"]}
+    drawn = {row["prompt"] for row in first.parts.order.further.waiting}
     again = overlap_run.make(tiny_folder, tmp_path, noting, **settings)
     again.train(True)
     assert drawn and drawn <= set(seen)

@@ -94,10 +94,9 @@ def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_
     trainer = overlap_run.make(tiny_folder, tmp_path)
     trainer.model.model.norm.register_forward_hook(lambda module, given, states: states / 2)
     sampler = trainer.parts.sampler
-    trainer.parts.rollout.sampler = trainer.parts.sampler = ProcessSampler(
-        trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True
-    )
-    trainer.parts.rollout.ahead.sampler = trainer.parts.rollout.old_and_reference.sync_check.engine = trainer.parts.sampler
+    changed = ProcessSampler(trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True)
+    generations = trainer.parts.generations
+    generations.sampler = generations.ahead.sampler = generations.sync_check.engine = changed
     with pytest.raises(EngineFailure, match="The sampler's log-probs differ by"):
         trainer.train()
 
