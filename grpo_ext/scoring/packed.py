@@ -61,6 +61,7 @@ def _number(mask: Tensor) -> Tensor:
 
 def attention_mask(model: Any, sees: Callable[..., Tensor], length: int, device: torch.device) -> Any:
     """Return a mask for a model's attention: blocks for flex attention, else (1, 1, L, L), added to scores or bool for SDPA."""
+    model = getattr(model, "module", model)  # within the wrapper of data parallel training
     attention = str(model.config.get_text_config()._attn_implementation)
     if attention == "flex_attention":
         return create_block_mask(sees, None, None, length, length, device)
