@@ -200,7 +200,7 @@ def dppo(x: LossInputs) -> torch.Tensor:
 def dppo_mask(x: LossInputs) -> torch.Tensor:
     """(B, T), 0 for tokens that the update would move further away from a policy that they have left, by binary variation.
 
-    A token has left it where |p - p_old| is above `dppo_delta`; it moves away with A > 0 and w > 1, or A < 0 and w < 1. The
+    A token has left it where abs(p - p_old) is above `dppo_delta`; it moves away with A > 0 and w > 1, or A < 0 and w < 1. The
     clip of PPO goes by w alone, which is large for rare tokens whose probability hardly changed.
     """
     away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)
