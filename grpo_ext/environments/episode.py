@@ -49,7 +49,7 @@ class Episode:
         *others, last = prompt
         joint = self.environment.joint if last["content"] else ""
         self.prompt = [*others, {**last, "content": f"{last['content']}{joint}{opening}"}] if opening else prompt
-        self.states = [self._numbers()]  #: numbers of the state at the start and after each turn, if each turn has its own credit
+        self.states = [self._numbers()]  #: numbers of the state at the start and after each turn; empty without credit by turn
 
     @cached_property
     def prompt_ids(self) -> list[int]:
