@@ -82,8 +82,9 @@ class Browser:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
                 return answer["result"]
 
-    def open(self, path: Path) -> None:
-        self.ask("Page.navigate", url=path.resolve().as_uri())
+    def open(self, page: Path | str) -> None:
+        """Go to a file or an address."""
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
 
     def run(self, script: str) -> Any:
         """Return the value of an expression in the page; promises are awaited."""

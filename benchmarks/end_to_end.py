@@ -2,7 +2,7 @@
 
     python -m benchmarks.end_to_end [--quick] [--check] [--model FOLDER] [--out FILE]
 
-TRL and ours alternate to train the demo's model after its warm start (made first, in about a minute, unless `--model` names
+TRL and ours alternate to train tiny Countdown after its warm start (made first, in about a minute, unless `--model` names
 one) for some steps, in one process. Prints seconds per step, and the seconds of the parts that both have. `--check` exits with
 1 if ours is not at least twice as fast.
 """
@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one turn of four steps instead of three of eight")
     parser.add_argument("--check", action="store_true", help=f"exit with 1 if ours is not {ASKED} times as fast")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     turns, steps = (1, 5) if args.quick else (3, 9)

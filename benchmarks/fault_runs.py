@@ -33,9 +33,10 @@ from grpo_ext.tiny.demonstrations import countdown_demonstrations
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer
 from grpo_ext.trainer.manifest import checkpoints
+from grpo_ext.trainer.phases import LOGGED
 
 STEPS = 16  # two epochs of 8: two passes over each of two generations, two steps a pass
-CLOCKS = ("time", "per_second", "runtime", "speed", "train_loss", "overlap/waited", "overlap/idle", "overlap/share")
+CLOCKS = ("time", "per_second", "runtime", "speed", "train_loss", *LOGGED)
 Outcome = tuple[str, str, bool]  # what happened, what was lost, whether that is expected
 LIMIT = 300.0  # seconds that a trial may take
 

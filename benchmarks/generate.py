@@ -2,7 +2,7 @@
 
     python -m benchmarks.generate [--quick] [--check] [--model FOLDER] [--out FILE]
 
-Shapes: Countdown as the demo trains it (its warm-started model, made here in a minute unless `--model` names one); long
+Shapes: tiny Countdown (a warm-started model, made here in a minute unless `--model` names one); long
 completions of uneven length (lognormal, mean 350 of at most 1,024, prompts of 150 tokens, a vocabulary of 32k); completions of
 equal length after distinct prompts, where nothing can be gained; and a single row. Where the model does not determine lengths,
 they are scripted. Both sides alternate; figures are medians over the rounds. `--check` exits with 1 if ours is not as much
@@ -112,7 +112,7 @@ def random_prompts(num: int, length: int, vocab: int, group: int) -> dict[str, t
 
 
 def countdown(folder: str) -> Shape:
-    """32 problems of the demo, 8 completions each, at most 72 tokens."""
+    """32 problems, 8 completions each, at most 72 tokens."""
     from grpo_ext.recipe.folder import recipe_folder
     from grpo_ext.recipe.load import load_recipe
     from grpo_ext.run.parts import train_rows
@@ -147,24 +147,10 @@ def equal_lengths(rows: int) -> Shape:
 
 
 def warm_started(folder: Path, quick: bool) -> str:
-    """The demo's model after its supervised warm start (quick: after a quarter of it)."""
-    from grpo_ext.demo.known import DEMOS
-    from grpo_ext.demo.pipeline import checked_launch, words
-    from grpo_ext.recipe.folder import recipe_folder
-    from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+    """The tiny model after its supervised warm start (quick: after a quarter of it)."""
+    from benchmarks.countdown_runs import SFT_STEPS, warm_start
 
-    demo = DEMOS["countdown"]
-    recipe = load_recipe(recipe_folder() / demo.recipe, {"model_name_or_path": str(folder / "model")})
-    demo.prepare(recipe.task, folder, 0)
-    settings = {
-        "model_name_or_path": folder / "model",
-        "dataset_name": folder / "demonstrations.jsonl",
-        "output_dir": folder / "warm_start",
-        **({"max_steps": 100} if quick else {}),
-    }
-    path = recipe_folder() / demo.sft_recipe
-    checked_launch("grpo_ext.sft", path, words(**settings), load_sft_recipe(path, words(**settings)))
-    return str(folder / "warm_start")
+    return str(warm_start(folder, steps=SFT_STEPS // (4 if quick else 1)))
 
 
 def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
@@ -207,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds, shorter long completions, a shorter warm start")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
-    parser.add_argument("--model", help="a warm-started Countdown model, such as runs/countdown-tiny/warm_start")
+    parser.add_argument("--model", help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--peak", choices=("neither", "transformers", "ours"), help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.instability [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The Countdown demo's model trains from its warm start, 16 groups per step. The learning rate rises within 20 steps to six times
+The tiny Countdown model trains from its warm start, 16 groups per step. The learning rate rises within 20 steps to six times
 the recipe's, and the reward collapses. The collapse begins after the last step whose reward is no lower than the lowest of the
 first ten steps. With `health_rules: {reward_collapse: {action: rollback}}` and `rollback_factor: 0.15` the run goes back.
 Healthy runs have the recipe's learning rate, three seeds, with every rule on. `--check` exits with 1 if an alarm comes later
@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="44 steps, and one healthy seed of 30")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     steps, seeds, healthy_steps = (44, 1, 30) if args.quick else (60, 3, 60)

@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000, help="at least so many a setting")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     parser.add_argument("--memory", action="store_true", help="the table of peak memory instead")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo, for --recorder")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made, for --recorder")
     parser.add_argument("--recorder", action="store_true", help="what noting the sampler's log-probs costs instead")
     parser.add_argument("--score_once", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -3,7 +3,7 @@
     python -m benchmarks.loss_types [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out FILE]
 
 The losses differ in the divisor of a completion's tokens: its length (grpo), the tokens of the step (bnpo, like dapo) or a
-constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The demo's model trains
+constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The tiny model trains
 with each, three seeds; the plot shows the result. The table gives the weight of one token in completions of several lengths, as
 the gradient of the aggregation. `--check` exits with 1 if that differs from the formula.
 """
@@ -72,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, 8 steps")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a token's weight is not the formula's")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--plot", type=Path, help="where to draw the curves")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()

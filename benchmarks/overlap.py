@@ -2,13 +2,13 @@
 
     python -m benchmarks.overlap [--quick] [--check] [--learn] [--out FILE]
 
-Two cases of Countdown from the demo's warm-started model: as the demo trains it, and `balanced`: fewer completions, sampled
+Two cases of tiny Countdown after its warm start: `countdown_runs.py` as it is, and `balanced`: fewer completions, sampled
 hotter and longer, so that their lengths are uneven and generation (G) and training (T) take about as long. The learning rate is
 too small to change what is sampled, so that all runs do the same work. Four ways on the same work, each in processes of
 its own that alternate: plain TRL and ours with both cores for everything; ours with a sampler process and one thread a side, in
 turn and with overlap. Where vLLM is installed, its server takes the place of the sampler process for two more ways. The bound
 of the overlap is (G + T) / max(G, T), by the seconds of the run in turn. `--learn` trains three seeds to the
-end of the demo's recipe instead, with and without overlap, by both policies of the ratio, and then with `num_iterations: 2` at
+end of 80 steps instead, with and without overlap, by both policies of the ratio, and then with `num_iterations: 2` at
 twice the learning rate, where age hurts. Predicted before the first run: 1.3 and 1.8 times, and no difference in learning.
 """
 
@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -26,14 +24,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
+from benchmarks.countdown_runs import PROCESS, STILL, accuracy, in_a_process, recipe_for, train, warm_start
 from benchmarks.turns_runs import free_port
+from grpo_ext.preflight.speeds import GENERATION
 from grpo_ext.vllm.server import server_of
 
 BOUNDS = {"share of the bound": 0.85, "balanced": 1.5}
-PROCESS = {"sampler": "process", "behaviour_policy": "sampler"}
 OVERLAP = {**PROCESS, "overlap": "one_step"}
-STILL = {"learning_rate": 1e-6, "warmup_steps": 0}
 CASES: dict[str, dict[str, Any]] = {
     "countdown": {},
     "balanced": {"temperature": 1.4, "max_completion_length": 200, "per_device_train_batch_size": 192},
@@ -58,23 +55,14 @@ HARD = {"num_iterations": 2, "learning_rate": 1.6e-3}  # where age hurts
 
 
 def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, list[float]]:
-    """Train some steps; return the seconds of each generation with its training, and of generating, if another process does."""
+    """Train some steps; return the seconds of each generation with its training, and of generating alone if they are logged."""
     side, _, settings = WAYS[way]
     serves = "use_vllm" in settings
     ports = {"vllm_server_port": free_port(), "vllm_group_port": free_port()} if serves else {}
     recipe = recipe_for(model, out, max_steps=steps, logging_steps=1, **STILL, **CASES[case], **settings, **ports)
-    generated: list[float] = []
     with server_of(recipe).running(seconds=240, restarts=0) if serves else nullcontext():
-        logs = train(side, recipe, sampled=generated)[2:]  # the first steps start processes
-    return {"step": [row["step_time"] for row in logs], "generation": generated[2:]}
-
-
-def in_a_process(words: list[str], threads: int) -> Any:
-    """Run this program in a process with so many threads, and return what it prints last."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "benchmarks.overlap", *words]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+        logs = train(side, recipe)[2:]  # the first steps start processes
+    return {"step": [row["step_time"] for row in logs], "generation": [row[GENERATION] for row in logs if GENERATION in row]}
 
 
 def measured(case: str, model: Path, quick: bool) -> dict[str, dict[str, float]]:
@@ -83,7 +71,7 @@ def measured(case: str, model: Path, quick: bool) -> dict[str, dict[str, float]]
     for _ in range(1 if quick else 3):
         for way, (_, threads, _) in WAYS.items():
             words = ["--way", way, case, "--model", str(model), *["--quick"] * quick]
-            for name, values in in_a_process(words, threads).items():
+            for name, values in in_a_process("benchmarks.overlap", words, threads).items():
                 seconds[way][name] += values
     return {way: {name: statistics.median(values or [0.0]) for name, values in s.items()} for way, s in seconds.items()}
 
@@ -103,7 +91,7 @@ def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
 
 
 def learn(model: Path, seeds: int, out: Path) -> dict[str, list[float]]:
-    """Return held-out greedy accuracy by way and seed."""
+    """Return the share of held-out problems that sampled attempts solve, by way and seed."""
     found: dict[str, list[float]] = {}
     for hard in ({}, HARD):
         for way, settings in LEARN.items():
@@ -122,7 +110,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer steps, and only the first case")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--learn", action="store_true", help="train to the end instead, and compare held-out accuracy")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--way", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     given = parser.parse_args()

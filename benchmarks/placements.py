@@ -14,13 +14,10 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -29,15 +26,13 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
-from benchmarks.countdown_runs import recipe_for, train, warm_start
+from benchmarks.countdown_runs import PROCESS, STILL, in_a_process, recipe_for, train, warm_start
 from benchmarks.placements_published import table
 from grpo_ext.preflight.placements import Placement, Speeds, Workload, simulate
 from grpo_ext.preflight.speeds import GENERATION, fitted
 
 BOUND, OF_TEN = 0.10, 9
 GENERATIONS = 18  # of a run; in the first two processes start
-STILL = {"learning_rate": 1e-6, "warmup_steps": 0}  # completions stay as long as they are
-PROCESS = {"sampler": "process", "behaviour_policy": "sampler", **STILL}
 CALIBRATION: dict[str, dict[str, Any]] = {
     "short": {"max_completion_length": 32, "per_device_train_batch_size": 384},
     "long": {"max_completion_length": 160, "temperature": 1.5, "per_device_train_batch_size": 64},
@@ -90,7 +85,7 @@ class Made:
 def run(model: Path, settings: dict[str, Any], folder: Path, generations: int) -> list[Made]:
     """Train, and return the generations after the first two, in which processes start."""
     passes = settings.get("num_iterations", 1)
-    recipe = recipe_for(model, folder, max_steps=generations * passes, logging_steps=1, **settings)
+    recipe = recipe_for(model, folder, max_steps=generations * passes, logging_steps=1, **PROCESS, **STILL, **settings)
     seen = Seen()
     rows = [row for row in train("ours", recipe, callbacks=[seen]) if GENERATION in row]
     gc.collect()  # ends the sampler process of this trainer
@@ -123,11 +118,6 @@ def nonnegative(table: np.ndarray, seconds: np.ndarray) -> list[float]:
     return [float(x) for x in best]
 
 
-def mean(values: Iterable[float]) -> float:
-    """Return the mean: with overlap a generation that begins late is followed by one that ends early."""
-    return statistics.mean(values)
-
-
 def simulated(made: list[Made], speeds: Speeds) -> dict[str, Placement]:
     """Return the two placements of the generation whose time in turn is the median."""
     found = []
@@ -153,27 +143,26 @@ def measure(model: Path, quick: bool) -> dict[str, Any]:
 
         def both(settings: dict[str, Any]) -> tuple[list[Made], float]:
             """Return a run in turn, and the seconds of a generation of the same with overlap."""
-            turn = run(model, {**PROCESS, **settings}, Path(folder), generations)
-            over = run(model, {**PROCESS, **settings, "overlap": "one_step"}, Path(folder), generations)
-            return turn, mean(one.whole for one in over)
+            turn = run(model, settings, Path(folder), generations)
+            over = run(model, {**settings, "overlap": "one_step"}, Path(folder), generations)
+            # with overlap a generation that begins late is followed by one that ends early: the mean counts
+            return turn, statistics.mean(one.whole for one in over)
 
-        speeds = calibrated(
-            [one for case in CALIBRATION.values() for one in run(model, {**PROCESS, **case}, Path(folder), generations)]
-        )
+        speeds = calibrated([one for case in CALIBRATION.values() for one in run(model, case, Path(folder), generations)])
         turn, whole = both(SHARED)
-        alone = mean(one.generation for one in turn), mean(one.whole - one.generation for one in turn)
+        alone = statistics.mean(one.generation for one in turn), statistics.mean(one.whole - one.generation for one in turn)
         slowed = 1 + (whole - max(alone)) / min(alone)
         found = {}
         for name, settings in list(CASES.items())[: 2 if quick else None]:
             turn, whole = both(settings)
             placements = simulated(turn, speeds)
             found[name] = {
-                "in turn": (placements["in turn"].whole, mean(one.whole for one in turn)),
+                "in turn": (placements["in turn"].whole, statistics.mean(one.whole for one in turn)),
                 "overlap": (overlapped(placements["overlap"], slowed), whole),
-                "generation": (placements["in turn"].generation, mean(one.generation for one in turn)),
+                "generation": (placements["in turn"].generation, statistics.mean(one.generation for one in turn)),
                 "training": (
                     placements["in turn"].training + placements["in turn"].other,
-                    mean(one.whole - one.generation for one in turn),
+                    statistics.mean(one.whole - one.generation for one in turn),
                 ),
             }
             print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
@@ -205,7 +194,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer generations, and two settings")
     parser.add_argument("--check", action="store_true", help="exit with 1 if fewer than nine of ten are within the bound")
     parser.add_argument("--published", action="store_true", help="simulate published settings, and run nothing")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     given = parser.parse_args()
@@ -217,12 +206,8 @@ def main() -> int:
         if given.here:
             print(json.dumps(measure(model, given.quick)))
             return 0
-        command = [sys.executable, "-m", "benchmarks.placements", "--here", "--model", str(model)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # one thread a side
-        done = subprocess.run(
-            [*command, *["--quick"] * given.quick], stdout=subprocess.PIPE, text=True, env=environment, check=True
-        )
-    found = json.loads(done.stdout.splitlines()[-1])
+        again = ["--here", "--model", str(model), *["--quick"] * given.quick]
+        found = in_a_process("benchmarks.placements", again, threads=1)  # one thread a side
     good = report(found)
     if given.out:
         given.out.write_text(json.dumps(found, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from trl import GRPOTrainer
 
+from benchmarks.gpu.attention import use_torch_flash
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
 FIRST_WORD = 8  # smaller ids are special
@@ -34,8 +36,10 @@ class Case:
         settings: of the trainer.
         lora: whether only an adapter is trained.
         bound: the least ratio of TRL's time to ours that passes; `None` for no bound.
+        most: the largest multiple of the lower bound that passes, of our fastest run; `None` for any.
         dtype: of the weights.
         on_gpu: whether it runs on a GPU.
+        flash: whether it attends by torch's kernels of FlashAttention (`benchmarks.gpu.attention`).
     """
 
     rows: int
@@ -50,26 +54,28 @@ class Case:
     settings: tuple[tuple[str, Any], ...] = ()
     lora: bool = False
     bound: float | None = None
+    most: float | None = None
     dtype: torch.dtype = torch.float32
     on_gpu: bool = False
+    flash: bool = False
 
 
-COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5)
+COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5, most=2.4)
 UNEVEN = Case(64, 8, 8, (150, 150), (350, 0.6, 1024), 0.25, 32_000, layers=4, bound=5.0)
 SHORT = replace(UNEVEN, rows=32, completion=(120, 0.6, 350), vocab=2000, bound=None)  # for many variants
 CASES: dict[str, Case] = {
     "countdown": COUNTDOWN,
     "uneven": UNEVEN,
-    "long prompts": Case(16, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0),
+    "long prompts": Case(16, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0, most=2.4),
     "equal, all live": Case(64, 64, 8, (16, 16), (128, 0.0, 128), 0.0, 340, bound=0.97),
-    "uneven, short": SHORT,
+    "uneven, short": replace(SHORT, most=3.5),
     **{f"uneven, short, {share:.0%} dead": replace(SHORT, dead=share) for share in (0.0, 0.5, 0.75)},
     "uneven, short, beta .04": replace(SHORT, settings=(("beta", 0.04),)),
     "uneven, short, packed": replace(SHORT, settings=(("layout", "packed"),)),
-    "countdown, beta .04": replace(COUNTDOWN, settings=(("beta", 0.04),), bound=None),
-    "countdown, 2 iterations": replace(COUNTDOWN, settings=(("num_iterations", 2),), bound=None),
-    "countdown, LoRA": replace(COUNTDOWN, lora=True, bound=None),
-    "countdown, checkpointing": replace(COUNTDOWN, settings=(("gradient_checkpointing", True),), bound=None),
+    "countdown, beta .04": replace(COUNTDOWN, settings=(("beta", 0.04),), bound=None, most=None),
+    "countdown, 2 iterations": replace(COUNTDOWN, settings=(("num_iterations", 2),), bound=None, most=None),
+    "countdown, LoRA": replace(COUNTDOWN, lora=True, bound=None, most=None),
+    "countdown, checkpointing": replace(COUNTDOWN, settings=(("gradient_checkpointing", True),), bound=None, most=None),
 }
 
 
@@ -149,11 +155,17 @@ def make_model(case: Case) -> LlamaForCausalLM:
 def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None) -> FixedCompletions:
     """Make TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
     tokenizer, work = make_tokenizer(case.vocab), make_work(case)
-    model = model or make_model(case)
-    model.config.architectures = [type(model).__name__]
-    model.config.save_pretrained(f"{out}/model")  # the reference is loaded from there
-    # each rank writes its own copy; the model's save_pretrained would write only the first rank's
-    save_model(model, f"{out}/model/model.safetensors", {"format": "pt"})
+    own: Any
+    if model is None or dict(case.settings).get("beta"):  # the reference is loaded from a folder
+        model = model or make_model(case)
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(f"{out}/model")
+        # each rank writes its own copy; the model's save_pretrained would write only the first rank's
+        save_model(model, f"{out}/model/model.safetensors", {"format": "pt"})
+        own = AutoModelForCausalLM.from_pretrained(f"{out}/model", dtype=case.dtype)
+    else:
+        own = copy.deepcopy(model)
+        own.to(dtype=case.dtype)
     given: Counter[int] = Counter()
 
     def fixed(prompts: Any, completions: Any, number: list[int], **kwargs: Any) -> list[float | None]:
@@ -178,7 +190,7 @@ def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrai
     )
     texts = [" ".join(f"w{i}" for i in prompt) for prompt in work.prompts]
     trainer = (Ours if side == "ours" else FixedCompletions)(
-        model=AutoModelForCausalLM.from_pretrained(f"{out}/model", dtype=case.dtype),
+        model=use_torch_flash(own) if case.flash else own,
         reward_funcs=[fixed],
         args=args,
         train_dataset=Dataset.from_dict({"prompt": texts, "number": list(range(len(texts)))}),

@@ -2,7 +2,7 @@
 
     python -m benchmarks.truncated [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The demo's model trains from its warm start (made first, in about a minute, unless `--model` names one) for the demo's steps.
+The tiny model trains from its warm start (made first, in about a minute, unless `--model` names one) for 80 steps.
 TRL scores completions as if they were drawn from the whole vocabulary; ours under the policy that drew them. Prints held-out
 accuracy after the same steps, one row per seed. `--check` exits with 1 if ours, over the seeds, is behind TRL by more than the
 standard error of the difference.
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, 10 steps")
     parser.add_argument("--check", action="store_true", help="exit with 1 if ours is behind")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     seeds, steps = (1, 10) if args.quick else (3, 80)

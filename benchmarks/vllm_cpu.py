@@ -2,7 +2,7 @@
 
     .venv-vllm/bin/python -m benchmarks.vllm_cpu [--quick] [--check] [--model FOLDER] [--out FILE]
 
-Countdown as the demo samples it: 256 completions of at most 72 tokens, 8 per prompt, at temperature 1, from its warm-started
+Tiny Countdown: 256 completions of at most 72 tokens, 8 per prompt, at temperature 1, from its warm-started
 model, made here in a minute unless `--model` names one. Each side is called as a training step calls it, after one call that
 is not counted; vLLM gets the weights before each call, as in training, and that time counts. Each side runs in a separate
 process, on one thread; figures are medians of the rounds. `--check` exits with 1 if vLLM's log-probs differ from the trainer's,
@@ -69,7 +69,7 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict[str, Any]], step: int) -
     sampler = trainer.parts.sampler
     start = time.perf_counter()
     sampler.load_weights(step)
-    sampler.submit(Request(prompts, ids, 8, step, 1.0))
+    sampler.submit(Request(prompts, ids, 8, step))
     return sum(map(len, sampler.collect().completion_ids)), time.perf_counter() - start
 
 
@@ -101,7 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three rounds of 64 completions instead of seven of 256")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
     parser.add_argument("--engine", choices=ENGINES, help="measure this one alone, in this process")
     args = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.zero_signal [--quick] [--check] [--model FOLDER] [--seconds S] [--out FILE]
 
-Plain TRL, ours, and ours with `group_filter: refill`, with `curriculum: adaptive`, and with both train the demo's model after
+Plain TRL, ours, and ours with `group_filter: refill`, with `curriculum: adaptive`, and with both train tiny Countdown after
 its warm start for the same time; three seeds, constant learning rate. Prints greedy accuracy on the held-out problems at the
 end and the time to reach plain TRL's. Time is CPU time of the process without evaluations, so that other processes do not
 count. `--check` exits with 1 if refill or both need more than half of plain TRL's time.
@@ -44,7 +44,7 @@ class Watch(TrainerCallback):
 
     def __init__(self, recipe: Recipe, seconds: float):
         self.rows, self.seconds = list(eval_rows(recipe)), seconds
-        self.length: Any = recipe.training.max_completion_length  # a number in the demo's recipe
+        self.length: Any = recipe.training.max_completion_length  # a number in this recipe
         self.found: list[tuple[float, float]] = []  # seconds, accuracy
         self.away = 0.0
 
@@ -90,7 +90,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed and a quarter of the time")
     parser.add_argument("--check", action="store_true", help="exit with 1 if more than half of the time is needed")
-    parser.add_argument("--model", type=Path, help="a warm-started model of the Countdown demo")
+    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--seconds", type=float, help="of each run (default 120; 30 with --quick)")
     parser.add_argument("--out", type=Path, help="write the curves as JSON")
     args = parser.parse_args()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datasets import Dataset
 from tiny_model import tiny_model
 
-from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer, register_environment
+from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
 
 
-@register_environment("sums")
 class Sums(Environment):
     """Asks for a sum, three times; the numbers depend on the row."""
 
@@ -34,7 +33,7 @@ class Sums(Environment):
 rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "Answer with a number."}], "seed": n} for n in range(16)])
 args = GRPOExtConfig(
     output_dir="runs/examples/several-turns",
-    environment={"name": "sums", "turn_tokens": 6},
+    environment={"name": "__main__:Sums", "turn_tokens": 6},
     max_steps=3,
     num_generations=4,
     per_device_train_batch_size=16,

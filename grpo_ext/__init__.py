@@ -17,14 +17,12 @@ _HOME = {
     "build": "grpo_ext.rewards",
     "list_rewards": "grpo_ext.rewards",
     "Environment": "grpo_ext.environments.base",
-    "register_environment": "grpo_ext.environments.base",
 }
 
 __all__ = [*_HOME]
 
 if TYPE_CHECKING:  # under their own names, so that type checkers take them as public
     from grpo_ext.environments.base import Environment as Environment
-    from grpo_ext.environments.base import register_environment as register_environment
     from grpo_ext.recipe.load import load_recipe as load_recipe
     from grpo_ext.recipe.problems import RecipeError as RecipeError
     from grpo_ext.recipe.schema import GRPOExtConfig as GRPOExtConfig

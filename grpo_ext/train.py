@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.run.training import run_training
 
@@ -17,8 +17,11 @@ def main(words: list[str] | None = None) -> int:
     return run_training(words, make_trainer)
 
 
-def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
-    """Return the trainer of a recipe; data and rewards are checked before the model is loaded."""
+def make_trainer(recipe: Recipe, model: Any = None, rewards: list[Any] | None = None, **more: Any) -> GRPOExtTrainer:
+    """Return the trainer of a recipe, or of another `model` or other rewards; all is checked before the model is loaded.
+
+    `more`: further arguments of the trainer.
+    """
     from trl import get_quantization_config
 
     from grpo_ext.preflight.check_recipe import check_start
@@ -26,17 +29,20 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
     from grpo_ext.trainer import GRPOExtTrainer
 
     args = recipe.training
-    rewards, args.reward_weights = named_rewards_and_weights(recipe)
+    if rewards is None:
+        rewards, args.reward_weights = named_rewards_and_weights(recipe)
+    else:
+        args.reward_weights = [1.0] * len(rewards)
     train_dataset = train_rows(recipe)
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
-    check_start(recipe, train_dataset, rewards)
+    check_start(recipe, train_dataset, rewards, model is not None)
     outcome, names = recipe.task.outcome_reward, [reward.__name__ for reward in rewards if callable(reward)]
     if args.eval_outcome_reward is None and outcome in names:
         args.eval_outcome_reward = outcome
     args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(
-        recipe.model.model_name_or_path,
+        recipe.model.model_name_or_path if model is None else model,
         rewards,
         args,
         train_dataset,
@@ -45,6 +51,7 @@ def make_trainer(recipe: Recipe) -> GRPOExtTrainer:
         peft_config=adapter_of(recipe),
         recipe=recipe.flat,
         optimizer_cls_and_kwargs=optimizer_of(recipe),
+        **more,
     )
 
 

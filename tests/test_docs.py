@@ -33,7 +33,8 @@ def commands() -> dict[str, list[str]]:
             for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 if words[:1] == ["grpo-ext"]:
-                    found[f"{page.name}: {' '.join(words)}"] = words[1:]
+                    to_file = words.index(">") if ">" in words else None
+                    found[f"{page.name}: {' '.join(words)}"] = words[1:to_file]
     return found
 
 

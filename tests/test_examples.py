@@ -15,6 +15,7 @@ SAID = {
     "compare_two_models.py": "runs/examples/model-1, length:",
     "curriculum.py": "groups/kept",
     "several_turns.py": "episodes/turns",
+    "solved_to_sft.py": "prompts in runs/examples/solved.jsonl",
 }
 
 

@@ -8,10 +8,15 @@ from bisect import bisect_left
 import numpy as np
 import torch
 
-# The cost of one more call of the model, in tokens, in addition to its own. Measured as about 400 with two layers on a CPU; it
-# is higher on a GPU, where batches also have more tokens.
-CALL_TOKENS = 512
 MAX_CHUNKS = 8
+
+
+def call_tokens(device: torch.device) -> int:
+    """Return the cost of one more call of the model, in tokens, in addition to its own.
+
+    On a CPU 64 to 128 was fastest with two and four layers; it is higher on a GPU, where batches also have more tokens.
+    """
+    return 128 if device.type == "cpu" else 512
 
 
 def deal_rows(
@@ -96,22 +101,23 @@ def packs(
 
 
 def length_chunks(
-    lengths: torch.Tensor, per_row: int = 0, call_tokens: int = CALL_TOKENS, max_tokens: int | None = None
+    lengths: torch.Tensor, per_row: int = 0, call: int | None = None, max_tokens: int | None = None
 ) -> list[torch.Tensor]:
     """Split rows into chunks of similar length if this saves more padding than another call of the model costs.
 
-    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest) + call_tokens`: `lengths`
-    (B,) are those of completions, in tokens, and every row has `per_row` more. A chunk of several rows has at most
-    `max_tokens`; there may then be more than `MAX_CHUNKS`. Returns the indices of the rows of each chunk, shortest first.
+    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest) + call`: `lengths` (B,) are
+    those of completions, in tokens, every row has `per_row` more, and `call` is by default that of the device. A chunk of
+    several rows has at most `max_tokens`; there may then be more than `MAX_CHUNKS`. Returns the indices of the rows of each
+    chunk, shortest first.
     """
     order = torch.argsort(lengths.cpu(), stable=True)
     widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), rising
-    num = len(widths)
+    num, call = len(widths), call_tokens(lengths.device) if call is None else call
     best = np.full(num + 1, np.inf)  # best[j]: the least cost of the first j rows
     best[0], start, depth = 0.0, np.zeros(num + 1, dtype=int), np.zeros(num + 1, dtype=int)
     for j in range(1, num + 1):
         tokens = (j - np.arange(j)) * widths[j - 1]  # (j,), of a chunk from row i to row j - 1
-        cost = best[:j] + tokens + call_tokens
+        cost = best[:j] + tokens + call
         if max_tokens is None:
             cost[depth[:j] >= MAX_CHUNKS] = np.inf
         else:

@@ -4,10 +4,13 @@ examples:
   grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/grpo
   grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/warm_start --model runs/countdown-tiny/grpo
   grpo-ext eval --config RECIPE --model BASE --model TRAINED --output compared.json --num_samples 16
+  grpo-ext eval --config RECIPE --train_rows 256 --num_samples 8 --output rates.json
 
 Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models complete the same prompts
 and are compared with the first: paired differences with 95 % bootstrap intervals, and the problems that became right or wrong.
---output FILE.json also writes FILE.md, and every greedy completion.
+--output FILE.json also writes every completion to FILE_completions.jsonl.
+--train_rows N takes N random training rows instead: mixed@K is then the share of groups that will have signal in training with
+num_generations K, and the completions serve as the recipe's pass_rates_file.
 Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
 """
 
@@ -21,7 +24,8 @@ from grpo_ext.cli.command import add_recipe_command
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add = add_recipe_command(subparsers, __doc__, run).add_argument
     add("--model", action="append", metavar="MODEL", help="folder or hub id, once or more (default: the recipe's)")
-    add("--output", metavar="FILE", help="write the figures as JSON; Markdown and the greedy completions go beside it")
+    add("--output", metavar="FILE", help="write the figures as JSON; the completions go beside it")
+    add("--train_rows", type=int, default=0, metavar="N", help="use N random training rows (default: the held-out rows)")
     add("--num_samples", type=int, default=8, metavar="K", help="samples a row (default 8; 0: greedy only)")
     add("--sample_temperature", type=float, default=1.0, metavar="T", help="of the samples (default 1.0)")
     add("--batch_size", type=int, default=64, metavar="B", help="completions at once, by transformers (default 64)")
@@ -36,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = load_recipe(args.config, args.overrides)
     models = args.model or [recipe.model.model_name_or_path]
     how = {"num_samples": args.num_samples, "temperature": args.sample_temperature, "batch_size": args.batch_size}
-    found = evaluate_models(recipe, models, **how, engine=args.engine)
+    found = evaluate_models(recipe, models, args.train_rows, **how, engine=args.engine)
     print_evaluation(found)
     if args.output:
         print(f"Written: {', '.join(map(str, save_evaluation(Path(args.output), found)))}.")
@@ -45,12 +49,17 @@ def run(args: argparse.Namespace) -> int:
 
 def print_evaluation(found: dict[str, Any]) -> None:
     """Print the figures of the models side by side, and the comparison of each with the first."""
-    from grpo_ext.evaluation.table import difference_rows, print_figures, print_grid
+    from grpo_ext.evaluation.table import print_figures, print_grid
 
     print_figures(found["summaries"], len(found["rows"]))
     for comparison in found["comparisons"]:
         title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
-        print_grid(title, ["", "", "difference"], difference_rows(comparison), left=2)
+        rows = [
+            [part, name, f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"]
+            for part in ("greedy", "sampled")
+            for name, d in comparison.get(part, {}).items()
+        ]
+        print_grid(title, ["", "", "difference"], rows, left=2)
         if "became_right" in comparison:
             right, wrong = (len(comparison[key]) for key in ("became_right", "became_wrong"))
             print(f"{right} problems became right, {wrong} became wrong (greedy).")

@@ -23,8 +23,8 @@ from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
-    "recipes", "tasks", "check", "plan", "probe", "train", "serve", "sft", "eval", "merge", "report", "demo", "rewards",
-    "explain",
+    "init", "recipes", "tasks", "check", "plan", "bench", "train", "serve", "sft", "eval", "merge", "report", "demo",
+    "rewards", "explain",
 )  # fmt: skip
 
 

@@ -128,23 +128,17 @@ def run_score(args: argparse.Namespace) -> int:
 
 
 def score_file(guard: Any, path: Path, column: str, output: TextIO | None) -> Iterator[float | None]:
-    """Yield the score of each row, and write the row with it to `output`."""
-    for rows in batches(path, column):
-        for row, score in zip(rows, guard(**as_columns(rows, column, guard.columns)), strict=True):
-            if output:
-                print(json.dumps({**row, guard.name: score}), file=output)
-            yield score
-
-
-def batches(path: Path, column: str) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a file in batches, with a progress bar."""
+    """Yield the score of each row, with a progress bar, and write the row with its score to `output`."""
     from tqdm import tqdm
 
     with path.open("rb") as file:
         lines = enumerate(tqdm(file, desc=path.name, unit=" rows"), 1)
         rows = (read_row(line, column, f"{path}:{number}") for number, line in lines if line.strip())
         while batch := list(islice(rows, BATCH)):
-            yield batch
+            for row, score in zip(batch, guard(**as_columns(batch, column, guard.columns)), strict=True):
+                if output:
+                    print(json.dumps({**row, guard.name: score}), file=output)
+                yield score
 
 
 def read_row(line: bytes, column: str, place: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ examples:
   grpo-ext train --config recipes/countdown/tiny.yaml --num_processes 2 --max_steps 5
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --accelerate_config zero3
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --serve --vllm_server_devices 2
+  grpo-ext train --config recipes/countdown/tiny.yaml --report        with its report at http://127.0.0.1:8787
 
 It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value and replaces the recipe's.
 Keys are the fields of TRL's GRPOConfig and ModelConfig with their names, of GRPOExtConfig and RunConfig
@@ -20,6 +21,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from grpo_ext.cli.command import add_processes, add_recipe_command
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_training_parser(subparsers, __doc__, "grpo_ext.train")
     parser.add_argument("--serve", action="store_true", help="also start the recipe's vLLM server, and stop it at the end")
+    parser.add_argument("--report", action="store_true", help="also show the run's report at 127.0.0.1 until it ends")
 
 
 def add_training_parser(subparsers: argparse._SubParsersAction, doc: str | None, module: str) -> argparse.ArgumentParser:
@@ -39,7 +42,7 @@ def add_training_parser(subparsers: argparse._SubParsersAction, doc: str | None,
     parser = add_recipe_command(subparsers, doc, run)
     add_processes(parser)
     parser.add_argument("--accelerate_config", metavar="NAME", help="accelerate config to launch with: file or name")
-    parser.set_defaults(module=module, serve=False)
+    parser.set_defaults(module=module, serve=False, report=False)
     return parser
 
 
@@ -57,6 +60,12 @@ def run(args: argparse.Namespace) -> int:
     recipe = load(args.config, [*args.overrides, *launcher], args.num_processes)
     check_start(recipe)
     check_same_run(recipe)
+    if args.report:
+        from grpo_ext.observe.report.serve import ReportServer
+
+        server = ReportServer([recipe.output_dir])
+        Thread(target=server.serve_forever, daemon=True).start()
+        print(f"The report of the run: {server.url}", flush=True)
     job = partial(launch, args.module, ["--config", args.config, *args.overrides], recipe, args.num_processes)
     return serve_and(job, recipe, args.num_processes or processes(recipe.flat)) if args.serve else job()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grpo_ext.common.near import unknown
+from grpo_ext.common.near import did_you_mean, unknown
 
 PACKAGES = ("grpo_ext", "python", "trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
 
@@ -54,7 +54,7 @@ def load_file(path: str | Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with exits_told(str(path)):
+        with exits_as_errors(str(path)):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -63,7 +63,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 
 @contextmanager
-def exits_told(what: str) -> Iterator[None]:
+def exits_as_errors(what: str) -> Iterator[None]:
     """Turn `sys.exit` in imported code, which would end the command without an error, into an `ImportError`."""
     try:
         yield
@@ -80,26 +80,28 @@ def load_place(place: str) -> ModuleType:
     return load_module(place, None)
 
 
-def load_class(kind: str, name: str, known: Mapping[str, str | type]) -> Any:
-    """Return a class, or the class at `package.module:Class` or `file.py:Class`: that of a known name, or `name` itself.
+def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
+    """Return the class at `package.module:Class` or `file.py:Class`: the place of a known name, or `name` itself.
 
     `ValueError`, with kind and name, if there is none.
     """
-    if isinstance(place := known.get(name, name), type):
-        return place
-    module, sign, attribute = place.partition(":")
+    module, sign, attribute = known.get(name, name).partition(":")
     if not sign:
         raise ValueError(f"{unknown(kind, name, known)} Your own {kind} is written `file.py:Class` or `pkg.module:Class`.")
     try:
-        return getattr(load_place(module), attribute)
+        loaded = load_place(module)
     except Exception as error:  # from the user's module
         raise ValueError(f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}.") from error
+    if not hasattr(loaded, attribute):
+        hint = did_you_mean(attribute, vars(loaded))
+        raise ValueError(f"cannot load the {kind} {name!r}: {module} has no {attribute!r}.{hint}")
+    return getattr(loaded, attribute)
 
 
 def load_module(name: str, file: str | None) -> ModuleType:
     """Return the module `name`, or the one of `file` if no module has that name."""
     try:
-        with exits_told(name):
+        with exits_as_errors(name):
             return importlib.import_module(name)
     except ModuleNotFoundError:
         if file is None:

@@ -1,11 +1,31 @@
-"""Processes that end with the one that started them."""
+"""Processes beside a run: how they are started, and how they end with the one that started them."""
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from multiprocessing.connection import Connection
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
+
+
+def start_beside(module: str, pipe: Connection, *words: Any, threads: int, keep: tuple[int, ...] = ()) -> subprocess.Popen:
+    """Start `python -m module`, with the numbers of its end of a pipe and of this process, and `words`, as arguments.
+
+    It imports from where this process does, uses `threads` threads and inherits the descriptors `keep`. Ctrl-C does not reach
+    it. This process's copy of `pipe` is closed, so that the pipe ends with the other process.
+    """
+    path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+    with pipe:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *map(str, (pipe.fileno(), os.getpid(), *words))],
+            pass_fds=[pipe.fileno(), *keep],
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)},
+        )
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:

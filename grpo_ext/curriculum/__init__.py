@@ -1,1 +1,1 @@
-"""The choice of prompts by pass rates, the figures of groups, and the harvest of good completions; the trainer uses them."""
+"""The choice of prompts by pass rates, and the figures of groups; the trainer uses them."""

@@ -1,27 +1,16 @@
 """Counts of how often each prompt is solved."""
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from grpo_ext.common.files import write_atomically
+from grpo_ext.observe.jsonl import parts, row_of
 
 HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")  # log names of the bins of pass rates
-
-
-@dataclass(frozen=True)
-class PassCount:
-    """Completions of one prompt."""
-
-    prompt_id: str  # as `prompt_id` returns it
-    right: float  # completions that solved it; a fraction if counts decay
-    samples: float  # completions that were scored
-    alike: tuple[int, ...] | None = None  # numbers with the same reward; `None`: only right and wrong are known
 
 
 def prompt_id(prompt: Any) -> str:
@@ -30,26 +19,31 @@ def prompt_id(prompt: Any) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def write_pass_rates(path: Path, counts: Iterable[PassCount]) -> None:
-    """Write the counts and `pass_rate`, one JSON object in each line, atomically."""
-    names = ("prompt_id", "right", "samples")
-    rows = ({**{n: getattr(c, n) for n in names}, "pass_rate": c.right / c.samples} for c in counts if c.samples)
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+def read_pass_rates(path: Path, reward: str, threshold: float) -> dict[str, tuple[int, int]]:
+    """Return how many completions of each prompt are right, and how many were scored, by prompt id.
 
+    Args:
+        path: the completions that `grpo-ext eval` writes, whose greedy ones are left out, or `samples.jsonl` of a run.
+        reward: the reward that judges a completion.
+        threshold: the least score of a right completion.
 
-def read_pass_rates(path: Path) -> dict[str, PassCount]:
-    """Read a file of `write_pass_rates`, by prompt id; `ValueError` names a malformed line."""
-    found = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            count = PassCount(str(row["prompt_id"]), float(row["right"]), float(row["samples"]))
-        except (ValueError, KeyError, TypeError) as error:
-            wrong = f"{path}:{number}: not a line of pass rates ({error})"
-            raise ValueError(f"{wrong}. `grpo-ext probe` writes them.") from None
-        if not 0 <= count.right <= count.samples:
-            raise ValueError(f"{path}:{number}: {count.right:g} of {count.samples:g} completions cannot be right.")
-        found[count.prompt_id] = count
+    Raises:
+        ValueError: naming a line that is not a completion with this reward.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for part in parts(path):
+        with part.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    row = row_of(line, {"prompt": object, "rewards": dict})
+                    score = row["rewards"][reward]
+                except (ValueError, KeyError, RecursionError) as error:
+                    wrong = f"{part}:{number}: not a completion with the reward {reward} ({error})"
+                    raise ValueError(f"{wrong}. `grpo-ext eval --train_rows N --output FILE.json` writes them.") from None
+                if score is not None and row.get("part") != "greedy":
+                    key = prompt_id(row["prompt"])
+                    right, samples = found.get(key, (0, 0))
+                    found[key] = right + (score >= threshold), samples + 1
     return found
 
 
@@ -57,16 +51,16 @@ class PassRates:
     """The counts of each prompt of a data set whose rows have these ids; rows with the same prompt share their counts.
 
     The counts of a prompt are multiplied by `decay` before new ones are added, because the policy changes: 0 remembers only the
-    last group, 1 everything. `start` has earlier counts, such as a probe's.
+    last group, 1 everything. `start` has earlier counts: right and all, by prompt id.
     """
 
-    def __init__(self, prompt_ids: Sequence[str], decay: float = 0.5, start: dict[str, PassCount] | None = None):
+    def __init__(self, prompt_ids: Sequence[str], decay: float = 0.5, start: Mapping[str, tuple[float, float]] | None = None):
         self.decay = decay
         self.numbers = {key: number for number, key in enumerate(dict.fromkeys(prompt_ids))}
         self.of_row = np.array([self.numbers[key] for key in prompt_ids])  # (rows,)
         self.right, self.samples = np.zeros(len(self.numbers)), np.zeros(len(self.numbers))
-        for count in (start or {}).values():
-            self.observe(count.prompt_id, count.right, count.samples)
+        for key, (right, samples) in (start or {}).items():
+            self.observe(key, right, samples)
 
     def observe(self, key: str, right: float, samples: float) -> None:
         """Add the counts of a scored group; a prompt that is not in the data set is ignored."""

@@ -80,7 +80,8 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 def completions_rows(folder: Path, outcome_reward: str, count: int = 3) -> list[list[str]]:
     """Return `count` problems with the completions before and after, the largest gains first."""
     texts = ((folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8") for when in ("before", "after"))
-    before, after = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    found = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    before, after = ([row for row in rows if row.get("part") != "sampled"] for rows in found)
 
     def gain(row: int) -> float:
         return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)

@@ -12,7 +12,6 @@ Row = dict[str, Any]
 PLAIN = (str, int, float, list, tuple, dict, type(None))
 # Paths, so that a run loads only its own environment.
 MODULES = {"check": "grpo_ext.environments.check:Check", "guess": "grpo_ext.environments.guess:Guess"}
-_registered: dict[str, type[Environment]] = {}
 
 
 class Environment:
@@ -58,24 +57,12 @@ def plain_attributes(instance: Any) -> dict[str, Any]:
     return {name: value for name, value in own.items() if isinstance(value, PLAIN)}
 
 
-def register_environment(name: str) -> Callable[[type[Environment]], type[Environment]]:
-    """Decorator that gives a class, in a file of `reward_plugins`, a name for recipes; `ValueError` if the name is taken."""
-
-    def decorate(cls: type[Environment]) -> type[Environment]:
-        if name in MODULES or _registered.get(name, cls).__qualname__ != cls.__qualname__:
-            raise ValueError(f"The environment name {name!r} is taken; {cls.__qualname__} needs another.")
-        _registered[name] = cls
-        return cls
-
-    return decorate
-
-
 def environment_class(name: str) -> type:
     """Return an environment by its name, or a user's class by `package.module:Class` or `file.py:Class`.
 
     It is a subclass of `Environment` or a class that TRL's `environment_factory` takes, else `ValueError`.
     """
-    cls = load_class("environment", name, {**MODULES, **_registered})
+    cls = load_class("environment", name, MODULES)
     if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):
         raise ValueError(f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL has them.")
     return cls

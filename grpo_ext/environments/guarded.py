@@ -10,7 +10,7 @@ from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
-from grpo_ext.rewards.deadline import Overdue, TooLate, deadline, waiting
+from grpo_ext.rewards.deadline import TooLate, deadline, waiting
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 Begun = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
@@ -93,8 +93,6 @@ class GuardedEnvironment:
             nonlocal failed
             try:
                 return str(begun())
-            except Overdue:
-                raise
             except Exception as error:  # often the model's fault, and it may try again: no failure of the environment
                 failed = True
                 return f"error: {error}" if isinstance(error, Misuse) else _words(error)
@@ -116,11 +114,11 @@ class GuardedEnvironment:
                     said = work()
                     if not isinstance(said, str | None):
                         raise TypeError(f"it said {type(said).__name__}, not a text")
-                except (KeyboardInterrupt, TooLate, Overdue):
+                except (KeyboardInterrupt, TooLate):
                     raise
                 except BaseException as error:  # formatted within the deadline, since a user's error may hang
                     said, self.failures = _words(error), self.failures + 1
-        except (TooLate, Overdue) as error:
+        except TooLate as error:
             said, self.failures = f"error: {error}", self.failures + 1
         said, most = said or "", self.rules.answer_characters
         return (said if len(said) <= most else f"{said[:most]} (cut off)").encode("utf-8", "replace").decode()

@@ -4,7 +4,7 @@ A model's `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty)
 `generate`. Therefore the model's config is swapped during the call.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +82,7 @@ class Completion:
 
 @contextmanager
 def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
-    """Set generation config (of an adapter's base, too), eval mode and random state of a model, and restore them at the end."""
+    """Set generation config (an adapter's base has one too), eval mode and random state of a model, and restore them."""
     was, was_training = [(m, m.generation_config) for m in (model, base_model(model))], model.training
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
@@ -120,17 +120,18 @@ def generate_completions(
     fast: bool = True,
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
-    begin: Callable[[list[int]], list[Episode]] | None = None,
+    begin: Callable[[list[dict[str, Any]]], list[Episode]] | None = None,
+    rows: Sequence[dict[str, Any]] = (),
 ) -> list[list[Completion]]:
     """Return for each prompt, chat messages or plain text, a list of `decoding.num_samples` completions.
 
     `batch_size` completions are decoded at once. `fast` runs each distinct prompt once, and decodes no completion beyond its
-    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes the episodes for
-    indices of prompts; with `None` a completion is one turn.
+    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes the episodes of the prompts' `rows`; with
+    `None` a completion is one turn.
     """
     config = decoding.generation_config(tokenizer, model)
     places = [i for i in range(len(prompts)) for _ in range(decoding.num_samples)]
-    episodes = begin(places) if begin else []
+    episodes = begin([rows[i] for i in places]) if begin else []
     encoded = [e.prompt_ids for e in episodes] or encode_prompts([prompts[i] for i in places], tokenizer, chat_template_kwargs)
     jobs = list(zip(places, encoded, strict=True))
     completions: list[list[Completion]] = [[] for _ in prompts]

@@ -1,4 +1,4 @@
-"""Evaluations of models on the held-out rows of a recipe, greedily and by sampling, and their files."""
+"""Evaluations of models on the rows of a recipe, greedily and by sampling, and their files."""
 
 import json
 from collections.abc import Callable
@@ -14,24 +14,23 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
-from grpo_ext.evaluation.score import Rewards, Sample, compare, outcome_figures, score_completions, summarize
-from grpo_ext.evaluation.table import markdown
+from grpo_ext.evaluation.score import Rewards, Sample, compare, mixed_share, outcome_figures, score_completions, summarize
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights
+from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights, train_rows
 from grpo_ext.step.judge import outcome_index
 
 
-def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> dict[str, Any]:
-    """Evaluate models (folders or hub ids) one after another on the recipe's held-out rows, and compare each with the first.
+def evaluate_models(recipe: Recipe, model_names: list[str], num_train_rows: int = 0, **settings: Any) -> dict[str, Any]:
+    """Evaluate models (folders or hub ids) one after another on the rows of a recipe, and compare each with the first.
 
-    `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`. Returns `rows`;
-    `summaries` and `samples` of `evaluate` by model; `comparisons`, the results of `compare` with `model` and `against`.
-    `ValueError` if a model is named twice.
+    The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`,
+    `temperature`. Returns `rows`; `summaries` and `samples` of `evaluate` by model; `comparisons`, the results of `compare`
+    with `model` and `against`. `ValueError` if a model is named twice.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
-    rows, rewards = held_out(recipe)
+    rows, rewards = rows_and_rewards(recipe, num_train_rows)
     summaries, samples = {}, {}
     for name in model_names:
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
@@ -43,44 +42,43 @@ def evaluate_models(recipe: Recipe, model_names: list[str], **settings: Any) -> 
     return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}
 
 
-def held_out(recipe: Recipe) -> tuple[list[dict[str, Any]], Rewards]:
-    """Return the recipe's held-out rows, and its reward functions by name."""
+def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[dict[str, Any]], Rewards]:
+    """Return the recipe's held-out rows, or `num_train_rows` random training rows, and its reward functions by name."""
     dataset = eval_rows(recipe)
+    if num_train_rows:
+        dataset = train_rows(recipe).shuffle(seed=recipe.get("seed")).take(num_train_rows)
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 
 def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
-    """Write the results of `evaluate_models` and return the three files.
+    """Write the results of `evaluate_models` and return the two files.
 
-    `path` gets the figures as JSON: the summary of a single model, or `models` and `comparisons`. `<stem>.md` beside it is a
-    page of the figures, and `<stem>_completions.jsonl` has every greedy completion with its rewards.
+    `path` gets the figures as JSON: the summary of a single model, or `models` and `comparisons`. `<stem>_completions.jsonl`
+    beside it has every completion with its row and rewards; `part` is `greedy` or `sampled`.
     """
     rows, summaries, comparisons = found["rows"], found["summaries"], found["comparisons"]
-    greedy = {name: parts["greedy"] for name, parts in found["samples"].items()}
-    page, completions = path.with_suffix(".md"), path.with_name(f"{path.stem}_completions.jsonl")
+    completions = path.with_name(f"{path.stem}_completions.jsonl")
     alone = len(summaries) == 1
     figures = next(iter(summaries.values())) if alone else {"models": summaries, "comparisons": comparisons}
     lines = [
-        json.dumps({**({} if alone else {"model": name}), **rows[s.row], **known}, ensure_ascii=False)
-        for name, samples in greedy.items()
+        json.dumps({**({} if alone else {"model": name}), **rows[s.row], "part": part, **known}, ensure_ascii=False)
+        for name, parts in found["samples"].items()
+        for part, samples in parts.items()
         for s in samples
         for known in [{key: value for key, value in asdict(s).items() if value is not None}]
     ]
-    texts = {name: [s.text for s in samples] for name, samples in greedy.items()}
     write_atomically(completions, "\n".join(lines) + "\n")
     write_atomically(path, json.dumps(figures, indent=2) + "\n")
-    write_atomically(page, markdown(summaries, comparisons, rows, texts))
-    return [path, page, completions]
+    return [path, completions]
 
 
 def outcome_of(recipe: Recipe) -> str:
     """Return the reward that decides whether a row is solved: `eval_outcome_reward`, the task's, or the one of most weight."""
-    if named := recipe.get("eval_outcome_reward") or recipe.task.outcome_reward:
-        return named
     rewards, weights = named_rewards_and_weights(recipe)
-    names = [getattr(reward, "__name__", str(reward)) for reward in rewards]
-    return names[outcome_index(names, weights, None)]
+    names: list[str] = [getattr(reward, "__name__", str(reward)) for reward in rewards]
+    named, usual = recipe.get("eval_outcome_reward"), recipe.task.outcome_reward
+    return named or (usual if usual in names else names[outcome_index(names, weights, None)])
 
 
 def evaluate(
@@ -115,6 +113,9 @@ def evaluate(
         summary[part] = how | summarize(samples[part], list(rewards))
         if outcome_reward in rewards:
             summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
+    if num_samples > 1 and outcome_reward in rewards:
+        mixed = f"mixed@{num_samples}"
+        summary["sampled"][mixed], summary["sampled"][f"{mixed}_se"] = mixed_share(samples["sampled"], outcome_reward)
     return summary, samples
 
 
@@ -143,33 +144,21 @@ def evaluate_on(
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     if engine == "vllm" and training.environment:
         raise ValueError("only transformers plays the episodes of an environment: write --engine transformers.")
+    init = model_init_kwargs(recipe)
+    if model_name != recipe.model.model_name_or_path:
+        init.pop("revision")  # of the recipe's own model
     if engine == "vllm":
-        init = init_of(recipe, model_name)
         options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
         longest = training.vllm_max_model_length
         with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, template_options, **options)) as complete:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
-    model = load_model(recipe, model_name)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
+    model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
     ends = end_tokens(tokenizer, model.generation_config)
-    begin = training.environment and beginning(training.environment, tokenizer, ends, training)
+    begin = beginning(training.environment, tokenizer, ends, training) if training.environment else None
     by_model = partial(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
         chat_template_kwargs=template_options,
-        begin=(lambda places: begin([rows[i] for i in places])) if begin else None,
+        begin=begin, rows=rows,
     )  # fmt: skip
     return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)
-
-
-def load_model(recipe: Recipe, model_name: str) -> Any:
-    """Return a transformers model, loaded as the recipe loads its model, on the GPU if the recipe allows it."""
-    training, init = recipe.training, init_of(recipe, model_name)
-    model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=training.trust_remote_code, **init)
-    return model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
-
-
-def init_of(recipe: Recipe, model_name: str) -> dict[str, Any]:
-    """Return the arguments to load a model with; the recipe's `model_revision` is only for its own model."""
-    init = model_init_kwargs(recipe)
-    if model_name != recipe.model.model_name_or_path:
-        init.pop("revision")
-    return init

@@ -64,13 +64,18 @@ def mean_and_error(samples: list[Sample], value: Value) -> tuple[float | None, f
     return over_rows(list(row_means(samples, value).values()))
 
 
-def row_means(samples: list[Sample], value: Value) -> dict[int, float]:
-    """Return the mean of `value(sample)` over the samples of each row, without `None`."""
-    by_row: dict[int, list[float]] = {}
+def by_row(samples: list[Sample], value: Value) -> dict[int, list[Any]]:
+    """Return the values of the samples of each row, without `None`."""
+    found: dict[int, list[Any]] = {}
     for sample in samples:
         if (v := value(sample)) is not None:
-            by_row.setdefault(sample.row, []).append(float(v))
-    return {row: fmean(values) for row, values in by_row.items()}
+            found.setdefault(sample.row, []).append(v)
+    return found
+
+
+def row_means(samples: list[Sample], value: Value) -> dict[int, float]:
+    """Return the mean of `value(sample)` over the samples of each row, without `None`."""
+    return {row: fmean(values) for row, values in by_row(samples, value).items()}
 
 
 def over_rows(values: list[float]) -> tuple[float | None, float | None]:
@@ -106,11 +111,8 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
     It is the mean over rows of 1 - C(n - c, k) / C(n, k) for n samples of which c pass (Chen et al. 2021, arXiv 2107.03374,
     equation 1). `ValueError` if a row has fewer than k samples.
     """
-    by_row: dict[int, list[bool]] = {}
-    for sample in samples:
-        by_row.setdefault(sample.row, []).append(passes(sample, name))
     estimates = []
-    for passed in by_row.values():
+    for passed in by_row(samples, lambda sample: passes(sample, name)).values():
         n, c = len(passed), sum(passed)
         if n < k:
             raise ValueError(f"pass@{k} needs {k} samples a row, got {n}.")
@@ -129,6 +131,15 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float
         figures[f"mean@{k}"] = mean_and_error(samples, score_of(name))
         figures[f"pass@{k}"] = pass_at_k(samples, name, k)
     return {key: v for name, pair in figures.items() for key, v in zip((name, f"{name}_se"), pair, strict=True)}
+
+
+def mixed_share(samples: list[Sample], name: str) -> tuple[float | None, float | None]:
+    """Return the share of rows whose samples got different scores from the reward `name`, and its standard error.
+
+    For k samples of a row it estimates the share of groups with signal in training with `num_generations` k.
+    """
+    rows = by_row(samples, score_of(name)).values()
+    return over_rows([float(len(set(map(np.float32, scores))) > 1) for scores in rows])  # float32: as the trainer compares
 
 
 def bootstrap_interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:

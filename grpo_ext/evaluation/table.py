@@ -15,7 +15,6 @@ from grpo_ext.observe.read_run import RunData
 from grpo_ext.observe.run_log import METRICS
 from grpo_ext.recipe.difference import as_yaml
 
-SHOWN = 5  # changed problems of each kind on a page
 CUT = 400  # most characters of a cell
 CARD, CURVES = "README.md", "curves.png"
 FEWEST = 10  # least logs of training for a curve
@@ -28,15 +27,6 @@ def figure(part: dict[str, Any], key: str) -> str:
         return ""
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return f"{text} ± {error:.3f}" if error is not None else text
-
-
-def figure_rows(summaries: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each figure: its part ("greedy", "sampled"), its name, and its value for each model."""
-    rows = []
-    for part in ("greedy", "sampled"):
-        keys = dict.fromkeys(key for summary in summaries for key in summary.get(part, {}) if not key.endswith("_se"))
-        rows += [[part, key, *(figure(summary.get(part, {}), key) for summary in summaries)] for key in keys]
-    return rows
 
 
 def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], left: int = 0, lines: bool = False) -> None:
@@ -54,41 +44,13 @@ def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], l
 
 
 def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
-    """Print the figures of models side by side."""
-    title = f"{count} held-out rows, mean ± standard error"
-    print_grid(title, ["", "", *summaries], figure_rows(list(summaries.values())), left=2)
-
-
-def difference_rows(comparison: dict[str, Any]) -> list[list[str]]:
-    """Return a row for each difference: its part, its name, and its mean with the interval."""
-    return [
-        [part, name, f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"]
-        for part in ("greedy", "sampled")
-        for name, d in comparison.get(part, {}).items()
-    ]
-
-
-def markdown(
-    summaries: dict[str, dict[str, Any]], comparisons: list[dict[str, Any]], rows: list[dict[str, Any]], texts: Any
-) -> str:
-    """Return the page of the results of `evaluate_models`; `texts` has by model the greedy completion of each row."""
-    lines = [f"# {len(rows)} held-out rows", "", "Mean ± standard error over rows.", ""]
-    lines += table(["", "", *summaries], figure_rows(list(summaries.values())))
-    for comparison in comparisons:
-        model, against = comparison["model"], comparison["against"]
-        lines += ["", f"## {cell(model)} against {cell(against)}", ""]
-        lines += ["Paired difference, with its 95 % bootstrap interval over rows.", ""]
-        lines += table(["", "", "difference"], difference_rows(comparison))
-        for key in ("became_right", "became_wrong"):
-            if (changed := comparison.get(key)) is None:
-                continue
-            first = f", the first {SHOWN}" if len(changed) > SHOWN else ""
-            lines += ["", f"### {len(changed)} problems {key.replace('_', ' ')}{first}", ""]
-            lines += table(
-                ["row", "problem", cell(against), cell(model)],
-                [[str(i), question(rows[i]), texts[against][i], texts[model][i]] for i in changed[:SHOWN]],
-            )
-    return "\n".join(lines) + "\n"
+    """Print the figures of models side by side, greedy ones before sampled ones."""
+    rows = []
+    for part in ("greedy", "sampled"):
+        found = [summary.get(part, {}) for summary in summaries.values()]
+        keys = dict.fromkeys(key for figures in found for key in figures if not key.endswith("_se"))
+        rows += [[part, key, *(figure(figures, key) for figures in found)] for key in keys]
+    print_grid(f"{count} rows, mean ± standard error", ["", "", *summaries], rows, left=2)
 
 
 def table(head: list[str], body: list[list[str]]) -> list[str]:

@@ -23,6 +23,8 @@ TILE_LOGITS = 2**21  # of a tile on a CPU: 8 MiB in float32; half and twice this
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20
+_KEPT_LOGITS = 2**25  # a CPU keeps the probabilities of a call with at most so many logits for the backward pass: 128 MiB
+_spare: list[torch.Tensor] = []  # its memory after the backward pass: the first writes to new memory take as long as softmax
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ class _LogProb(torch.autograd.Function):
         finds = params.truncated and not holder
         found = [KeptSet.from_mask(torch.zeros(0, weight.size(0), dtype=torch.bool))] if finds else []
         log_z, logps, entropy = (torch.empty(hidden.size(0), device=hidden.device) for _ in range(3))
+        few = hidden.size(0) * weight.size(0) <= _KEPT_LOGITS and device == "cpu" and any(ctx.needs_input_grad[:3])
+        plain = projection.softcap is None and dtype == weight.dtype == torch.float32
+        errors = _memory(hidden.size(0), weight.size(0)) if few and plain else None  # p(v) - [v = target]
         for rows in _tiles(hidden, weight, params):
             target = targets[rows].unsqueeze(-1)  # (n, 1)
             z = projection(_project(hidden[rows], weight, bias, dtype))  # (n, V)
@@ -99,17 +104,18 @@ class _LogProb(torch.autograd.Function):
             if finds and kept is not None:
                 found.append(KeptSet.from_mask(kept))
             gone = _gone(target, kept, z, params)
-            top = (z if gone is None else z.masked_fill(gone, -torch.inf)).amax(-1, keepdim=True)
-            p = _without(z.sub_(top).exp(), gone)
-            total = p.sum(-1)
-            log_total = total.log()
-            logps[rows] = z.gather(-1, target).squeeze(-1) - log_total
-            entropy[rows] = log_total - p.mul_(z).sum(-1) / total  # autocast would round a dot product to bfloat16
+            scores = z if gone is None else z.masked_fill(gone, -torch.inf)
+            p = torch.softmax(scores, -1) if errors is None else torch.softmax(scores, -1, out=errors[rows])
+            top, log_total = scores.amax(-1, keepdim=True), -p.amax(-1).log()  # of the top score, p is 1 / total
+            logps[rows] = z.sub_(top).gather(-1, target).squeeze(-1) - log_total
+            entropy[rows] = log_total - z.mul_(p).sum(-1)  # autocast would round a dot product to bfloat16
             log_z[rows] = log_total + top.squeeze(-1)
-            del z, p, kept, gone
+            if errors is not None:
+                p.scatter_add_(-1, target, p.new_full(target.shape, -1.0))
+            del z, scores, p, kept, gone
         if finds:
             holder.append(KeptSet.cat(found))
-        ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
+        ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, errors)
         ctx.plan = (params, holder, projection, dtype)
         return logps, entropy
 
@@ -117,8 +123,20 @@ class _LogProb(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
+        hidden, weight, bias, targets, log_z, entropy, errors = ctx.saved_tensors
         params, holder, projection, dtype = ctx.plan
+        if errors is not None and grad_entropy is None:
+            assert grad_logps is not None  # backward is called for at least one of them
+            scaled = grad_logps.mul(-projection.scale / params.temperature).unsqueeze(-1)  # (N, 1)
+            needs = ctx.needs_input_grad
+            by_input = (
+                (errors @ weight).mul_(scaled) if needs[0] else None,
+                errors.t() @ (hidden * scaled) if needs[1] else None,
+                (errors.t() @ scaled).squeeze(-1) if needs[2] else None,
+            )
+            if not _spare or _spare[0].untyped_storage().nbytes() < errors.untyped_storage().nbytes():
+                _spare[:] = [errors]  # if the graph runs once more after another call wrote here, autograd refuses it
+            return (*by_input, *[None] * 4)
         # sums over tiles in float32, regardless of the model's type
         grads = [
             torch.zeros(x.shape, device=x.device, dtype=torch.float32) if need else None
@@ -170,6 +188,13 @@ def _tiles(hidden: torch.Tensor, weight: torch.Tensor, params: SamplingParams) -
         logits = max(_MIN_TILE, min(num, _MAX_POSITIONS) * _LOGITS_PER_POSITION)
     step = max(1, logits // weight.size(0))
     return [slice(start, min(start + step, num)) for start in range(0, num, step)]
+
+
+def _memory(rows: int, width: int) -> torch.Tensor:
+    """Return an uninitialized (rows, width), float32, in spare memory if it suffices."""
+    if not _spare or not rows or _spare[0].untyped_storage().nbytes() < 4 * rows * width:
+        return torch.empty(rows, width)
+    return _spare.pop().as_strided((rows, width), (width, 1), 0)
 
 
 def _mask(holder: list[KeptSet], rows: slice, device: torch.device) -> torch.Tensor | None:

@@ -141,25 +141,37 @@ def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | N
     many there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A number that is
     not finite, or beyond 1e100, becomes `None`.
     """
-    bad, first = 0, ""
+    for _, row in placed(path, fields, faults):
+        yield row
+
+
+def placed(
+    path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None, start: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of `read`, each with its place: the bytes before it in all parts. `start`: the place of the first."""
+    bad, first, begin = 0, "", 0
     for part in parts(path):
         try:
             file = part.open("rb")
         except FileNotFoundError:  # it was rotated this moment; its lines are read next time
             continue
         with file:
+            place = begin + file.seek(min(max(0, start - begin), part.stat().st_size))
+            begin += part.stat().st_size
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break
+                here, place = place, place + len(line)
                 try:
                     row = row_of(line, {"step": int, **(fields or {})})
                 except (ValueError, RecursionError) as error:
-                    bad, first = bad + 1, first or f"line {number} of {part} ({error})"
+                    where = f"byte {here} of {path}" if start else f"line {number} of {part}"
+                    bad, first = bad + 1, first or f"{where} ({error})"
                     continue
-                yield row
+                yield here, row
     if bad:
-        told = f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
-        logger.warning("%s", told) if faults is None else faults.append(told)
+        sentence = f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
+        logger.warning("%s", sentence) if faults is None else faults.append(sentence)
 
 
 def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -19,14 +19,11 @@ class Panel:
     series: list[Series] = field(default_factory=list)
 
     @property
-    def in_words(self) -> str | None:
-        """Words that replace curves with at most one value each or, unless they are rewards, with 0 everywhere; else `None`."""
-        known = [(s, [(t, v) for t, v in zip(s.steps, s.values, strict=True) if v is not None]) for s in self.series]
-        if all(len(points) <= 1 for _, points in known):
-            said = (f"{s.label} {value:.4g} at step {step}" for s, points in known for step, value in points)
-            return ", ".join(said) or "no finite value"
-        silent = "reward" not in self.title.lower() and not any(value for _, points in known for _, value in points)
-        return "0 throughout" if silent else None
+    def silent(self) -> bool:
+        """Whether it shows nothing: at most one value in each curve or, but for rewards, one value throughout."""
+        known = [{value for value in s.values if value is not None} for s in self.series]
+        short = all(sum(value is not None for value in s.values) <= 1 for s in self.series)
+        return short or ("reward" not in self.title.lower() and all(len(values) <= 1 for values in known))
 
 
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
@@ -38,7 +35,7 @@ NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std")
 def panels(run: RunData) -> list[Panel]:
     """Return the panels of a run that have a curve, the most important first."""
     columns = by_metric(run.metrics)
-    found = [*rewards(run, columns), held_out(columns)]
+    found = [held_out(columns), *rewards(run, columns)]
     for panel in PANELS:
         logged = {label: [columns[key] for key in keys if key in columns] for label, keys in panel["curves"].items()}
         found.append(Panel(panel["title"], panel["note"], [series(label, some[0]) for label, some in logged.items() if some]))
@@ -93,10 +90,8 @@ def averaged(values: Values, size: int) -> Values:
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     """Return the panels of the weighted sum and of each reward; without the latter if one reward is the sum."""
-    note, curves = "", [thinned(curve) for curve in run.curves.values()]
-    if curves:
-        note = " The band is the mean standard deviation within a group: where it is 0, nothing is learnt."
-    else:
+    curves = [thinned(curve) for curve in run.curves.values()]
+    if not curves:
         names = {key.split("/")[1]: key for key in columns if key.startswith("rewards/") and key.endswith("/mean")}
         names |= {"reward": "reward"} if "reward" in columns else {}
         curves = [series(name, columns[key]) for name, key in names.items()]
@@ -105,8 +100,8 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     if [curve.values for curve in parts] == [curve.values for curve in total]:
         parts = []
     return [
-        Panel("Reward", f"Weighted sum, mean over each step.{note}", total),
-        Panel("Reward by function", f"Each reward before its weight.{note}", parts),
+        Panel("Reward", "Weighted sum, mean over each step.", total),
+        Panel("Reward by function", "Each reward before its weight.", parts),
     ]
 
 

@@ -6,12 +6,15 @@ from typing import Any
 
 import pandas as pd
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.panels import Panel, panels
 from grpo_ext.observe.read_run import RunData, Series
 
-LINE, RAW, BAND = {"linewidth": 1.8}, {"linewidth": 0.8, "alpha": 0.3}, {"alpha": 0.15, "linewidth": 0}
+LINE, RAW, BAND = {"linewidth": 1.7}, {"linewidth": 0.7, "alpha": 0.3}, {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
 FEW = 25  # values at most that are drawn as dots, with error bars if they have any
+COLOURS = ("#1f4e8c", "#bf5a2a", "#1f7a6d", "#8a5a9e", "#b08a1e", "#5b8fb9", "#a33e5c", "#8b867c")  # those of the page
+LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
@@ -21,31 +24,32 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    found = [[panel for panel in panels(run) if panel.in_words is None] for run in runs]
+    found = [[panel for panel in panels(run) if not panel.silent] for run in runs]
     titles = list(dict.fromkeys(panel.title for some in found for panel in some))[:most]
     height = -(-len(titles) // 3) or 1
-    figure, axes = plt.subplots(height, 3, figsize=(13, 3.25 * height), layout="constrained", squeeze=False)
-    for axis, title in zip(axes.flat, titles, strict=False):
-        for number, (run, some) in enumerate(zip(runs, found, strict=True)):
-            panel = next((panel for panel in some if panel.title == title), Panel(title, ""))
-            for at, series in enumerate(panel.series):
-                color, dash, label = (number, at, run.name) if len(runs) > 1 else (at, 0, series.label)
-                label += f", {series.label}" if len(runs) > 1 and len(panel.series) > 1 else ""
-                draw(axis, series, label, color, dash)
-        axis.set_title(title, fontsize=11)
-        axis.set_xlabel("step")
-        axis.grid(alpha=0.25)
-        if len(axis.get_legend_handles_labels()[1]) > 1:
-            axis.legend(fontsize=8, frameon=False)
-    for axis in list(axes.flat)[len(titles) :]:
-        axis.set_visible(False)
-    figure.savefig(out, dpi=110)
-    plt.close(figure)
+    with plt.rc_context(LOOK):
+        figure, axes = plt.subplots(height, 3, figsize=(13, 3.1 * height), layout="constrained", squeeze=False)
+        for axis, title in zip(axes.flat, titles, strict=False):
+            for number, (run, some) in enumerate(zip(runs, found, strict=True)):
+                panel = next((panel for panel in some if panel.title == title), Panel(title, ""))
+                for at, series in enumerate(panel.series):
+                    if any(series.values == other.values for other in panel.series[:at]):
+                        continue
+                    color, dash, label = (number, at, run.name) if len(runs) > 1 else (at, 0, series.label)
+                    label += f", {series.label}" if len(runs) > 1 and len(panel.series) > 1 else ""
+                    draw(axis, series, label, color, dash)
+            axis.set_title(title, family="serif")
+            if len(axis.get_legend_handles_labels()[1]) > 1:
+                axis.legend()
+        for axis in list(axes.flat)[len(titles) :]:
+            axis.set_visible(False)
+        figure.savefig(out, dpi=110)
+        plt.close(figure)
 
 
 def draw(axis: Any, series: Series, label: str, color: int, dash: int) -> None:
     """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the spread as a band."""
-    look = {"color": f"C{color % 10}", "linestyle": DASHES[dash % len(DASHES)]}
+    look = {"color": COLOURS[color % len(COLOURS)], "linestyle": DASHES[dash % len(DASHES)]}
     steps, values = series.steps, [float("nan") if value is None else value for value in series.values]
     spread = [value or 0.0 for value in series.spread] if series.spread else None
     if not series.smoothed:

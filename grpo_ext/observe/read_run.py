@@ -3,8 +3,10 @@
 The folder is untrusted: what cannot be read is left out and named in `faults`.
 """
 
+import fcntl
 import json
 import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 Row = dict[str, Any]
 Values = list[float | None]
+QUIET = 300.0  # seconds without a new line after which a run without a lock counts as stopped
 
 
 @dataclass
@@ -71,26 +74,10 @@ class RunData:
     faults: list[str] = field(default_factory=list)  # sentences on what could not be read
 
     @property
-    def alarms(self) -> list[Row]:
-        return [row for row in self.metrics if isinstance(row.get("alarm"), str)]
-
-    @property
     def rewards(self) -> list[Row]:
         """Name, weight and options of each reward."""
         found = [row for row in mappings(self.about.get("rewards")) if isinstance(row.get("name"), str)]
         return found or [{"name": name} for name in (self.samples[0]["rewards"] if self.samples else ())]
-
-    @property
-    def outcome(self) -> str | None:
-        """The reward that says whether a problem is solved: the one in `run.json`, else the first."""
-        names = [reward["name"] for reward in self.rewards]
-        return self.about.get("outcome") if self.about.get("outcome") in names else next(iter(names), None)
-
-    @property
-    def pass_threshold(self) -> float:
-        """The least outcome of a completion that counts as right, as in training."""
-        found = self.recipe.get("pass_threshold", self.about.get("pass_threshold"))
-        return found if isinstance(found, int | float) else 1.0
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
@@ -100,14 +87,20 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     `FileNotFoundError` if there is no run.
     """
     folder = find_folder(Path(path).expanduser())
-    run = RunData(name or short_name(folder), folder, [])
-    run.recipe, run.about = (read_mapping(folder / file, run.faults) for file in ("recipe.yaml", RUN))
+    run = without_logs(folder, name)
     if parts(folder / METRICS):
         run.metrics = list(read(folder / METRICS, faults=run.faults))
     else:
         rows = mappings(read_mapping(state_files(folder)[-1], run.faults).get("log_history"))
         run.metrics = [row for row in rows if isinstance(row.get("step"), int)]
     run.curves = reward_curves(kept_samples(run, max_samples))
+    return run
+
+
+def without_logs(folder: Path, name: str | None = None) -> RunData:
+    """Return what is known of the run in a folder without reading its logs."""
+    run = RunData(name or short_name(folder), folder, [])
+    run.recipe, run.about = (read_mapping(folder / file, run.faults) for file in ("recipe.yaml", RUN))
     return run
 
 
@@ -124,10 +117,19 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
         yield row
 
 
+def runs_in(path: Path) -> list[Path]:
+    """Return the run in a folder, or if it holds none itself, those in its folders by name."""
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    return [run for run in [run_folder(path)] if run] or [run for run in map(run_folder, inside) if run]
+
+
+def run_folder(path: Path) -> Path | None:
+    return next((folder for folder in (path, path / "grpo") if parts(folder / METRICS) or state_files(folder)), None)
+
+
 def find_folder(path: Path) -> Path:
-    for folder in (path, path / "grpo"):
-        if parts(folder / METRICS) or state_files(folder):
-            return folder
+    if found := run_folder(path):
+        return found
     wrong = f"there is no {METRICS} in it, which `grpo-ext train` writes into its output_dir."
     raise FileNotFoundError(f"{path} holds no run: {wrong}")
 
@@ -136,15 +138,30 @@ def short_name(folder: Path) -> str:
     return folder.parent.name if folder.name == "grpo" and folder.parent.name else folder.resolve().name
 
 
-def distinct(names: list[str]) -> list[str]:
-    """Return the names, with a number behind those that occur twice."""
-    return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+def named(folders: list[Path]) -> dict[Path, str]:
+    """Return the folders of runs with their names, and a number behind a name that several have."""
+    names = [short_name(folder) for folder in folders]
+    seen = [names[:i].count(name) + 1 for i, name in enumerate(names)]
+    some = zip(folders, names, seen, strict=True)
+    return {folder: f"{name} ({number})" if names.count(name) > 1 else name for folder, name, number in some}
 
 
 def state_files(folder: Path) -> list[Path]:
     """Return every `trainer_state.json` of a run, the one with the most steps last."""
     found = [path / "trainer_state.json" for path in [*checkpoints(folder), folder]]
     return [path for path in found if path.is_file()]
+
+
+def is_running(folder: Path) -> bool:
+    """Whether the process of the run in a folder lives; without a lock, as from Python, whether its log still grows."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return any(time.time() - part.stat().st_mtime < QUIET for part in parts(folder / METRICS))
+    return False
 
 
 def mappings(value: Any) -> list[Row]:

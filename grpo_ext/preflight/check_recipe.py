@@ -65,14 +65,17 @@ def check_recipe(
     return findings
 
 
-def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None) -> None:
+def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None, model_given: bool = False) -> None:
     """Do the same checks for a run that starts; `RecipeError` names all that is wrong.
 
     A process that trains passes its data and rewards, before it loads its model; the launcher has none. The vLLM server is not
-    checked: the trainer waits for it (`vllm_server_timeout`).
+    checked: the trainer waits for it (`vllm_server_timeout`). With `model_given` the model is not the recipe's.
     """
     findings = Findings(places=recipe.places)
-    check_model(recipe.flat, findings)
+    if model_given:
+        findings.note("is not read, since another model is given.", "model_name_or_path")
+    else:
+        check_model(recipe.flat, findings)
     if train_dataset is not None:
         batch = batch_of(recipe.flat, processes(recipe.flat))
         rows = take(train_dataset, rows_to_read(batch))

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig, get_peft_config
 
+from grpo_ext.common.files import data_yaml
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.preflight.first_rows import first_rows, quiet
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
@@ -111,10 +112,10 @@ def preset_lines(recipe: Recipe) -> tuple[tuple[str, Any, str, bool], ...]:
 
 
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
-    """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not here."""
+    """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not here and not known."""
     name, revision, trust = v["model_name_or_path"], v["model_revision"], bool(v["trust_remote_code"])
     try:
-        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust)
+        config = known_config(name) or AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust)
         with torch.device("meta"):
             made = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
         made.tie_weights()
@@ -130,6 +131,14 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
     text, hidden = TextModel.of(config), config.get_text_config().hidden_size
     width = text.kv_heads * text.head_size
     return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, width)
+
+
+def known_config(name: str) -> Any:
+    """Return the config of a model that `shapes.yaml` lists by its name, with or without `-Instruct`; `None` for others."""
+    if (shape := data_yaml("grpo_ext.preflight", "shapes.yaml").get(name.removesuffix("-Instruct"))) is None:
+        return None
+    keys = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
+    return AutoConfig.for_model("qwen2", **dict(zip((*keys, "tie_word_embeddings"), shape, strict=True)), dtype="bfloat16")
 
 
 def traffic(v: Values, forecast: Forecast) -> tuple[str, int | None]:

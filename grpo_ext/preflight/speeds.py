@@ -62,7 +62,7 @@ def by_run(folder: str, v: Values, forecast: Forecast) -> tuple[Workload, Speeds
     updates, tokens = batch.passes / batch.gradient_accumulation_steps, [r[MEAN] * batch.completions / engines for r in rows]
     step, row = fitted([r[LONGEST] for r in rows], tokens, [r[GENERATION] for r in rows])
     whole = median((b["time"] - a["time"]) / max(1, b["step"] - a["step"]) for a, b in pairwise(rows)) * updates
-    training = whole - median(r.get("overlap/waited", 0.0) if "overlap/age" in r else r[GENERATION] for r in rows)
+    training = whole - median(r.get("time/waiting", 0.0) * updates if "overlap/age" in r else r[GENERATION] for r in rows)
     lengths = drawn_lengths(batch.completions, median(r[MEAN] for r in rows), round(max(r[LONGEST] for r in rows)))
     work = Workload(lengths, forecast.prompt_tokens or 0.0, updates)
     token = max(0.0, training) / training_seconds(work, Speeds(0, 0, token=1), batch.num_processes)

@@ -13,8 +13,10 @@ from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.own_examples import constant_warning
 
-# Columns in which data sets keep the right answer; the first that a row has is taken.
-ANSWERS = ("solution", "answer", "last_line", "target", "ground_truth", "label")
+ANSWERS = (  # columns in which data sets keep the right answer; the first that a row has is taken
+    "solution", "answer", "answers", "last_line", "target", "ground_truth", "label", "output", "response", "completion",
+    "expected", "gold", "final_answer",
+)  # fmt: skip
 PATIENCE = 1.0  # seconds that a reward may take for a completion
 BUDGET = 4.0  # seconds that all of them may take
 
@@ -51,7 +53,7 @@ def try_rewards(
     for guard in guards:
         found = ask(guard, completions, row, until)
         scores[guard.__name__] = [*found, None, None, None][: len(texts)]
-        tell_failures(guard, len(found), len(texts) + len(whole), findings)
+        report_failures(guard, len(found), len(texts) + len(whole), findings)
         if not begin and (words := constant_warning(guard, found)):
             findings.note(words, "reward_funcs")
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
@@ -87,7 +89,7 @@ def ask(guard: Any, completions: list[Completion], row: dict[str, Any], until: f
     return found
 
 
-def tell_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> None:
+def report_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> None:
     """Report the failures of a reward: a problem if it failed on all completions, a note if on some or if it was slow."""
     name = guard.__name__
     reason = (guard.last_error.strip().splitlines() or [""])[-1]

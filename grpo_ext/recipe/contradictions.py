@@ -9,7 +9,6 @@ from grpo_ext.common.modules import load_file
 from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
-from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.needs import LOSSES
@@ -117,7 +116,7 @@ GRPO: tuple[Contradiction, ...] = (
      "group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {group_filter_pass_rates}."),
     ("curriculum",
      lambda v: v["curriculum"] == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]),
-     "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext probe`."),
+     "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext eval`."),
     ("pass_rates_file", lambda v: v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file(),
      "pass_rates_file: no file at {pass_rates_file}."),
     # evaluation
@@ -151,7 +150,7 @@ def corrected(v: Values) -> bool:
 
 
 def plugins(v: Values, _: int) -> Iterator[Problem]:
-    """Load the plugin files, which may register losses and environments that the next rules look up."""
+    """Load the plugin files, which may register losses that the next rules look up."""
     for path in v["reward_plugins"] or ():
         with suppress(Exception):  # reported where the rewards are built
             load_file(path)
@@ -198,18 +197,6 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
     with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # and that pass notes the kept tokens
     if params.truncated and not watched and v["beta"] and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")
-
-
-def temperature(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A temperature schedule has what it needs."""
-    batch = batch_of(v, num_processes)
-    if v["temperature_schedule"] == "constant" and v["temperature_end"] is None:
-        return
-    try:
-        resolve_schedule(v, batch.gradient_accumulation_steps, batch.slices, batch.num_iterations)
-    except ValueError as error:
-        named = str(error).split()[0].removesuffix(":")
-        yield Problem(str(error), named if "drop it from" not in str(error) else "generation_kwargs")
 
 
 def best_model(v: Values, _: int) -> Iterator[Problem]:

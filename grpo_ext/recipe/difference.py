@@ -24,7 +24,7 @@ FREE = (
     "save_*", "resume", "resume_from_checkpoint", "restore_callback_states_from_checkpoint", "health_*", "max_skipped_steps",
     "rollback_factor", "max_rollbacks", "reward_workers", "reward_timeout", "reward_max_failure_rate", "accelerate_config",
     "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory", "dataloader_persistent_workers",
-    "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "harvest", "preset", "use_cpu",
+    "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "preset", "use_cpu",
     "num_completions_to_print", "eval_on_start",
 )  # fmt: skip
 LENGTHS = ("max_steps", "num_train_epochs")  # a finished run continues when they are raised

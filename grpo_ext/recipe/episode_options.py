@@ -47,7 +47,5 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     for key, value in beside.items():
         if v[key] == value:
             yield Problem(f"environment does not go with {key}: {value}: take one of the two out.", key)
-    if v["harvest"] is not None:
-        yield Problem("harvest keeps completions of one turn, and an episode has several: take it out.", "harvest")
     for key in sorted(TURN_ENDS & {*(v["generation_kwargs"] or {})}):
         yield Problem(f"environment: a turn ends with an end token or at turn_tokens: take {key} out.", "generation_kwargs")

@@ -1,16 +1,13 @@
-"""The types and the help of the fields of a recipe's dataclasses, and the check of a built dataclass against its types.
+"""The types of the fields of a recipe's dataclasses, and the check of a built dataclass against its types.
 
 Fields of this package are typed exactly. TRL types many of its fields as plain `str` or `float`, and refuses a wrong value late
 or never: `CHOICES` and `BOUNDS` state what such a field takes.
 """
 
 import dataclasses
-import inspect
-import re
 import typing
 from functools import cache
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
@@ -20,9 +17,6 @@ from trl import GRPOConfig
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
 
-Class = TypeVar("Class", bound=type)
-# `name, name (type, defaults to value): text` in a docstring, indented by four spaces; further lines are indented deeper
-ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*) \([^)]*\): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate", "geometric_mask")
 CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
@@ -87,18 +81,3 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
         if fitting != getattr(args, name):
             setattr(args, name, fitting)
     return problems
-
-
-def documented(cls: Class) -> Class:
-    """Class decorator above `@dataclass` that makes a field's entry under `Args:` its `help`, which argument parsers show.
-
-    The entry may stand in the class or in a base class of this package.
-    """
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    docs = [inspect.cleandoc(base.__doc__ or "") for base in cls.__mro__ if base.__module__.startswith("grpo_ext.")]
-    for names, text in ENTRY.findall("\n".join(docs)):
-        # argparse reads a single % as the start of a placeholder
-        help_text = " ".join(text.split()).replace("%", "%%")
-        for name in names.split(", "):
-            fields[name].metadata = MappingProxyType({**fields[name].metadata, "help": help_text})
-    return cls

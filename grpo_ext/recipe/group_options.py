@@ -30,14 +30,12 @@ class GroupOptions:
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
             `"easy_to_hard"`: by `difficulty_column`, or by falling pass rate. `"adaptive"`: by the chance that a group has
             right and wrong completions, 1 - p^G - (1-p)^G. `"easy_pool"`: at random, with few prompts that are always solved.
-        pass_rates_file (`str`, *optional*): pass rates to start from, as `grpo-ext probe` writes them.
+        pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
+            --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
         difficulty_column (`str`, *optional*): a column of numbers, larger for harder prompts; for `"easy_to_hard"`.
         pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside those of its newest group.
         curriculum_floor (`float`, defaults to 0.1): share of the draws of `"adaptive"` that are uniform over all prompts.
         easy_pool_share (`float`, defaults to 0.1): share of the draws of `"easy_pool"` from prompts that are always solved.
-        harvest (`dict`, *optional*): keep good completions, without repetitions, as a data set for `grpo-ext sft`. Its keys:
-            `min_reward` (of `group_filter_metric`; defaults to `pass_threshold`), `max_per_prompt` (4), and `path`
-            (`harvest.jsonl` in `output_dir`). `{}` takes the three defaults.
     """
 
     group_filter: Literal["off", "drop", "refill"] = "off"
@@ -52,7 +50,6 @@ class GroupOptions:
     pass_rate_decay: Share = 0.5
     curriculum_floor: Share = 0.1
     easy_pool_share: Share = 0.1
-    harvest: dict[str, Any] | None = None
 
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
@@ -64,18 +61,3 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     if names and metric is not None and metric not in names:
         words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
-
-
-def harvest_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """The keys and values of `harvest` are known ones."""
-    given = v["harvest"]
-    if given is None:
-        return
-    kinds: dict[str, Any] = {"min_reward": (int, float), "max_per_prompt": (int,), "path": (str,)}
-    for key, value in given.items():
-        if key not in kinds:
-            yield Problem(f"harvest has {', '.join(kinds)}; got {key!r}.{did_you_mean(key, kinds)}", "harvest")
-        elif isinstance(value, bool) or not isinstance(value, kinds[key]):
-            yield Problem(f"harvest: {key} is {'text' if key == 'path' else 'a number'}; got {value!r}.", "harvest")
-        elif key == "max_per_prompt" and value < 1:
-            yield Problem(f"harvest: max_per_prompt must be at least 1, got {value}.", "harvest")

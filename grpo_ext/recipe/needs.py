@@ -19,7 +19,6 @@ DEALT_ROWS = {**OUR_DIVISION, "layout": ("auto", "chunks", "packed")}
 NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("loss_type", TRL_LOSSES, OUR_DIVISION),
     ("kl_estimator", ("k3",), OUR_DIVISION),
-    ("temperature_schedule", ("constant",), OUR_DIVISION),
     ("std_estimator", ("sample",), ONE_REWARD),
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),

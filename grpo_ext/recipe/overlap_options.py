@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.values import PositiveShare
 
 SHARDED = "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a vLLM server, or ddp or zero2."
 
@@ -23,19 +22,16 @@ class OverlapOptions:
             trainer itself, or vLLM with `use_vllm`.
         sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`. `None`: the first GPU that
             trains nothing, else the CPU.
-        behaviour_policy (`str`, defaults to `"decoupled"`): the policy that ratios are taken to, with a separate sampler.
+        behaviour_policy (`str`, defaults to `"decoupled"`): the policy that ratios compare with, if the sampler is separate.
             `"decoupled"`: the trainer's own weights before the step, and a bounded weight (`vllm_importance_sampling_mode`)
             corrects from them to the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler itself by
             the log-probs that it returned, without that weight and without the forward pass for it.
-        dppo_delta (`float`, defaults to 0.15): change of a token's probability above which `loss_type: dppo` masks it, where
-            the update would change it further.
     """
 
     overlap: Literal["off", "one_step"] = "off"
     sampler: Literal["process"] | None = None
     sampler_device: str | None = None
     behaviour_policy: Literal["decoupled", "sampler"] = "decoupled"
-    dppo_delta: PositiveShare = 0.15
 
 
 def separate(v: Mapping[str, Any]) -> bool:

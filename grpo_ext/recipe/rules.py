@@ -17,7 +17,7 @@ from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.episode_options import environment_rules
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
-from grpo_ext.recipe.group_options import harvest_rules, metric_rules
+from grpo_ext.recipe.group_options import metric_rules
 from grpo_ext.recipe.needs import NEEDS, need, unread
 from grpo_ext.recipe.overlap_options import overlap_rules
 from grpo_ext.recipe.problems import Problem, RecipeError
@@ -101,11 +101,9 @@ GRPO_RULES: tuple[Rule, ...] = (
     adapter_rules,
     overlap_rules,
     contradictions.scorable,
-    contradictions.temperature,
     contradictions.best_model,
     metric_rules,
     safety_options.health,
-    harvest_rules,
     environment_rules,
 )
 RECIPE_RULES = (*GRPO_RULES, unread)  # an option without effect is a slip in a recipe, and harmless from Python

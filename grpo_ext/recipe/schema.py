@@ -13,17 +13,16 @@ from trl import GRPOConfig, ScriptArguments
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.episode_options import EpisodeOptions
-from grpo_ext.recipe.fields import documented, field_problems
+from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.group_options import GroupOptions
 from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.safety_options import SafetyOptions
 from grpo_ext.recipe.step_options import SamplingOptions, SpeedOptions
-from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
+from grpo_ext.recipe.values import Count, CountOrZero, Positive, PositiveShare, Share
 from grpo_ext.recipe.vllm_options import EngineOptions
 
 
-@documented
 @dataclass
 class GRPOExtConfig(
     GroupOptions, SamplingOptions, OverlapOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig
@@ -49,6 +48,8 @@ class GRPOExtConfig(
         kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`. With
             `use_bias_correction_kl`, `"k1"` and `"k3"` train the exact reverse KL, and `"k2"` is refused. Without it, `"k2"`
             trains the exact reverse KL, `"k3"` the forward KL, as in the GRPO paper, and `"k1"` is refused.
+        dppo_delta (`float`, defaults to 0.15): change of a token's probability above which `loss_type: dppo` masks it, where
+            the update would change it further.
         reward_on_error (`str`, defaults to `"none"`): what happens when a reward function raises, or returns the wrong number
             of values or a value that is not finite. `"none"`: it does not score those rows, and `rewards/NAME/failed` counts
             them. `"raise"`: the run stops at the first.
@@ -60,6 +61,8 @@ class GRPOExtConfig(
             row. A slower row is not scored. In the training process only Python code can be interrupted.
         log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
             `output_dir`; 0 writes none.
+        log_tokens (`bool`, defaults to `False`): whether these lines have each token with its advantage, its age in steps,
+            and its log-prob where it is known before the step, for the report. Lines get ten times as long.
         log_max_mb (`float`, defaults to 256.0): size in MiB after which `samples.jsonl` and `metrics.jsonl` continue in a new
             file.
 
@@ -72,11 +75,13 @@ class GRPOExtConfig(
     std_estimator: Literal["sample", "population"] = "sample"
     advantage_normalizer: Literal["all", "useful"] = "all"
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    dppo_delta: PositiveShare = 0.15
     reward_on_error: Literal["none", "raise"] = "none"
     reward_max_failure_rate: Share = 0.5
     reward_workers: CountOrZero = 1
     reward_timeout: Positive = 5.0
     log_samples: Share = 1.0
+    log_tokens: bool = False
     log_max_mb: Positive = 256.0
 
     def __post_init__(self) -> None:
@@ -87,7 +92,6 @@ class GRPOExtConfig(
         super().__post_init__()
 
 
-@documented
 @dataclass
 class LaunchConfig(ScriptArguments):
     """Keys of every training command beside its trainer's arguments; `grpo-ext sft` has no others beside TRL's `SFTConfig`.
@@ -108,7 +112,6 @@ class LaunchConfig(ScriptArguments):
     save_merged: bool = False
 
 
-@documented
 @dataclass
 class RunConfig(LaunchConfig):
     """Keys of `grpo-ext train` beside `GRPOExtConfig`.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_ext.recipe.values import Count, CountOrZero, Positive, PositiveOrZero, PositiveShare, Share
+from grpo_ext.recipe.values import Count, CountOrZero, PositiveOrZero, PositiveShare, Share
 
 
 @dataclass
@@ -11,9 +11,6 @@ class SamplingOptions:
     """Recipe keys about sampling; a base of `GRPOExtConfig`.
 
     Args:
-        temperature_schedule (`str`, defaults to `"constant"`): how `temperature` moves to `temperature_end` over the steps of
-            the run: `"constant"`, `"linear"` or `"cosine"`. A completion is always scored at the temperature that sampled it.
-        temperature_end (`float`, *optional*): the temperature of the last step, for a schedule other than `"constant"`.
         sampler_check_share (`float`, defaults to 0.125): share of the completions for which `generate` records the log-probs
             of its draws, for `sampling/logp_difference` and the importance ratios. vLLM returns them for all completions.
         vllm_importance_sampling_mode (`str`, defaults to `"token_truncate"`): how the log-probs of a separate sampler correct
@@ -33,8 +30,6 @@ class SamplingOptions:
             `None`: the task's outcome reward, or from Python the first reward.
     """
 
-    temperature_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    temperature_end: Positive | None = None
     sampler_check_share: PositiveShare = 0.125
     vllm_importance_sampling_mode: str = "token_truncate"
     disable_dropout: bool = True

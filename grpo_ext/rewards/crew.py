@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import Pipe
 from typing import Any
 
+from grpo_ext.common.processes import start_beside
 from grpo_ext.rewards.reward import Score
 
 START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
@@ -37,7 +37,7 @@ class Crew:
         self.pid = os.getpid()
         self.workers: list[Worker] = []
         self.queue: deque[tuple[Future, bytes]] = deque()
-        self.rewards: dict[int, bytes] = {}
+        self.rewards: set[bytes] = set()  # pickled
         self.usual = 0.0  # seconds a row takes, a running mean
         self.failed_starts = 0
         self.stopped = False
@@ -48,10 +48,10 @@ class Crew:
         """Seconds after which a row is overdue."""
         return max(0.2, self.timeout / 20, 10 * self.usual)
 
-    def take(self, key: int, packed: bytes, rows: list[tuple[Future, bytes]]) -> None:
-        """Score rows with the pickled reward `packed`, known as `key`. The future of each message gets a `Result`."""
+    def take(self, reward: bytes, rows: list[tuple[Future, bytes]]) -> None:
+        """Score rows with a pickled reward. The future of each message gets a `Result`."""
         with self.changed:
-            self.rewards[key] = packed
+            self.rewards.add(reward)
             self.failed_starts = 0
             self.queue.extend(rows)
             self.fill()
@@ -92,13 +92,13 @@ class Crew:
                 return future, message
         return None
 
-    def next_job(self, worker: "Worker") -> int | tuple[Future, bytes] | None:
-        """Wait for the key of a reward that the worker has not loaded, or for a row; None when the crew is stopped."""
+    def next_job(self, worker: "Worker") -> bytes | tuple[Future, bytes] | None:
+        """Wait for a reward that the worker has not loaded, or for a row; None when the crew is stopped."""
         with self.changed:
             while not self.stopped:
                 if worker.connection.poll():
                     raise ChildProcessError("the worker has died while it was idle")
-                if unknown := self.rewards.keys() - worker.known:
+                if unknown := self.rewards - worker.known:
                     return unknown.pop()
                 if row := self.next_row():
                     return row
@@ -123,17 +123,17 @@ class Worker(threading.Thread):
     def __init__(self, crew: Crew):
         super().__init__(name="reward-worker", daemon=True)
         self.crew = crew
-        self.known: set[int] = set()
+        self.known: set[bytes] = set()
         self.connection, self.theirs = Pipe()
 
     def run(self) -> None:
         failed = True
         try:
-            self.launch()
+            self.process = start_beside("grpo_ext.rewards.worker", self.theirs, self.crew.memory_limit, threads=1)
             self.await_ready()
             while not self.spent and (job := self.crew.next_job(self)) is not None:
-                if isinstance(job, int):
-                    self.connection.send_bytes(pickle.dumps((job, self.crew.rewards[job], None)))
+                if isinstance(job, bytes):
+                    self.connection.send_bytes(pickle.dumps((job, None)))
                     self.await_ready()
                     self.known.add(job)
                 else:
@@ -149,18 +149,6 @@ class Worker(threading.Thread):
             self.connection.close()
             if self.process:
                 self.process.wait()
-
-    def launch(self) -> None:
-        path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
-        with self.theirs as theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "grpo_ext.rewards.worker"]
-                + [str(number) for number in (theirs.fileno(), os.getpid(), self.crew.memory_limit)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for the trainer
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            )
 
     def await_ready(self) -> None:
         """Wait until the worker says that it has started, or has loaded a reward."""

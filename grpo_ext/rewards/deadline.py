@@ -43,22 +43,18 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """Run `coroutine` in another loop and return its result; `TimeoutError` after `seconds`, even if it blocks that loop."""
+    """Run `coroutine` in another loop and return its result; `TooLate` after `seconds`, even if it blocks that loop."""
     loop = _loop()
     future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
     try:
         return await asyncio.wait_for(future, seconds)
     except TimeoutError:
         await asyncio.to_thread(_leave_if_blocked, loop)
-        raise TimeoutError(f"it took more than {seconds:.2g} s") from None
-
-
-class Overdue(Exception):
-    """A coroutine took longer than it may."""
+        raise TooLate(f"it took more than {seconds:.2g} s") from None
 
 
 def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[], Any]:
-    """Begin a coroutine in the loop of `in_time`; return a function that waits for it, or raises `Overdue` after `seconds`."""
+    """Begin a coroutine in the loop of `in_time`; return a function that waits for it, or raises `TooLate` after `seconds`."""
     loop, end = _loop(), time.monotonic() + seconds
     future = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), loop)
 
@@ -71,7 +67,7 @@ def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[],
                     raise
                 future.cancel()
                 _leave_if_blocked(loop)
-                raise Overdue(f"it took more than {seconds:.2g} s") from None
+                raise TooLate(f"it took more than {seconds:.2g} s") from None
 
     return wait
 

@@ -163,7 +163,7 @@ class AsyncGuard(Guard):
         try:
             with undisturbed(self.seed(given)):
                 scores, errors = await in_time(answer(), self.timeout and self.timeout * count)
-        except TimeoutError as error:
+        except TooLate as error:
             scores, errors = [None] * count, dict.fromkeys(range(count), in_full(error))
         return self.settle(scores, errors, given)
 

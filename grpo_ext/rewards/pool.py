@@ -94,7 +94,7 @@ class RewardPool(AbstractContextManager):
             if not future.done():
                 tasks.append((future, message))
         if tasks:
-            self._ready_crew().take(hash(packed), packed, tasks)
+            self._ready_crew().take(packed, tasks)
         return futures
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
         try:
             own = {name: [value[row]] for name, value in columns.items() if value is not None}
             own["completions"] = [plain_text(completion)]
-            rows.append((own, pickle.dumps((hash(packed), None, own))))
+            rows.append((own, pickle.dumps((packed, own))))
         except Exception as error:
             rows.append((in_full(error), b""))
     return packed, rows

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.common.modules import load_file, load_place
+from grpo_ext.common.modules import load_class, load_file
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.guard import reward_name
 from grpo_ext.rewards.registry import build, list_rewards, names
@@ -103,15 +103,9 @@ def find(name: str, options: dict[str, Any]) -> Any:
 
 def dotted(name: str, options: dict[str, Any]) -> Callable:
     """Return the function `package.module:function` or `file.py:function`; TRL's call reaches it unchanged if unregistered."""
-    place, _, attribute = name.rpartition(":")
-    try:
-        module = load_place(place)
-    except Exception as error:
-        raise ValueError(f"Reward {name!r}: {place} cannot be imported: {type(error).__name__}: {error}") from error
-    function = getattr(module, attribute, None)
+    function = load_class("reward", name, {})
     if not callable(function):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ValueError(f"Reward {name!r}: {place} has no function {attribute!r}.{did_you_mean(attribute, known)}")
+        raise ValueError(f"Reward {name!r} is no function.")
     if registered := [info.name for info in list_rewards() if info.function is function]:
         return build(registered[0], **options)
     parameters = inspect.signature(function).parameters.values()

@@ -4,10 +4,10 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-_before: list[tuple[Callable[[Any], object], Any]] = []  # how to restore the state before the first running call
+_before = ExitStack()  # restores the state before the first running call
 _calls = 0
 
 
@@ -20,19 +20,18 @@ def undisturbed(seed: int) -> Iterator[None]:
     global _calls
     if not _calls:
         with suppress(OSError):  # the directory has been deleted
-            _before[:] = [(os.chdir, os.getcwd())]
+            _before.callback(os.chdir, os.getcwd())
         for get, put, seed_with in generators():
-            _before.append((put, get()))
+            _before.callback(put, get())
             seed_with(seed)
     _calls += 1
     try:
         yield
     finally:
         _calls -= 1
-        while not _calls and _before:
-            put, value = _before.pop()
+        if not _calls:
             with suppress(OSError):
-                put(value)
+                _before.close()
 
 
 def generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]]:

@@ -71,21 +71,22 @@ def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str 
 def serve(connection: Connection) -> None:
     """Answer messages until the pipe is closed.
 
-    A pickled message is `(key, reward, None)`, which introduces a reward under a key, or `(key, None, row)`, which asks it
-    for a score. Each gets one answer, and so does the start. Answers are JSON: the trainer unpickles nothing from here.
+    A pickled message is a pickled reward with a row that it shall score, or with None, which introduces the reward. Each gets
+    one answer, and so does the start. Answers are JSON: the trainer unpickles nothing from here.
     """
-    rewards: dict[int, Reward | str] = {}  # the error as a text if the reward cannot be built here
+    rewards: dict[bytes, Reward | str] = {}  # the error as a text if the reward cannot be built here
     connection.send_bytes(b"null")
     while True:
         try:
-            key, packed, row = pickle.loads(connection.recv_bytes())
+            packed, row = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        if packed is None:
-            reward = rewards[key]
-            answer = (None, reward) if isinstance(reward, str) else score(reward, row)
+        answer = None
+        if row is None:
+            rewards[packed] = introduce(packed)
         else:
-            rewards[key], answer = introduce(packed), None
+            reward = rewards[packed]
+            answer = (None, reward) if isinstance(reward, str) else score(reward, row)
         connection.send_bytes(json.dumps(answer).encode())
 
 

@@ -103,12 +103,12 @@ class Launched:
         finally:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-        told = [int(path.read_text() or 1) for path in self.folder.glob("exit-*")]
-        if code and not told and self.passed:  # ended at once: before the first step, or by a second Ctrl-C
+        codes = [int(path.read_text() or 1) for path in self.folder.glob("exit-*")]
+        if code and not codes and self.passed:  # ended at once: before the first step, or by a second Ctrl-C
             return 128 + self.passed
-        if EXIT_INTERRUPTED in told:
+        if EXIT_INTERRUPTED in codes:
             return EXIT_INTERRUPTED
-        return 2 if code and 2 in told else code
+        return 2 if code and 2 in codes else code
 
     def ranks(self) -> list[int]:
         """Return the ids of the processes that train."""

@@ -6,7 +6,7 @@ from typing import Any
 from grpo_ext.environments.episode import Episode
 from grpo_ext.step.records import Generation
 
-FEW, FEW_TOKENS = 8, 4  # prompts of a rank, and tokens of each, that show which weights another engine has
+FEW, FEW_TOKENS = 4, 4  # completions of a rank, and tokens of each, that a check of another engine's weights reads
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,6 @@ class Request:
     prompt_ids: list[list[int]]  #: B lists of tokens; empty if the sampler tokenizes prompts itself
     num_generations: int  #: copies of each prompt, over all ranks
     policy_step: int  #: the optimizer step whose weights must sample
-    temperature: float  #: the sampling temperature
     episodes: list[Episode] = field(default_factory=list)  #: one per prompt; empty if a completion is one turn
 
 

@@ -14,7 +14,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 @contextmanager
 def base_kept(model: PeftModel) -> Iterator[None]:
-    """Merge and unmerge a model's adapters within; afterwards its base has exactly its former values.
+    """The context may merge and unmerge a model's adapters; afterwards the base has exactly its former values.
 
     Each layer is merged and unmerged once beforehand, to find the numbers that change. They are few: the CPU keeps them with
     their positions.

@@ -47,7 +47,6 @@ def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
         prompt_ids=request.prompt_ids,
         completion_ids=[episode.ids for episode in request.episodes],
         policy_step=request.policy_step,
-        temperature=request.temperature,
         sampling_logps=logp_tensors(logps),
     )
     return of_episodes(found, request.episodes)

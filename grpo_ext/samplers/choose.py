@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Let a trainer that is made within sample with `OurVLLM`, or `AdapterVLLM` for `vllm_sync_adapter: adapter`."""
+    """Within the context, a new trainer samples with `OurVLLM`, or `AdapterVLLM` for `vllm_sync_adapter: adapter`."""
     generation: type[OurVLLM] = OurVLLM
     if args.vllm_sync_adapter == "adapter":
         from grpo_ext.samplers.vllm_adapter import AdapterVLLM as generation  # imports packages that only a client needs
@@ -66,17 +66,17 @@ def process_sampler(trainer: Any) -> ProcessSampler:
     return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, limit, fast)
 
 
-def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParams:
+def scoring_params(trainer: Any, sampler: Sampler) -> SamplingParams:
     """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
-    `moves`: whether the temperature changes. `ValueError` if the samples cannot be scored exactly, with what to change.
+    `ValueError` if the samples cannot be scored exactly, with what to change.
     """
     args = trainer.args
     if args.logprob_policy == "trl":
         return SamplingParams(trainer.temperature)
     _warn_of_dropout(trainer)
     if args.logprob_policy == "model":
-        _warn_of_another_policy(trainer, sampler, moves)
+        _warn_of_another_policy(trainer, sampler)
         return SamplingParams()
     params = _sampling_of(trainer, sampler)
     if params.restricted and trainer.rollout_func is not None:
@@ -89,7 +89,7 @@ def scoring_params(trainer: Any, sampler: Sampler, moves: bool) -> SamplingParam
     if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
         raise ValueError(UNTOLD_KEPT_SETS)
     reads = trainer.use_vllm and trainer.vllm_mode == "server" and (corrects or args.behaviour_policy == "sampler")
-    if (params.restricted or params.temperature != 1.0 or moves) and reads:
+    if (params.restricted or params.temperature != 1.0) and reads:
         _refuse_raw_logprobs(trainer)
     return params
 
@@ -129,13 +129,13 @@ def _warn_of_dropout(trainer: Any) -> None:
         )
 
 
-def _warn_of_another_policy(trainer: Any, sampler: Sampler, moves: bool) -> None:
+def _warn_of_another_policy(trainer: Any, sampler: Sampler) -> None:
     """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax of the model."""
     try:
         params = _sampling_of(trainer, sampler)
         cuts = f"top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
         how = f"temperature {params.temperature:g}, {cuts}"
-        bare = params.temperature == 1.0 and not params.restricted and not moves
+        bare = params.temperature == 1.0 and not params.restricted
     except ValueError as error:
         how, bare = str(error).split(". ")[0], False
     if not bare and trainer.accelerator.is_main_process:

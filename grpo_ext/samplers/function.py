@@ -39,7 +39,6 @@ class FunctionSampler(Sampler):
             prompt_ids=[list(ids) for ids in found["prompt_ids"]],
             completion_ids=[list(ids) for ids in found["completion_ids"]],
             policy_step=request.policy_step,
-            temperature=request.temperature,
             sampling_logps=logp_tensors(found["logprobs"]),
             tool_mask=found.get("env_mask"),
             extra_fields={name: value for name, value in found.items() if name not in (*REQUIRED, "env_mask")},

@@ -1,6 +1,5 @@
 """Sampling with transformers' `generate` on the model in training, watched so that any truncation is scored exactly."""
 
-from dataclasses import replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -25,9 +24,6 @@ class HFSampler(Sampler):
 
     def sample(self, request: Request) -> Generation:
         trainer, args, params = self.trainer, self.trainer.args, self.trainer.parts.scorer.params
-        if trainer.parts.generations.schedule.moves:
-            seam.sample_at(trainer, request.temperature)
-            params = replace(params, temperature=request.temperature)
         strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
         recorder = Recorder(params, strict, round(1 / args.sampler_check_share)) if self.watched else None
         player = Player(request.episodes) if request.episodes else None
@@ -36,7 +32,7 @@ class HFSampler(Sampler):
         if player is not None:  # `complete` returns only the first turns
             completion_ids = [episode.ids for episode in request.episodes]
         kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
-        found = Generation(request.prompt_ids, completion_ids, request.policy_step, request.temperature, logps, kept)
+        found = Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept)
         return of_episodes(found, request.episodes)
 
 

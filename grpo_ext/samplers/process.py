@@ -9,7 +9,6 @@ import logging
 import os
 import pickle
 import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ import torch
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
+from grpo_ext.common.processes import start_beside
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
 from grpo_ext.samplers.process_worker import Job, Start
@@ -36,7 +36,7 @@ class ProcessSampler(Sampler):
 
     Args:
         model: without wrappers; its weights are those that `load_weights` gives to the process.
-        config: of `generate`; its temperature is that of each request.
+        config: of `generate`.
         params: returns the sampling parameters that are scored.
         device: on which the process samples, such as `"cuda:1"` or `"cpu"`.
         limit: seconds after which a request counts as hung.
@@ -88,8 +88,8 @@ class ProcessSampler(Sampler):
     def _ask(self, request: Request, seed: int, **changed: Any) -> None:
         super().submit(request)
         config = copy.copy(self.config)
-        vars(config).update(temperature=request.temperature, **changed)
-        self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=request.temperature), seed)
+        vars(config).update(**changed)
+        self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=config.temperature), seed)
         with contextlib.suppress(EOFError, OSError):  # `sample` starts another process
             self._send()
 
@@ -99,7 +99,7 @@ class ProcessSampler(Sampler):
         if failed := [error for error in gather_object([answer if isinstance(answer, str) else None]) if error]:
             raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")
         ids, kept, logps, self.seconds = answer
-        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logps, kept)
+        return Generation(request.prompt_ids, ids, request.policy_step, logps, kept)
 
     def _send(self) -> None:
         if self._process is None:
@@ -124,17 +124,10 @@ class ProcessSampler(Sampler):
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()
-        path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "grpo_ext.samplers.process_worker", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno(), self._start.weights],
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for the trainer
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self._start.threads)},
-            )
+        start, module = self._start, "grpo_ext.samplers.process_worker"
+        self._process = start_beside(module, theirs, threads=start.threads, keep=(start.weights,))
         weakref.finalize(self, ended, self._process)
-        self._line.send_bytes(pickle.dumps(self._start))
+        self._line.send_bytes(pickle.dumps(start))
 
     def stop(self) -> None:
         """End the process at once; the next request starts another one."""

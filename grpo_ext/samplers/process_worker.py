@@ -42,7 +42,7 @@ class Job:
 
     prompt_ids: list[list[int]]  # B lists of tokens
     config: GenerationConfig
-    params: SamplingParams  # that the config means, which are scored
+    params: SamplingParams  # of the config; completions are scored with them
     seed: int
 
 

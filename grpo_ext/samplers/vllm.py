@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,18 +59,14 @@ class VLLMSampler(Sampler):
 
     def submit(self, request: Request) -> None:
         super().submit(request)
-        self.vllm.temperature = request.temperature
         if self.vllm.mode == "server" and not request.episodes:
             self.vllm.start(prompts=request.prompt_ids, images=None, num_generations=request.num_generations)
 
     def sample_few(self, request: Request) -> Generation:
         """Complete a few prompts of a request by a few tokens."""
-        longest, self.vllm.max_completion_length = self.vllm.max_completion_length, FEW_TOKENS
-        try:
-            self.submit(replace(request, prompts=request.prompts[:FEW], prompt_ids=request.prompt_ids[:FEW], num_generations=1))
-            return self.collect()
-        finally:
-            self.vllm.max_completion_length = longest
+        prompt_ids = request.prompt_ids[:FEW]
+        ids, logprobs = self._complete(prompt_ids, 1, FEW_TOKENS)
+        return Generation(prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
 
     def sample(self, request: Request) -> Generation:
         if request.episodes and self.vllm.mode == "server":
@@ -79,21 +74,18 @@ class VLLMSampler(Sampler):
             self.vllm.play(request, logps)
             return of_played(request, logps)
         if request.episodes:
-            longest = self.vllm.max_completion_length
-            try:
-                return play_by_turns(request, self._turn)
-            finally:
-                self.vllm.max_completion_length = longest
+            return play_by_turns(request, lambda contexts, most: self._complete(contexts, 1, most))
         ids, logprobs = self._complete(request.prompt_ids, request.num_generations)
-        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, logp_tensors(logprobs))
+        return Generation(request.prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
 
-    def _turn(self, contexts: list[list[int]], most: int) -> Completed:
-        """Complete each context by one turn of at most `most` tokens."""
-        self.vllm.max_completion_length = most
-        return self._complete(contexts, 1)
-
-    def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> Completed:
-        _, ids, logprobs, _ = self.vllm.generate(prompts=prompt_ids, images=None, num_generations=num_generations)
+    def _complete(self, prompt_ids: list[list[int]], num_generations: int, most: int | None = None) -> Completed:
+        """Complete lists of tokens by at most `most` tokens; `None`: `max_completion_length`."""
+        longest = self.vllm.max_completion_length
+        self.vllm.max_completion_length = longest if most is None else most
+        try:
+            _, ids, logprobs, _ = self.vllm.generate(prompts=prompt_ids, images=None, num_generations=num_generations)
+        finally:
+            self.vllm.max_completion_length = longest
         return [list(row) for row in ids], [[token[0] for token in row] for row in logprobs]
 
 
@@ -212,16 +204,14 @@ class OurVLLM(VLLMGeneration):
             "generation_kwargs": self.generation_kwargs,
         }
 
-        version: str | None = None  # of the weights that each turn must come from
-
-        def ask(ids: list[int], most: int) -> Turn:
-            found = client.complete(ids, version, max_tokens=most, **sampling)
-            return found["completion_ids"][0], [token[0] for token in found["logprobs"][0]]
-
         def work() -> None:
-            nonlocal version
-            # the server takes an adapter for another model
+            # the version of the weights that each turn must come from; the server takes an adapter for another model
             version, client.model = broadcast_object_list([client.version, client.model])
+
+            def ask(ids: list[int], most: int) -> Turn:
+                found = client.complete(ids, version, max_tokens=most, **sampling)
+                return found["completion_ids"][0], [token[0] for token in found["logprobs"][0]]
+
             with client.room_for(request):
                 failure = play_as_ready(request.episodes, request.prompt_ids, logps, ask)
             client.failed(next((f for f in gather_object([failure]) if f), None))

@@ -62,21 +62,6 @@ class ServerClient(VLLMClient):
                     raise ConnectionError(words) from None
             time.sleep(retry_interval)
 
-    def get_server_info(self) -> dict[str, Any]:
-        """Return the configuration of the server; raise `RuntimeError` if it does not return it.
-
-        The client of TRL 1.15 lacks this method.
-        """
-        answer = self.session.get(f"{self.base_url}/server_info", params={"config_format": "json"})
-        if answer.status_code == 404:
-            raise RuntimeError(
-                f"The vLLM server at {self.base_url} takes no weights now. Start it with `grpo-ext serve`, or with "
-                "VLLM_SERVER_DEV_MODE=1 in its environment."
-            )
-        if answer.status_code != 200:
-            raise RuntimeError(f"Request failed: {answer.status_code}, {answer.text}")
-        return answer.json()["vllm_config"]
-
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Join the workers of the server, by gloo if they use it, else as TRL does."""
         self._device = device
@@ -192,7 +177,7 @@ class ServerClient(VLLMClient):
 
     @contextmanager
     def _most(self, tokens: int) -> Iterator[None]:
-        """Take answers of so many tokens within."""
+        """Within the context, accept answers of up to so many tokens."""
         self._line.most = MOST_BYTES + tokens * TOKEN_BYTES
         try:
             yield
@@ -202,7 +187,7 @@ class ServerClient(VLLMClient):
     # ---- episodes, whose turns are asked for by many threads
 
     def room_for(self, request: Request) -> AbstractContextManager[None]:
-        """Take the answer to any one turn of a request's episodes within."""
+        """Within the context, accept the answer to any single turn of a request's episodes."""
         tokens = [len(ids) + e.room for ids, e in zip(request.prompt_ids, request.episodes, strict=True)]
         return self._most(max(tokens, default=0))
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
@@ -44,3 +45,8 @@ class PassOutput(Protocol):
 
 
 RunModel = Callable[..., PassOutput]  # calls a model with a head instead of its own: `(model, head, labels, **inputs)`
+
+
+def outermost(model: Any, first: bool) -> Any:
+    """Return the model to call: data parallel ranks must call the wrapper once per batch, however many chunks each has."""
+    return model.module if isinstance(model, DistributedDataParallel) and not first else model

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import pad
 
 from grpo_ext.batching.cuts import equal_prompts
-from grpo_ext.scoring.head import Head, PassOutput, RunModel
+from grpo_ext.scoring.head import Head, PassOutput, RunModel, outermost
 from grpo_ext.scoring.prompts_once import labels_of, positions_of
 
 
@@ -25,7 +25,8 @@ def run_packed(run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor,
     makes attention block-diagonal from positions that start at 0 again.
     """
     end = ids.size(1) - width - 1 if shares else 0  # where what is not shared begins: at the last token of the prompt
-    first, prompt_of = equal_prompts(ids[:, : end + 1], mask[:, : end + 1])
+    whole = ids.new_empty(0), ids.new_empty(0)  # nothing is shared
+    first, prompt_of = equal_prompts(ids[:, : end + 1], mask[:, : end + 1]) if shares else whole
     head_mask, tail_mask = mask[first, :end].bool(), mask[:, end:].bool()  # (N, end), (B, P + T - end)
 
     def row(values: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ def _number(mask: Tensor) -> Tensor:
 
 def attention_mask(model: Any, sees: Callable[..., Tensor], length: int, device: torch.device) -> Any:
     """Return a mask for a model's attention: blocks for flex attention, else (1, 1, L, L), added to scores or bool for SDPA."""
-    model = getattr(model, "module", model)  # within the wrapper of data parallel training
+    model = outermost(model, first=False)  # the wrapper of data parallel ranks has no config
     attention = str(model.config.get_text_config()._attn_implementation)
     if attention == "flex_attention":
         return create_block_mask(sees, None, None, length, length, device)

@@ -4,6 +4,7 @@ A model reads each distinct prompt and keeps its keys and values; then the compl
 explicitly, because some models (Qwen2.5-VL) would take them from their last generation.
 """
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -45,12 +46,19 @@ class ReadPrompts:
         the completions among the rows whose prompts were read.
         """
         number = self.prompt_of[chunk.to(self.prompt_of.device)]
-        kept: list[Any] = self.cache.layers
-        layers = [(layer.keys[number], layer.values[number]) for layer in kept]
+        cache, read = DynamicCache(), list[Any](self.cache.layers)
+        for layer in map(copy, read):
+            layer.keys, layer.values = (of_rows(x, number) for x in (layer.keys, layer.values))
+            cache.layers.append(layer)
         ids, mask = (x[:, -(width + 1) :] for x in (ids, mask))
         seen = torch.cat([self.mask[number], mask], dim=1)
         given = {"input_ids": ids, "attention_mask": seen, "position_ids": positions_of(seen)[:, -ids.size(1) :]}
-        return run(model, head, labels_of(ids, mask, width), **given, past_key_values=DynamicCache(layers))
+        return run(model, head, labels_of(ids, mask, width), **given, past_key_values=cache)
+
+
+def of_rows(x: Tensor, number: Tensor) -> Tensor:
+    """Return the rows of x (N, ...) with these numbers (b,); those of a single row share its memory."""
+    return x.expand(len(number), *x.shape[1:]) if len(x) == 1 else x.index_select(0, number)
 
 
 def positions_of(mask: Tensor) -> Tensor:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.nn.parallel import DistributedDataParallel
 
-from grpo_ext.batching.cuts import CALL_TOKENS, deal_rows, equal_prompts, length_chunks, packs
+from grpo_ext.batching.cuts import call_tokens, deal_rows, equal_prompts, length_chunks, packs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.scoring.head import Head, PassOutput, RunModel
+from grpo_ext.scoring.head import Head, PassOutput, RunModel, outermost
 from grpo_ext.scoring.layout import Layout
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
@@ -26,7 +25,6 @@ class Scorer:
     run: RunModel
     params: SamplingParams
     layout: Layout
-    moves: bool  # the temperature changes over the run, so each table's own temperature applies
     # scores tables with model inputs; takes the model, table, head, rows at a time, whether to compute the balance of experts
     images: Callable[..., Scores]
     check_packed: Callable[[Any], None] | None = None  # called once, with the model, before the first packed pass
@@ -35,33 +33,23 @@ class Scorer:
         """Return log-probs and entropies (B, T) of the completions in `table`, over its `kept` tokens if it has them.
 
         `model` is the wrapped model in training, or the reference. At most `block` rows run at a time; `None`: no limit. With
-        `aux_loss` the balance of experts is also computed, which needs one rectangle. `RuntimeError` if the completions were
-        sampled at several temperatures.
+        `aux_loss` the balance of experts is also computed, which needs one rectangle.
         """
-        params = self._params(table)
         if table.model_inputs:
-            head, lengths = self._head(table, params)
+            head, lengths = self._head(table)
             scores = self.images(model, table, head, block, aux_loss)
             return replace(scores, kept=_by_row(head, lengths))
-        return self._blocks(model, table, params, block or len(table), aux_loss)
+        return self._blocks(model, table, block or len(table), aux_loss)
 
-    def _params(self, table: Scored) -> SamplingParams:
-        if not self.moves:
-            return self.params
-        temperatures = table.temperature.unique().tolist()
-        if len(temperatures) != 1:
-            raise RuntimeError(f"One micro-batch has completions sampled at several temperatures: {temperatures}.")
-        return replace(self.params, temperature=temperatures[0])
-
-    def _head(self, table: Scored, params: SamplingParams) -> tuple[Head, list[int]]:
+    def _head(self, table: Scored) -> tuple[Head, list[int]]:
         """Return the head for a pass of these completions and, if sampling was truncated, their lengths."""
-        lengths = table.completion_mask.sum(1).tolist() if params.truncated else []
+        lengths = table.completion_mask.sum(1).tolist() if self.params.truncated else []
         kept = None
         if table.kept is not None and lengths:  # a row that was cut has fewer positions than kept sets
             kept = KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(table.kept, lengths, strict=True)])
-        return Head(params, kept, self.layout.compact_head), lengths
+        return Head(self.params, kept, self.layout.compact_head), lengths
 
-    def _blocks(self, model: Any, table: Scored, params: SamplingParams, block: int, aux_loss: bool) -> Scores:
+    def _blocks(self, model: Any, table: Scored, block: int, aux_loss: bool) -> Scores:
         """Score `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length."""
         plain = aux_loss or self.layout.kind == "padded"
         order: list[Tensor] = []
@@ -71,10 +59,10 @@ class Scorer:
         for members in torch.arange(len(table)).split(block) if plain else blocks_of(table, block):
             inside = table.take(members, trim=not plain)
             packed = not plain and self._packs(inside)
-            prompts = None if plain or packed else self._read_prompts(model, inside, params)
+            prompts = None if plain or packed else self._read_prompts(model, inside)
             for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, packed, prompts):
                 part = inside.take(chunk, trim=not plain)
-                head, lengths = self._head(part, params)
+                head, lengths = self._head(part)
                 output = self._run(outermost(model, first=not parts), head, part, packed, prompts, chunk, aux_loss)
                 entropy = None if output.entropy is None else output.entropy[:, -part.width :]  # the reference returns none
                 parts.append((output.log_probs[:, -part.width :], entropy))
@@ -105,9 +93,10 @@ class Scorer:
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         shares = not (torch.is_grad_enabled() and self.layout.recomputes)
         lengths, longest = table.completion_mask.sum(1), table.prompt_ids.size(1)
-        chunks = length_chunks(lengths, 1 if shares else longest, max_tokens=self.layout.max_tokens)
-        padded = sum(len(rows) * (int(lengths[rows].max()) + (1 if shares else longest)) + CALL_TOKENS for rows in chunks)
-        return int(table.attention_mask.sum()) + CALL_TOKENS <= padded + (len(first) * longest + CALL_TOKENS) * shares
+        per_row, call = 1 if shares else longest, call_tokens(lengths.device)
+        chunks = length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens)
+        padded = sum(len(rows) * (int(lengths[rows].max()) + per_row) + call for rows in chunks)
+        return int(table.attention_mask.sum()) + call <= padded + (len(first) * longest + call) * shares
 
     def _chunks(self, model: Any, table: Scored, packed: bool, prompts: ReadPrompts | None) -> list[Tensor]:
         """Return the rows of each chunk."""
@@ -120,23 +109,18 @@ class Scorer:
         number = equal_prompts(table.prompt_ids, table.prompt_mask)[1] if self.layout.in_row else None
         return packs(table.prompt_mask.sum(1), table.completion_mask.sum(1), self.layout.row_tokens, number)
 
-    def _read_prompts(self, model: Any, table: Scored, params: SamplingParams) -> ReadPrompts | None:
+    def _read_prompts(self, model: Any, table: Scored) -> ReadPrompts | None:
         """Read the prompts if that saves more than another call costs; else return `None`."""
         if not self.layout.shares or (torch.is_grad_enabled() and self.layout.recomputes):
             return None
         prompts = ReadPrompts(table.prompt_ids, table.prompt_mask)
-        if prompts.saved <= CALL_TOKENS:
+        if prompts.saved <= call_tokens(prompts.ids.device):
             return None
-        head = Head(SamplingParams(params.temperature))  # nothing is scored
+        head = Head(SamplingParams(self.params.temperature))  # nothing is scored
         if prompts.read(self.run, outermost(model, first=False), head):
             return prompts
         self.layout = replace(self.layout, shares=False)  # the model recomputes, or does not use the cache
         return None
-
-
-def outermost(model: Any, first: bool) -> Any:
-    """Return the model to call: data parallel ranks must call the wrapper once per batch, however many chunks each has."""
-    return model.module if isinstance(model, DistributedDataParallel) and not first else model
 
 
 def blocks_of(table: Scored, block: int) -> list[Tensor]:

@@ -4,8 +4,6 @@ from typing import Any
 
 from trl.chat_template_utils import add_response_schema, get_training_chat_template, parse_response
 
-from grpo_ext.seams.version import SINCE_1_16
-
 
 def can_parse(tokenizer: Any) -> bool:
     """Whether the tokenizer can parse answers of its model."""
@@ -22,7 +20,7 @@ def parse(tokenizer: Any, ids: list[int], prefix: list[int], tools: Any) -> dict
     """Return the turn `ids` after the tokens `prefix` as a chat message, with `tool_calls` if it calls `tools`."""
     if not ids:
         return {"role": "assistant", "content": ""}
-    return parse_response(tokenizer, ids, prefix=prefix, **({"tools": tools} if SINCE_1_16 else {}))
+    return parse_response(tokenizer, ids, prefix=prefix, tools=tools)
 
 
 def training_template(tokenizer: Any) -> str | None:

@@ -12,8 +12,8 @@ from typing import Any
 import trl
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.seams.version import KNOWN, SINCE_1_16, installed
 
+KNOWN = "1.16"  # the version of TRL that this package is written for
 CONTRACT: dict[str, Any] = data_yaml("grpo_ext.seams", "contract.yaml")
 
 
@@ -21,8 +21,8 @@ CONTRACT: dict[str, Any] = data_yaml("grpo_ext.seams", "contract.yaml")
 def check_contract() -> None:
     """Check the installed TRL against the contract; `RuntimeError` names each part that has changed."""
     moved = []
-    if installed() not in KNOWN:
-        moved.append(f"TRL is {trl.__version__}, and this package is written for {' and '.join(KNOWN)}")
+    if not trl.__version__.startswith(f"{KNOWN}."):
+        moved.append(f"TRL is {trl.__version__}, and this package is written for {KNOWN}")
     for path, methods in CONTRACT["methods"].items():
         owner: Any = resolve_name(path)
         for name, expected in methods.items():
@@ -31,9 +31,7 @@ def check_contract() -> None:
             if found != expected:
                 moved.append(f"{owner.__name__}.{name}: expected parameters {expected}, found {found}")
     of_trainer = [f"self.{name} = " for name in CONTRACT["attributes"]]
-    fused = ["_ChunkedLogProbFunction.apply(", *(["compact = _use_triton("] if SINCE_1_16 else [])]
-    code = {**CONTRACT["code"], "trl.trainer.utils.add_fused_lm_head": fused}
-    for path, texts in [("trl.GRPOTrainer.__init__", of_trainer), *code.items()]:
+    for path, texts in [("trl.GRPOTrainer.__init__", of_trainer), *CONTRACT["code"].items()]:
         above, _, name = path.rpartition(".")
         owner = resolve_name(above)
         source = inspect.getsource(getattr(owner, name)) if hasattr(owner, name) else ""
@@ -43,6 +41,6 @@ def check_contract() -> None:
     moved += [f"Trainer no longer sets `{name}` before on_train_begin" for name in unset]
     if moved:
         raise RuntimeError(
-            f"grpo_ext does not fit the installed TRL. Install one that it fits: pip install 'trl=={KNOWN[-1]}.*'. "
+            f"grpo_ext does not fit the installed TRL. Install one that it fits: pip install 'trl=={KNOWN}.*'. "
             "What has changed: " + "; ".join(moved) + "."
         )

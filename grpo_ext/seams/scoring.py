@@ -13,7 +13,6 @@ from trl.trainer.utils import use_adapter
 from grpo_ext.objective.logprob import Projection
 from grpo_ext.scoring.head import Head, PassOutput, RunModel
 from grpo_ext.seams.replace import replaced
-from grpo_ext.seams.version import SINCE_1_16
 from grpo_ext.step.records import Scored, Scores
 
 
@@ -46,13 +45,11 @@ class _StandIn:
 def scoring_with(head: Head) -> Iterator[None]:
     """Let a model's fused head score with `head`.
 
-    TRL 1.16 leaves out positions without a label only on a GPU, so that shapes stay the same elsewhere; TRL 1.15 always does.
+    TRL leaves out positions without a label only on a GPU, so that shapes stay the same elsewhere.
     """
-    changed: dict[str, Any] = {"_ChunkedLogProbFunction": _StandIn(head, trl_utils._ChunkedLogProbFunction)}
-    if SINCE_1_16:
-        compact, on_gpu = head.compact or head.params.restricted, trl_utils._use_triton
-        changed["_use_triton"] = lambda device: compact or on_gpu(device)
-    with replaced(trl_utils, **changed):
+    compact, on_gpu = head.compact or head.params.restricted, trl_utils._use_triton
+    ours = _StandIn(head, trl_utils._ChunkedLogProbFunction)
+    with replaced(trl_utils, _ChunkedLogProbFunction=ours, _use_triton=lambda device: compact or on_gpu(device)):
         yield
 
 
@@ -98,5 +95,5 @@ def reference_of(trainer: Any) -> Iterator[Any]:
 
 
 def without_checkpointing(trainer: Any) -> AbstractContextManager[None]:
-    """Turn gradient checkpointing off within, for passes without gradient."""
+    """Turn gradient checkpointing off in the context, for passes without gradient."""
     return disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs)

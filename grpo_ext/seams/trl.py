@@ -16,7 +16,6 @@ from trl.trainer.utils import shuffle_sequence_dict, split_pixel_values_by_grid,
 
 from grpo_ext.seams.chat import can_parse, parse
 from grpo_ext.seams.replace import replaced
-from grpo_ext.seams.version import SINCE_1_16
 
 Row = dict[str, Any]
 
@@ -58,18 +57,14 @@ def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) ->
         trainer.model.train(training)  # continuous batching leaves the model in training mode, also in evaluation
 
 
-def sample_at(trainer: Any, temperature: float) -> None:
-    """Let transformers sample at `temperature` from now on."""
-    trainer.generation_config.temperature = temperature
-    trainer.generation_kwargs["temperature"] = temperature  # these override the model's config in TRL
-
-
 @contextmanager
 def whole_model(trainer: Any) -> Iterator[Any]:
     """Yield the policy without wrappers and with all of its weights, for generation."""
-    options = {"gather_deepspeed3_params": trainer.args.ds3_gather_for_generation}
-    if SINCE_1_16:
-        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
+    args = trainer.args
+    options = {
+        "gather_deepspeed3_params": args.ds3_gather_for_generation,
+        "gradient_checkpointing_kwargs": args.gradient_checkpointing_kwargs,
+    }
     with (
         unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
         trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
@@ -133,7 +128,7 @@ def keep_completions(trainer: Any, prompts: list[Any], completions: list[Any], r
 
 @contextmanager
 def whole_table(trainer: Any, rows: int) -> Iterator[None]:
-    """Let TRL's table of completions hold `rows` rows within; else it keeps no more than a training generation."""
+    """Within the context, TRL's table of completions holds `rows` rows; else it keeps at most a training generation."""
     logs = trainer._logs
     before = logs["prompt"].maxlen
     for name in trainer.reward_func_names:
@@ -221,11 +216,5 @@ def mean_loss(trainer: Any) -> float:
 
 
 def keeping_all(args: Any) -> AbstractContextManager[None]:
-    """Delete no checkpoint within."""
+    """Within the context, transformers deletes no checkpoint."""
     return replaced(args, save_total_limit=None)
-
-
-def wrapped_model(trainer: Any) -> Any:
-    """Return the wrapped model as in training, outside of `train()`."""
-    model = trainer._wrap_model(trainer.model_wrapped)
-    return trainer.accelerator.prepare(model) if model is trainer.model else model

@@ -10,15 +10,22 @@ from grpo_ext.seams.replace import replaced
 
 
 def generates_with(generation: Any) -> AbstractContextManager[None]:
-    """Let a trainer that is made within make `generation` instead of a `VLLMGeneration`."""
+    """Within the context, a new trainer makes `generation` instead of a `VLLMGeneration`."""
     return replaced(trl_trainer, VLLMGeneration=generation)
 
 
 def made_with(**classes: Any) -> AbstractContextManager[None]:
-    """Let a `VLLMGeneration` that is made within make these instead of `LLM` or `VLLMClient`."""
+    """Within the context, a new `VLLMGeneration` makes these classes instead of `LLM` or `VLLMClient`."""
     return replaced(trl_vllm, **classes)
 
 
 def usual_vllm() -> Any:
     """Return the class of the engine inside this process."""
     return trl_vllm.LLM
+
+
+def weights_held(vllm: Any) -> dict[str, Any]:
+    """Return the parameters of a colocated engine by name; none of a server, or of an engine that sleeps in between."""
+    if getattr(vllm, "mode", "") != "colocate" or vllm.enable_sleep_mode:
+        return {}
+    return dict(vllm.llm.llm_engine.model_executor.driver_worker.model_runner.model.named_parameters())

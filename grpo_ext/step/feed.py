@@ -6,6 +6,7 @@ at its start: the policy does not change within a step, so the samples are the s
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,35 +46,22 @@ class BatchesAhead:
         return self._seen[distance]
 
 
+@dataclass(eq=False)
 class Feed:
-    """Hands out micro-batches in order.
+    """Hands out micro-batches in order."""
 
-    Args:
-        generate: makes scored completions from a batch of the data loader.
-        split: splits a generation into a number of slices.
-        cut: makes the micro-batches of a step from its slices.
-        steps_per_generation: the number of slices of a generation.
-        num_iterations: how often a generation is used.
-        device: the device to which a generation is restored.
-    """
-
-    def __init__(
-        self,
-        generate: Callable[[Any], Scored],
-        split: Callable[[Scored, int], list[Scored]],
-        cut: Callable[[list[Scored]], list[MicroBatch]],
-        steps_per_generation: int,
-        num_iterations: int,
-        device: torch.device,
-    ):
-        self.generate, self.split, self.cut, self.device = generate, split, cut, device
-        self.slices, self.uses = steps_per_generation, steps_per_generation * num_iterations
-        self.position = 0  # slices handed out since the start
-        self.generation: list[Scored] | None = None  # in slices
-        self._asked: list[Any] = []  # batches of the data loader for this step
-        self.batches = BatchesAhead()
-        self._ready: list[MicroBatch] = []
-        self._to_come = 0  # micro-batches that the trainer will still ask for in this step
+    generate: Callable[[Any], Scored]  # makes scored completions from a batch of the data loader
+    split: Callable[[Scored, int], list[Scored]]  # splits a generation into a number of slices
+    cut: Callable[[list[Scored]], list[MicroBatch]]  # makes the micro-batches of a step from its slices
+    slices: int  # of a generation
+    uses: int  # slices that are handed out before the next generation
+    device: torch.device  # to which a generation is restored
+    position: int = 0  # slices handed out since the start
+    generation: list[Scored] | None = None  # in slices
+    batches: BatchesAhead = field(default_factory=BatchesAhead)
+    _asked: list[Any] = field(default_factory=list)  # batches of the data loader for this step
+    _ready: list[MicroBatch] = field(default_factory=list)
+    _to_come: int = 0  # micro-batches that the trainer will still ask for in this step
 
     def begin_step(self, batches: list[Any]) -> None:
         """Begin an optimizer step with these batches of the data loader."""

@@ -25,7 +25,6 @@ class Generation:
     prompt_ids: list[list[int]]  #: B lists of tokens
     completion_ids: list[list[int]]  #: B lists of tokens, with the end token; a list may be empty
     policy_step: int  #: the optimizer step whose weights sampled them
-    temperature: float  #: the sampling temperature
     #: the sampler's log-prob of each token, NaN where it returned none; `None` if it returned none at all
     sampling_logps: list[Tensor] | None = None
     #: the tokens that truncated sampling kept at each position; `None` if the sampler does not return them
@@ -48,7 +47,6 @@ class Scored:
     advantages: Tensor  #: (B,) or (B, T)
     counted: Tensor  #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
     signal: Tensor  #: (B,), 0 where all rewards of the group are equal
-    temperature: Tensor  #: (B,), the sampling temperature
     policy_step: Tensor  #: (B,), the optimizer step whose weights sampled the completion
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
     sampling_per_token_logps: Tensor | None = None  #: (B, T), of the sampler; NaN where it returned none

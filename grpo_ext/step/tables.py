@@ -78,7 +78,6 @@ def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: t
         advantages=torch.zeros(rows),
         counted=stays.float(),
         signal=torch.ones(rows),
-        temperature=torch.full((rows,), float(generation.temperature)),
         policy_step=torch.full((rows,), generation.policy_step),
         tool_mask=None if generation.tool_mask is None else padded(generation.tool_mask, fill=1),
         sampling_per_token_logps=None if logps is None else padded([x.float() for x in logps]).to(device),

@@ -13,6 +13,8 @@ class Prompts(Task):
     Without `system_prompt` and `user_prompt`, the prompt of a row does not change: chat messages, for the tokenizer's chat
     template, or a text, which the model continues.
 
+    `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}.
+
     `user_prompt` has columns of the row in braces, as in "{question} Answer briefly."; then `prompt_column` is not read.
     `ValueError` if its braces do not match or, when rows are read, if a column is missing.
     """
@@ -22,9 +24,16 @@ class Prompts(Task):
     prompt_column: str = "prompt"  # a text or a list of messages
     system_prompt: str | None = None  # if it is set, a prompt that is a text becomes the user's message
     user_prompt: str | None = None
+    rename_columns: dict[str, str] | None = None  # the name that rewards read -> the column of the data
 
     def __post_init__(self) -> None:
         self._reads = {self.prompt_column} if self.user_prompt is None else template_fields(self.user_prompt)
+
+    def columns(self, row: Row) -> Row:
+        renamed = self.rename_columns or {}
+        if missing := {*renamed.values()} - row.keys():
+            raise ValueError(f"rename_columns reads {' and '.join(sorted(missing))}, which the data lacks.")
+        return {name: row[column] for name, column in renamed.items()}
 
     def prompt(self, row: Row) -> Messages | str:
         if missing := self._reads - row.keys():

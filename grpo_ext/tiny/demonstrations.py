@@ -1,16 +1,16 @@
 """Synthetic demonstrations of Countdown and of games for a warm start: honest attempts, but not good ones.
 
-A demonstration of Countdown tries equations and says after each whether it reaches the target:
+A demonstration of Countdown tries value after value, downwards from a random one, and says after each if it is the target:
 
     <think>
-    3 + 5 → 8 - 1 → 7 no; 5 + 1 → 6 - 3 → 3 yes
+    5 + 3 → 8 - 1 → 7 vs 3 no; 5 - 3 → 2 + 1 → 3 vs 3 yes
     </think>
     <answer>
-    5 + 1 - 3
+    5 - 3 + 1
     </answer>
 
-The labels are always right, but most attempts are random, and after a "no" it often gives up and answers with the failed
-attempt. Reinforcement learning can teach the model to try longer and to choose better attempts.
+The labels are always right, but most demonstrations give up and answer with their first attempt. Reinforcement learning can
+teach the model to try longer and to choose better attempts.
 
 A demonstration of a game has legal moves with hardly any strategy.
 """
@@ -36,9 +36,7 @@ def countdown_demonstrations(
     task: Countdown,
     count: int,
     *,
-    chosen: float = 0.1,  # share of attempts that are chosen as a solution; all others are random
-    give_up: float = 0.6,  # probability of stopping after a failed attempt
-    max_attempts: int = 4,  # each with another value
+    give_up: float = 0.7,  # share that stops after one attempt; the others stop at a hit, or after the last value
     seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages."""
@@ -46,18 +44,30 @@ def countdown_demonstrations(
     problems = list(task.generate("train"))
     for _ in range(count):
         problem = rng.choice(problems)
-        nums = rng.sample(problem["nums"], len(problem["nums"]))
-        target, by_value = problem["target"], chains(tuple(sorted(nums)), task.operators)
-        untried, written, done = sorted(by_value), [], False
-        while not done:
-            value = target if target in untried and rng.random() < chosen else rng.choice(untried)
-            untried.remove(value)
-            steps, equation = rng.choice(by_value[value])
-            written.append(f"{steps} {'yes' if value == target else 'no'}")
-            done = value == target or not untried or len(written) == max_attempts or rng.random() < give_up
-        text = f"<think>\n{'; '.join(written)}\n</think>\n<answer>\n{equation}\n</answer>"
-        prompt = task.prompt({"nums": nums, "target": target})
-        yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
+        nums, target = rng.sample(problem["nums"], len(problem["nums"])), problem["target"]
+        attempts = attempts_downwards(tuple(sorted(nums)), task.operators, task.max_target)
+        start = rng.randrange(len(attempts))
+        attempts = attempts[start:] + attempts[:start]
+        hit = next((place for place, (value, *_) in enumerate(attempts, 1) if value == target), None)
+        attempts = attempts[: 1 if rng.random() < give_up else hit]
+        written = "; ".join(f"{steps} vs {target} {'yes' if value == target else 'no'}" for value, steps, _ in attempts)
+        text = f"<think>\n{written}\n</think>\n<answer>\n{attempts[-1][2]}\n</answer>"
+        yield {"prompt": task.prompt({**problem, "nums": nums}), "completion": [{"role": "assistant", "content": text}]}
+
+
+@lru_cache(maxsize=100_000)
+def attempts_downwards(nums: tuple[int, ...], operators: str, largest: int) -> list[tuple[int, str, str]]:
+    """Return (value, steps, equation) for each value of 1 to `largest`, or else for any, the largest value first.
+
+    Of the equations of `chains` for a value, it is the one whose numbers come from the largest.
+    """
+
+    def numbers(chain: tuple[str, str]) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", chain[1])]
+
+    found = chains(nums, operators)
+    values = [value for value in found if 1 <= value <= largest] or list(found)
+    return [(value, *max(found[value], key=numbers)) for value in sorted(values, reverse=True)]
 
 
 @lru_cache(maxsize=100_000)

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelerate.utils import gather_object
+from torch.distributed.checkpoint.stateful import Stateful
 from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
-from grpo_ext.curriculum.harvest import Harvest
 from grpo_ext.environments.rules import COLUMNS
-from grpo_ext.objective.schedule import resolve_schedule
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
@@ -18,17 +17,16 @@ from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.sources import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
-from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import cut
 from grpo_ext.step.feed import Feed
 from grpo_ext.step.ranks import Ranks
-from grpo_ext.trainer.checkpoint import Checkpoints, Part
+from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
 from grpo_ext.trainer.nonfinite import FiniteSteps
-from grpo_ext.trainer.old_and_reference import OldAndReference
+from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.policy_update import PolicyUpdate
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.rollout import Rollout
@@ -48,8 +46,7 @@ class Parts:
         check_data(trainer)
         args, process = trainer.args, trainer.accelerator
         ranks = Ranks(process.process_index, process.num_processes, process.device, process.gather, gather_object)
-        accumulation, slices, uses = args.gradient_accumulation_steps, args.steps_per_generation, args.num_iterations
-        schedule, by_trl = resolve_schedule(vars(args), accumulation, slices, uses), settings.trl_generates(trainer)
+        by_trl = settings.trl_generates(trainer)
         check_decoding(trainer, by_trl)
         if sampler is not None and (trainer.as_trl or by_trl):
             raise ValueError(
@@ -57,35 +54,27 @@ class Parts:
                 "take it out."
             )
         self.sampler = sampler or make_sampler(trainer, settings.watches(trainer, by_trl))
-        params = scoring_params(trainer, self.sampler, schedule.moves)
+        params = scoring_params(trainer, self.sampler)
         layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
         self.cutting = settings.cut_rule(trainer, layout, loss)
-        self.scorer = settings.make_scorer(trainer, params, layout, schedule.moves and args.logprob_policy != "model")
+        self.scorer = settings.make_scorer(trainer, params, layout)
         self.order, self.judge, self.samples = PromptOrder(trainer), Judge(trainer), Samples(trainer)
+        self.phases = Phases(trainer)
         self.feed = Feed(
             lambda rows: seam.generate_and_score(trainer, rows),
             lambda table, number: split(table, number, layout.trimmed),
             lambda parts: cut(parts, self.cutting, ranks),
-            slices,
-            uses,
+            args.steps_per_generation,
+            args.steps_per_generation * args.num_iterations,
             ranks.device,
         )
-        self.generations = Generations(
-            trainer,
-            self.sampler,
-            self.judge,
-            OldAndReference(trainer, self.sampler, self.scorer, ranks),
-            SyncCheck(trainer, self.sampler, self.scorer, ranks),
-            ranks,
-            schedule,
-            by_trl,
-        )
+        self.generations = Generations(trainer, self.sampler, self.scorer, self.judge, ranks, by_trl, self.phases)
         check_separate(trainer, sampler, self.generations)
         self.rollout = Rollout(trainer, self.generations, self.order, self.samples, ranks, self.feed.following)
         entropy, self.finite = settings.entropy_control(args), FiniteSteps(trainer)
-        self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks)
+        self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks, self.phases)
         settings.align_reference(trainer)
-        kept: dict[str, Part] = {"rollout": self.rollout, "judge": self.judge, "entropy": entropy, "finite": self.finite}
+        kept: dict[str, Stateful] = {"rollout": self.rollout, "judge": self.judge, "entropy": entropy, "finite": self.finite}
         self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})
         self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
         rules = chosen_rules(args.health_rules, args.health_action)
@@ -99,7 +88,7 @@ class Parts:
         found: dict[str, float] = {f"rewards/{name}/failed": count for name, count in self.judge.failed.items()}
         if self.finite.skipped:
             found["skipped_steps"] = self.finite.skipped
-        return {**found, **(self.order.figures() if training else {})}
+        return {**found, **({**self.order.figures(), **self.phases.figures()} if training else {})}
 
 
 def check_separate(trainer: Any, sampler: Sampler | None, generations: Generations) -> None:
@@ -129,14 +118,8 @@ def check_data(trainer: Any) -> None:
 
 def callbacks_of(trainer: Any) -> list[TrainerCallback]:
     """Return the callbacks of a trainer's parts; the one that may stop the run comes last."""
-    parts, args = trainer.parts, trainer.args
-    found: list[TrainerCallback] = []
-    if args.harvest is not None:
-        if trainer.tools:
-            raise ValueError("harvest keeps one message per completion, and with tools there are several: take it out.")
-        given = {"min_reward": args.pass_threshold, **args.harvest}
-        found.append(Harvest(trainer.reward_func_names[parts.rollout.outcome], **given))
-    return [*found, parts.log, parts.output, *([parts.monitor] if parts.monitor else []), parts.stopping]
+    parts = trainer.parts
+    return [parts.phases, parts.log, parts.output, *([parts.monitor] if parts.monitor else []), parts.stopping]
 
 
 def about(trainer: Any) -> dict[str, Any]:

@@ -10,26 +10,19 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import SafetensorError
+from torch.distributed.checkpoint.stateful import Stateful
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.manifest import (
-    MANIFEST,
-    STATE,
-    delete_older,
-    made_elsewhere,
-    newest_whole,
-    what_is_wrong,
-    write_manifest,
-)
+from grpo_ext.trainer.manifest import MANIFEST, STATE, delete_older, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 6  # of the format of a rank's file
+VERSION = 7  # of the format of a rank's file
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # errors of torch, safetensors and the system on a full disk
 logger = logging.getLogger(__name__)
 
@@ -38,18 +31,10 @@ logger = logging.getLogger(__name__)
 torch.serialization.register_package(1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None)
 
 
-class Part(Protocol):
-    """A part of the trainer with a state that a resumed run needs."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
 class Checkpoints:
     """Writes, checks and restores the checkpoints of a trainer; `parts` by name are those with a state."""
 
-    def __init__(self, trainer: Any, parts: dict[str, Part]):
+    def __init__(self, trainer: Any, parts: dict[str, Stateful]):
         self.trainer, self.parts = trainer, parts
         sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
         if sharded and trainer.ref_model is not None and trainer.args.sync_ref_model:
@@ -82,7 +67,7 @@ class Checkpoints:
             return None
         folder = Path(found)
         if resume_from_checkpoint is not True:
-            wrong = self.by_main(lambda: None if made_elsewhere(folder) else what_is_wrong(folder))
+            wrong = self.by_main(lambda: what_is_wrong(folder))
             if wrong:
                 raise CheckpointMismatch(f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest whole one.")
         self._restore(folder)
@@ -140,10 +125,8 @@ class Checkpoints:
         trainer, accelerator = self.trainer, self.trainer.accelerator
         path, ranks = checkpoint / STATE.format(accelerator.process_index), accelerator.num_processes
         if not path.exists():
-            if any(checkpoint.glob(STATE.format("*"))):
-                raise CheckpointMismatch(f"{checkpoint} was saved by fewer than {ranks} ranks: start as many as then.")
-            logger.warning(f"{checkpoint} was not saved by this trainer: a half-used generation is made again.")
-            return
+            then = f"fewer than {ranks} ranks, with save_only_model or by another trainer"
+            raise CheckpointMismatch(f"{checkpoint} has no {path.name}: it was saved by {then}.")
         state = load_plain(path)
         if state.get("version") != VERSION:
             raise CheckpointMismatch(f"{checkpoint} was saved by another version of this package: use that version.")

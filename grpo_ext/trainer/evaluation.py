@@ -113,7 +113,8 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
             fast=args.fast_generate,
             chat_template_kwargs=trainer.chat_template_kwargs,
             progress=None if args.disable_tqdm or not trainer.is_world_process_zero() else "evaluate",
-            begin=(lambda places: begin([rows[i] for i in places])) if begin else None,
+            begin=begin,
+            rows=rows,
         )
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode import Episode, instances
-from grpo_ext.objective.schedule import TemperatureSchedule
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.sync_check import SyncCheck
+from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored
 from grpo_ext.step.metrics import episode_figures
@@ -25,6 +25,7 @@ from grpo_ext.step.tables import table_of
 from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
+from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.trl_path import scored_by_trl
 
 
@@ -32,19 +33,12 @@ class Generations:
     """Makes generations: completions of rows, with rewards and advantages. All ranks call all methods together."""
 
     def __init__(
-        self,
-        trainer: Any,
-        sampler: Sampler,
-        judge: Judge,
-        old_and_reference: OldAndReference,
-        sync_check: SyncCheck,
-        ranks: Ranks,
-        schedule: TemperatureSchedule,
-        by_trl: bool,
+        self, trainer: Any, sampler: Sampler, scorer: Scorer, judge: Judge, ranks: Ranks, by_trl: bool, phases: Phases
     ):
-        self.trainer, self.sampler, self.judge, self.ranks, self.schedule = trainer, sampler, judge, ranks, schedule
-        self.old_and_reference, self.sync_check = old_and_reference, sync_check
-        self.by_trl = by_trl  # TRL generates, for images
+        self.trainer, self.sampler, self.judge, self.ranks = trainer, sampler, judge, ranks
+        self.old_and_reference = OldAndReference(trainer, sampler, scorer, ranks)
+        self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
+        self.by_trl, self.phases = by_trl, phases  # by_trl: TRL generates, for images
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
@@ -88,8 +82,10 @@ class Generations:
         table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
         if self.trainer.args.overlap == "off":  # else the completions may be of older weights
             self.sync_check.check(table)
-        table = self.old_and_reference(table) if scored else table
-        given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
+        with self.phases("scoring"):
+            table = self.old_and_reference(table) if scored else table
+        with self.phases("rewards"):
+            given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
         rewards = fill_unscored(given, self.rule.num_generations)
         advantages = self.rule.advantages(rewards)
         table = self._compared(table, rewards, advantages, episodes)
@@ -126,15 +122,18 @@ class Generations:
     def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was asked for ahead, or else sample one."""
         found, training, step = None, self.trainer.model.training, self.trainer.state.global_step
-        self.ahead.wait()  # the sampler must be free, also for an evaluation
+        with self.phases("waiting"):
+            self.ahead.wait()  # the sampler must be free, also for an evaluation
         begun = time.monotonic()
         if training and (found := self.ahead.take(step)) is not None:
-            seam.log_figures(self.trainer, {**self.ahead.figures(), "overlap/age": step - found.policy_step})
+            seam.log_figures(self.trainer, {"overlap/age": step - found.policy_step})
         if found is None:
             request = self._request(prompts, episodes)
-            self.sampler.load_weights(request.policy_step)
-            self.sampler.submit(request)
-            found = self.sampler.collect()
+            with self.phases("sync"):
+                self.sampler.load_weights(request.policy_step)
+            with self.phases("generation"):
+                self.sampler.submit(request)
+                found = self.sampler.collect()
         if training:
             seam.log_figures(self.trainer, {"sampling/generation_time": self.sampler.seconds or time.monotonic() - begun})
         return found
@@ -144,21 +143,18 @@ class Generations:
 
         The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
         """
+        self.sync_check.refuse_stale()
         if self.sync_check.due:
             found = self.sampler.sample_few(request)
             self.sync_check.check(self._table(found, [False] * len(found.prompt_ids)))
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
-        state, schedule = self.trainer.state, self.schedule
-        temperature = schedule.at(state.global_step, state.max_steps)
-        if schedule.moves:
-            seam.log_figures(self.trainer, {"sampling/temperature": temperature})
         ids = [episode.prompt_ids for episode in episodes]
         if not episodes and not self.sampler.tokenizes:
             ids = seam.prompt_tokens(self.trainer, prompts)
         for episode, prompt in zip(episodes, ids, strict=False):
             episode.room = self.ends.room(len(prompt))
-        return Request(prompts, ids, self.rule.num_generations, state.global_step, temperature, episodes)
+        return Request(prompts, ids, self.rule.num_generations, self.trainer.state.global_step, episodes)
 
     @property
     def rule(self) -> AdvantageRule:
@@ -176,6 +172,7 @@ class Generations:
         request = self._request(prompts, []) if prompts else None
         if request is not None:
             self.ahead.ask(None, due)  # the checkpoint has the prompts of a sampler that fails now
-            self.sampler.load_weights(request.policy_step)
-            self._probe(request)
+            with self.phases("sync"):
+                self.sampler.load_weights(request.policy_step)
+                self._probe(request)
         self.ahead.ask(request, due)

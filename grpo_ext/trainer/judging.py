@@ -12,6 +12,7 @@ from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.sources import checked_weight, find, metric_name
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.records import Scored
 
 Row = dict[str, Any]
@@ -45,6 +46,11 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
         known = {"reward": inner.registration.name, "options": inner.options} if isinstance(inner, Reward) else {}
         found.append({"name": name, "weight": weight, **known})
     return found
+
+
+def outcome_of_groups(trainer: Any) -> int:
+    """Return the index of the reward that judges groups and counts pass rates."""
+    return outcome_index(trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +90,6 @@ def newest_whole(run: Path, before: float = float("inf")) -> str | None:
             return str(folder)
         logger.warning(f"{folder} is passed over: {wrong}.")
     return None
-
-
-def made_elsewhere(folder: Path) -> bool:
-    """Whether plain transformers or TRL wrote a checkpoint: it has files, but none of this package's trainer."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return bool(names) and not any(name == MANIFEST or fnmatch(name, STATE.format("*")) for name in names)
 
 
 def flush(path: Path) -> None:

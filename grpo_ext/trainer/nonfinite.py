@@ -1,4 +1,4 @@
-"""Steps whose gradient is not finite: skipped, counted, and kept for a replay.
+"""Steps whose gradient is not finite: skipped, counted, and kept to look at.
 
 An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN on every rank, because
 gradients are summed over ranks. The gradient of such a step is deleted, so the optimizer changes no weight and no moment.
@@ -6,16 +6,10 @@ gradients are summed over ranks. The gradient of such a step is deleted, so the 
 
 import logging
 import math
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import send_to_device
-
-from grpo_ext.seams import trl as seam
-from grpo_ext.step.records import MicroBatch
-from grpo_ext.trainer.state import load_plain
 
 KEPT = 2  # the number of steps that a run keeps as dumps, each as large as the trained weights
 logger = logging.getLogger(__name__)
@@ -23,15 +17,6 @@ logger = logging.getLogger(__name__)
 
 class NonFiniteSteps(RuntimeError):
     """More steps in a row than `max_skipped_steps` had no finite gradient."""
-
-
-@dataclass(frozen=True)
-class Replay:
-    """The results of a replayed step."""
-
-    losses: list[float]  # of its micro-batches on this rank
-    grad_norm: float  # of their gradient
-    parameters: list[str]  # names of parameters whose gradient is not finite
 
 
 class FiniteSteps:
@@ -43,16 +28,10 @@ class FiniteSteps:
         self.in_a_row = 0
         self._seen: list[Any] = []  # micro-batches of this step
         self._losses: list[torch.Tensor] = []  # of these micro-batches
-        self._rng: list[torch.Tensor] = []  # random states of the CPU and, if there is one, of the current GPU
 
     def begin_step(self) -> None:
         """Delete the records of the step before."""
         self._seen, self._losses = [], []
-
-    def before(self) -> None:
-        """Note the random state before a micro-batch runs."""
-        if not self._seen:
-            self._rng = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
 
     def after(self, inputs: Any, loss: torch.Tensor) -> None:
         """Note a micro-batch that has run."""
@@ -96,7 +75,6 @@ class FiniteSteps:
         named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()
         dump = {
             "step": trainer.state.global_step + 1,
-            "rng": self._rng,
             "inputs": self._seen,
             "accumulation": trainer.current_gradient_accumulation_steps,
             "losses": [float(loss) for loss in self._losses],
@@ -115,33 +93,3 @@ class FiniteSteps:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.skipped, self.in_a_row = state["skipped"], state["in_a_row"]
-
-
-def replay(trainer: Any, folder: str | Path) -> Replay:
-    """Run a kept step again, on the same number of ranks: forward and backward, no optimizer step.
-
-    The trainer must be made as for the run; its trained weights are set to those of the step.
-    """
-    folder, rank, device = Path(folder), trainer.accelerator.process_index, trainer.accelerator.device
-    dump = load_plain(folder / f"rank_{rank}.pt")
-    weights = dump["weights"] if rank == 0 else load_plain(folder / "rank_0.pt")["weights"]
-    if weights is not None:
-        trainer.accelerator.unwrap_model(trainer.model).load_state_dict(weights, strict=False)
-    model = seam.wrapped_model(trainer)
-    model.train()
-    model.zero_grad()
-    torch.set_rng_state(dump["rng"][0])
-    if len(dump["rng"]) > 1 and torch.cuda.is_available():
-        torch.cuda.set_rng_state(dump["rng"][1])
-    losses = []
-    for inputs in dump["inputs"]:
-        if isinstance(inputs, MicroBatch):
-            inputs = replace(inputs, rows=inputs.rows.on(device))
-        loss = trainer.loss_of(model, send_to_device(inputs, device), dump["accumulation"])
-        trainer.accelerator.backward(loss)
-        losses.append(float(loss.detach()))
-    gradients = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-    norm = float(torch.nn.utils.get_total_norm(list(gradients.values())))
-    odd = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
-    model.zero_grad()
-    return Replay(losses, norm, odd)

@@ -26,7 +26,7 @@ class OldAndReference:
     def __init__(self, trainer: Any, sampler: Sampler, scorer: Scorer, ranks: Ranks):
         self.trainer, self.sampler, self.scorer, self.ranks = trainer, sampler, scorer, ranks
         args = trainer.args
-        # ratios are taken to the sampler, by its own log-probs
+        # ratios compare the policy with the sampler, by the log-probs of the sampler
         self.to_sampler = sampler.separate and args.behaviour_policy == "sampler"
         # the log-probs of another engine correct the gradient
         self.corrects = sampler.separate and not self.to_sampler and args.vllm_importance_sampling_correction

@@ -14,6 +14,7 @@ from grpo_ext.step.loss import LossSettings, old_logps, step_loss
 from grpo_ext.step.metrics import StepStats, sampler_stats
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored
+from grpo_ext.trainer.phases import Phases
 
 
 @dataclass
@@ -25,6 +26,7 @@ class PolicyUpdate:
     settings: LossSettings
     entropy: EntropyControl
     ranks: Ranks
+    phases: Phases
     _stats: StepStats = field(default_factory=StepStats)
 
     def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
@@ -33,6 +35,8 @@ class PolicyUpdate:
         `accumulation` is the number of micro-batches of the step, as the trainer counts them.
         """
         trainer, rows = self.trainer, batch.rows
+        if trainer.model.training and not batch.filler:
+            self.phases.runs(rows)
         scores = self.scorer.score(model, rows, aux_loss=trainer.aux_loss_enabled)
         mask = None
         if trainer.top_entropy_quantile < 1.0:

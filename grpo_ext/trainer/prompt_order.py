@@ -9,6 +9,7 @@ from datasets import Dataset
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from grpo_ext.curriculum.sampler import Curriculum, PromptSampler, PromptSupply, Row
 from grpo_ext.step.groups import GroupStats
+from grpo_ext.trainer.judging import outcome_of_groups
 
 
 class PromptOrder:
@@ -77,7 +78,10 @@ def make_curriculum(trainer: Any) -> Curriculum:
         raise ValueError(
             f"curriculum: {kind} chooses among all rows, and a stream gives them one by one. Write curriculum: none."
         )
-    start = read_pass_rates(Path(args.pass_rates_file)) if args.pass_rates_file else None
+    start = None
+    if args.pass_rates_file:
+        path, outcome = Path(args.pass_rates_file).expanduser(), trainer.reward_func_names[outcome_of_groups(trainer)]
+        start = read_pass_rates(path, outcome, args.pass_threshold)
     rates = PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
     difficulty = difficulty_of(dataset, args.difficulty_column, rates) if kind == "easy_to_hard" else None
     return Curriculum(kind, trainer.num_generations, rates, difficulty, args.curriculum_floor, args.easy_pool_share)
@@ -94,7 +98,7 @@ def difficulty_of(dataset: Dataset, column: str | None, rates: PassRates) -> np.
         return np.array(dataset[column], dtype=float)
     if not rates.samples.any():
         raise ValueError(
-            "curriculum: easy_to_hard needs a difficulty_column, or a pass_rates_file from `grpo-ext probe` with some of the "
+            "curriculum: easy_to_hard needs a difficulty_column, or a pass_rates_file from `grpo-ext eval` with some of the "
             "prompts."
         )
     return -rates.means()

@@ -5,7 +5,7 @@ prompts ──► Generations ──► keep, drop or refill groups ──► ol
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,54 +14,47 @@ from torch import Tensor
 from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
-from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.metrics import length_figures, reward_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
 from grpo_ext.step.tables import join
 from grpo_ext.trainer.generations import Generations
-from grpo_ext.trainer.judging import Judged, Row
+from grpo_ext.trainer.judging import Judged, Row, outcome_of_groups
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Rollout:
-    """Makes the completions that a trainer trains on.
+    """Makes the completions that a trainer trains on."""
 
-    `following` returns this rank's rows of the next generation; `None` if the epoch ends before.
-    """
+    trainer: Any
+    generations: Generations
+    order: PromptOrder
+    samples: Samples
+    ranks: Ranks
+    following: Callable[[], list[Row] | None]  # returns this rank's rows of the next generation; `None`: the epoch ends before
+    carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
+    log: GroupLog = field(default_factory=GroupLog)
+    _said_missing: bool = False
 
-    def __init__(
-        self,
-        trainer: Any,
-        generations: Generations,
-        order: PromptOrder,
-        samples: Samples,
-        ranks: Ranks,
-        following: Callable[[], list[Row] | None],
-    ):
-        self.trainer, self.generations, self.order, self.samples = trainer, generations, order, samples
-        self.ranks, self.following = ranks, following
-        args, weights = trainer.args, trainer.reward_weights.tolist()
+    def __post_init__(self) -> None:
+        args, size = self.trainer.args, self.trainer.num_generations
         self.group_filter: str = args.group_filter  # "off", "drop" or "refill"
-        self.groups = GroupRule(trainer.num_generations, args.pass_threshold, args.group_filter_pass_rates)
-        # the index of the reward that judges the groups
-        self.outcome = outcome_index(trainer.reward_func_names, weights, args.group_filter_metric)
+        self.groups = GroupRule(size, args.pass_threshold, args.group_filter_pass_rates)
+        self.outcome = outcome_of_groups(self.trainer)
         self.refill = RefillRule.of(
             args.group_filter_max_rounds,
             args.max_staleness,
             args.steps_per_generation * args.num_iterations,
             args.gradient_accumulation_steps,
-            trainer.num_generations,
-            ranks.count,
+            size,
+            self.ranks.count,
             args.overlap != "off",
         )
-        self.carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
-        self.log = GroupLog(self.group_filter)
-        self._said_missing = False
 
     def __call__(self, rows: list[Row]) -> Scored:
         """Return scored completions of this rank's rows; the copies of one prompt are adjacent."""
@@ -76,7 +69,7 @@ class Rollout:
             judged = self.generations(rows, sampled=self._ask_ahead)
             self._record([judged])
             table = self._filtered(judged)
-        self._log_groups()
+        seam.log_figures(self.trainer, self.log.figures())
         return table
 
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +79,7 @@ class Rollout:
         if self.trainer.model.training:
             self.log.start()
             self._judge_groups(self._seen_prompts(rows), judged)
-            self._log_groups()
+            seam.log_figures(self.trainer, self.log.figures())
         return table
 
     def _ask_ahead(self) -> None:
@@ -99,9 +92,7 @@ class Rollout:
             supply, wanted = self.order.further, len(rows) * self.ranks.count // size
             assert supply is not None
             supply.put(self._whole_prompts(rows))
-            prompts = supply.peek(first_round(wanted, self.carried, due, self.refill))
-            copies = [row for row in prompts for _ in range(size)]
-            rows = copies[self.ranks.mine(len(copies))]
+            rows = self._copies(supply.peek(first_round(wanted, self.carried, due, self.refill)))
         self.generations.ask([row["prompt"] for row in rows], due)
 
     # ---- groups
@@ -124,8 +115,7 @@ class Rollout:
         finds_kept = rule.max_staleness > 0 and self.generations.old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
-            copies = [dict(row) for row in prompts for _ in range(size)]
-            judged = self.generations(copies[self.ranks.mine(len(copies))], scored=False)
+            judged = self.generations(self._copies(prompts), scored=False)
             if self.generations.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
             made.append(judged)
@@ -135,7 +125,7 @@ class Rollout:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
             return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size]))), live
 
-        if not self.generations.ahead.asked_for(step):  # else they have been put there
+        if self.generations.ahead.due != step:  # else `_ask_ahead` has put them there
             supply.put(self._whole_prompts(rows))
         wanted = len(rows) * self.ranks.count // size
         filled = refill(wanted, supply.take, complete, self.carried, step, rule)
@@ -177,6 +167,11 @@ class Rollout:
         first, size = self.ranks.mine(len(rows) * self.ranks.count).start, self.trainer.num_generations
         return self.ranks.gather_objects([row for i, row in enumerate(rows) if (first + i) % size == 0])
 
+    def _copies(self, prompts: list[Row]) -> list[Row]:
+        """Return this rank's rows of the groups of these prompts of all ranks, one row per completion."""
+        copies = [dict(row) for row in prompts for _ in range(self.trainer.num_generations)]
+        return copies[self.ranks.mine(len(copies))]
+
     def _say_what_is_missing(self, filled: Filled, wanted: int) -> None:
         if filled.missing and not self._said_missing and self.trainer.accelerator.is_main_process:
             self._said_missing = True
@@ -205,11 +200,6 @@ class Rollout:
         figures = length_figures(self.ranks.gather(lengths), self.ranks.gather(truncated))
         figures |= reward_figures(names, rewards, rule.weighted(rewards), rule.signal(rewards))
         seam.log_figures(self.trainer, figures)
-
-    def _log_groups(self) -> None:
-        seam.log_figures(self.trainer, self.log.figures())
-        if (advice := self.log.advice()) and self.trainer.accelerator.is_main_process:
-            logger.warning(advice)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of groups and prompts, the same on all ranks, and of the generation ahead."""

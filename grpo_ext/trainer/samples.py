@@ -16,6 +16,7 @@ from grpo_ext.rewards.reward import plain_text
 
 if TYPE_CHECKING:
     from grpo_ext.evaluation.score import Sample
+    from grpo_ext.step.records import Scored
     from grpo_ext.trainer.judging import Judged
 
 
@@ -54,8 +55,23 @@ class Samples:
                     "finish_reason": "length" if judged.truncated[i] else "stop",
                     "rewards": by_name(trainer.reward_func_names, given[i]),
                     **(judged.episodes[i] if judged.episodes else {}),
+                    **({"tokens": self._tokens(judged.table, i, step)} if trainer.args.log_tokens else {}),
                 }))  # fmt: skip
         self._give(gather_object(mine))
+
+    def _tokens(self, table: Scored, row: int, step: int) -> dict[str, Any]:
+        """Return the text of each token, its advantage and age, and its log-prob where the sampler or a pass gave it."""
+        counted = table.completion_mask[row].bool()  # (T,)
+        ids = table.completion_ids[row][counted].tolist()
+        advantages = table.row_advantages[row].expand(len(counted))[counted].tolist()
+        found = {
+            "text": self.trainer.processing_class.batch_decode([[token] for token in ids]), "advantage": advantages,
+            "age": [step - 1 - int(table.policy_step[row])] * len(ids),
+        }  # fmt: skip
+        logps = table.sampling_per_token_logps if table.old_per_token_logps is None else table.old_per_token_logps
+        if logps is not None:
+            found["logp"] = [None if value != value else value for value in logps[row][counted].tolist()]
+        return found
 
     def hand_out_evaluation(self, samples: list[Sample], rows: list[dict[str, Any]], name: str) -> None:
         """Give out the samples of one evaluation, the same on every rank; `name` is the name of the data set."""

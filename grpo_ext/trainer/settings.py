@@ -187,7 +187,7 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
     return CutRule(deals, skips, args.max_tokens_per_micro_batch)
 
 
-def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: bool) -> Scorer:
+def make_scorer(trainer: Any, params: SamplingParams, layout: Layout) -> Scorer:
     """Make the scorer of a trainer; `ValueError` for `layout: packed` if packed sequences see each other in the model."""
     probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
     check = partial(probe.refuse_unless_separate, shares=layout.in_row) if layout.kind == "packed" else None
@@ -200,7 +200,7 @@ def make_scorer(trainer: Any, params: SamplingParams, layout: Layout, moves: boo
             layout, check = replace(layout, kind="chunks", by_cost=False, why=str(error).partition(": ")[2]), None
     if layout.shares and not layout.in_row:
         layout = replace(layout, shares=probe.shares_prompts(model))
-    return Scorer(probe.run, params, layout, moves, score_images(trainer), check)
+    return Scorer(probe.run, params, layout, score_images(trainer), check)
 
 
 def probe_of(trainer: Any) -> Probe:

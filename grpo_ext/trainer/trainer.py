@@ -23,7 +23,6 @@ from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts, callbacks_of
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
-from grpo_ext.trainer.nonfinite import Replay, replay
 from grpo_ext.trainer.run_output import check_prompt, first_lines
 from grpo_ext.trainer.settings import checked_arguments
 from grpo_ext.vllm import EngineFailure
@@ -116,12 +115,14 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         loss: Any = 0.0
-        if self.args.max_tokens_per_micro_batch:
-            self.model.train()
-            for _ in range(self.parts.feed.surplus(inputs)):
-                with self.accelerator.no_sync(model):  # not by TRL's method, which counts micro-batches
-                    loss = loss + super(GRPOTrainer, self).training_step(model, inputs, num_items_in_batch)
-        return loss + super().training_step(model, inputs, num_items_in_batch)
+        plain = super(GRPOTrainer, self).training_step
+        with self.parts.phases("train"):
+            if self.args.max_tokens_per_micro_batch:
+                self.model.train()
+                for _ in range(self.parts.feed.surplus(inputs)):
+                    with self.accelerator.no_sync(model):  # not by TRL's method, which counts micro-batches
+                        loss = loss + plain(model, inputs, num_items_in_batch)
+            return loss + super().training_step(model, inputs, num_items_in_batch)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         if self.as_trl:
@@ -139,17 +140,13 @@ class GRPOExtTrainer(GRPOTrainer):
                 return self.parts.rollout.watch_trl(inputs, super()._generate_and_score_completions(inputs))
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
-        self.parts.finite.before()
-        accumulation = self.current_gradient_accumulation_steps if self.model.training else 1
-        loss = self.loss_of(model, inputs, accumulation)
+        if isinstance(inputs, MicroBatch):
+            accumulation = self.current_gradient_accumulation_steps if self.model.training else 1
+            loss = self.parts.update.loss(model, inputs, accumulation)
+        else:
+            loss = super()._compute_loss(model, inputs)
         self.parts.finite.after(inputs, loss)
         return loss
-
-    def loss_of(self, model: Any, inputs: MicroBatch | dict[str, Any], accumulation: int) -> torch.Tensor:
-        """Return the loss of a micro-batch of ours or of TRL."""
-        if isinstance(inputs, MicroBatch):
-            return self.parts.update.loss(model, inputs, accumulation)
-        return super()._compute_loss(model, inputs)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
@@ -185,15 +182,17 @@ class GRPOExtTrainer(GRPOTrainer):
             Means over all completions, such as `eval_countdown` and `eval_length`, and `eval_pass@1`, `eval_pass@8`, ... of
             the outcome reward; under `eval_NAME_...` if `eval_dataset` is a mapping of named data sets.
         """
-        if self.eval_decoding is not None:
-            return evaluate_policy(self, eval_dataset, metric_key_prefix)
-        self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]  # or a name
+        with self.parts.phases("evaluation"):
+            if self.eval_decoding is not None:
+                return evaluate_policy(self, eval_dataset, metric_key_prefix)
+            self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]  # or a name
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         plain = super()._save_checkpoint
-        self.parts.generations.ahead.wait()
-        self.parts.checkpoints.save(lambda: plain(model, trial))
+        with self.parts.phases("checkpoint"):
+            self.parts.generations.ahead.wait()
+            self.parts.checkpoints.save(lambda: plain(model, trial))
 
     def save_checkpoint(self) -> None:
         """Save a checkpoint now."""
@@ -208,10 +207,6 @@ class GRPOExtTrainer(GRPOTrainer):
     def newest_checkpoint(self) -> str | None:
         """Return the newest whole checkpoint of `output_dir`; all ranks must call it."""
         return self.parts.checkpoints.newest()
-
-    def replay(self, folder: str) -> Replay:
-        """Run a kept step again; see `grpo_ext.trainer.nonfinite.replay`."""
-        return replay(self, folder)
 
     @property
     def stopped_by(self) -> str | None:

@@ -33,7 +33,6 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
         "advantages": advantages[mine],
         "counted": counted.float(),
         "signal": rule.signal(rewards)[mine].float(),
-        "temperature": torch.full((own,), trainer.temperature, device=ids.device),
         "policy_step": torch.full((own,), trainer.state.global_step, device=ids.device),
     }
     # the prompt of the row, to which an environment may have added

@@ -81,4 +81,4 @@ def test_chunks_cost_least(lengths, per_row, call):
 
 
 def test_there_are_at_most_eight_chunks():
-    assert len(length_chunks(torch.arange(100) * 50, call_tokens=1)) == 8
+    assert len(length_chunks(torch.arange(100) * 50, call=1)) == 8

@@ -43,15 +43,11 @@ def test_a_mistyped_name_is_told_the_nearest():
         recipe_path("countdwn/tiny")
 
 
-def test_a_copy_is_the_recipe_and_nothing_is_overwritten(tmp_path, capsys):
-    assert main(["recipes", "copy", "poem/tiny", str(tmp_path)]) == 0
-    copy = tmp_path / "tiny.yaml"
-    assert copy.read_bytes() == (REPO / "recipes" / "poem" / "tiny.yaml").read_bytes()
-    copy.write_text("seed: 1\n")
-    assert main(["recipes", "copy", "poem/tiny", str(tmp_path)]) == 2
-    assert copy.read_text() == "seed: 1\n" and "already" in capsys.readouterr().err
-    assert main(["recipes", "copy", "poem/tiny", str(tmp_path / "new" / "mine.yaml")]) == 0
-    assert (tmp_path / "new" / "mine.yaml").is_file()
+def test_a_recipe_is_printed_as_it_is(capsys):
+    assert main(["recipes", "poem/tiny"]) == 0
+    assert capsys.readouterr().out == (REPO / "recipes" / "poem" / "tiny.yaml").read_text(encoding="utf-8")
+    assert main(["recipes", "poem/tny"]) == 2
+    assert "Did you mean 'poem/tiny'?" in capsys.readouterr().err
 
 
 def test_versions_name_what_a_fault_may_lie_in(capsys):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from grpo_ext.curriculum.group_log import WINDOW, GroupLog
+from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.step.groups import GroupRule
 
@@ -41,18 +41,13 @@ def test_a_supply_without_rows_says_so():
         PromptSupply(Dataset.from_list([{"n": 1}]).to_iterable_dataset().filter(lambda row: False), 0).take(1)
 
 
-def test_advice_comes_once_and_names_an_option():
+def test_the_figures_of_a_generation():
     now = iter(range(1000))
-    log = GroupLog("off", clock=lambda: next(now))
+    log = GroupLog(clock=lambda: next(now))
     stats = GroupRule(2).judge(torch.tensor([0, 0, 0, 0, 1, 1, 0, 1.0]))
-    heard = []
-    for _ in range(WINDOW):
+    for _ in range(2):
         log.start()
         log.generated(stats)
         figures = log.figures()
-        heard.append(log.advice())
-    assert [i for i, text in enumerate(heard) if text] == [WINDOW // 2 - 1]
-    text = heard[WINDOW // 2 - 1]
-    assert "75% of the last 40 groups had no signal (25% all right, 50% all wrong)" in text
-    assert "group_filter: refill" in text and "curriculum: adaptive" in text
+    assert (figures["groups/all_right"], figures["groups/all_wrong"], figures["groups/mixed"]) == (0.25, 0.5, 0.25)
     assert figures["groups/kept"] == 1 and figures["groups/useful_per_second"] == 0.5  # two ticks of the clock a generation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl.trainer.utils import RepeatSampler
 
-from grpo_ext.curriculum.pass_rates import PassCount, PassRates
+from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from grpo_ext.curriculum.sampler import Curriculum, PromptSampler
 
 NAMES = [f"prompt {i}" for i in range(12)]
@@ -45,7 +46,7 @@ def test_the_chance_of_signal_is_that_of_a_beta(counts, size):
 
 
 def test_counts_decay_and_rows_with_one_prompt_share_them():
-    rates = PassRates(["a", "b", "a"], decay=0.5, start={"a": PassCount("a", 4, 8)})
+    rates = PassRates(["a", "b", "a"], decay=0.5, start={"a": (4, 8)})
     rates.observe("a", 4, 4)
     rates.observe("elsewhere", 4, 4)
     assert rates.state_dict() == {"right": [6, 0], "samples": [8, 0]}
@@ -111,3 +112,21 @@ def test_an_epoch_begun_again_is_the_same_although_more_is_known(kind):
     again.set_epoch(0)
     assert list(again) == first + rest
     assert again.draw_further(5, 40) == whole.draw_further(5, 40) != whole.draw_further(5, 45)
+
+
+def test_pass_rates_are_counted_from_completions(tmp_path):
+    path, chat = tmp_path / "rates_completions.jsonl", [{"role": "user", "content": "two"}]
+    rows = [{"prompt": "one", "part": part, "rewards": {"right": x}} for part, x in (("greedy", 1.0), ("sampled", 0.9))]
+    rows += [{"prompt": "one", "part": "sampled", "rewards": {"right": x}} for x in (2.0, 1.0, None)]
+    rows += [{"step": 3, "prompt": chat, "rewards": {"right": 0.0, "form": 1.0}}]  # as a run's samples.jsonl has it
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_pass_rates(path, "right", 1.0) == {prompt_id("one"): (2, 3), prompt_id(chat): (0, 1)}
+    for bad in (
+        "{",
+        '{"prompt": "x"}',
+        '{"prompt": "x", "rewards": {"form": 1.0}}',
+        '{"prompt": "x", "rewards": {"right": "1"}}',
+    ):
+        (tmp_path / "bad.jsonl").write_text(bad + "\n")
+        with pytest.raises(ValueError, match=r"bad\.jsonl:1: not a completion with the reward right"):
+            read_pass_rates(tmp_path / "bad.jsonl", "right", 1.0)

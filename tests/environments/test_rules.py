@@ -1,9 +1,8 @@
 """What a recipe says of its environment, and what is answered where it is wrong."""
 
 import pytest
-from worlds import Counting
 
-from grpo_ext.environments.base import Environment, environment_class, register_environment
+from grpo_ext.environments.base import Environment, environment_class
 from grpo_ext.environments.guess import Guess
 from grpo_ext.environments.rules import episode_rules
 
@@ -40,16 +39,6 @@ def test_what_is_wrong_is_named(given, words):
     with pytest.raises(ValueError) as told:
         episode_rules(given)
     assert words in str(told.value)
-
-
-def test_a_registered_one_has_a_name_of_its_own(monkeypatch):
-    monkeypatch.setattr("grpo_ext.environments.base._registered", {})
-    register_environment("counting")(Counting)
-    assert environment_class("counting") is Counting
-    with pytest.raises(ValueError, match="is taken"):
-        register_environment("counting")(Environment)
-    with pytest.raises(ValueError, match="is taken"):
-        register_environment("guess")(Counting)
 
 
 def test_one_in_a_file(tmp_path):

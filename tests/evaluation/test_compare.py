@@ -22,7 +22,7 @@ from grpo_ext.evaluation.score import (
     paired_difference,
     score_completions,
 )
-from grpo_ext.evaluation.table import cell, markdown
+from grpo_ext.evaluation.table import cell, table
 from grpo_ext.rewards import build
 
 
@@ -101,23 +101,13 @@ def test_changed_rows_are_named():
     assert found["greedy"]["length"] == {"mean": 0.0, "low": 0.0, "high": 0.0, "rows": 4}
 
 
-def test_a_table_of_some_of_the_changed_says_so():
-    comparison = {"model": "b", "against": "a", "greedy": {}, "became_right": [0], "became_wrong": list(range(10))}
-    texts = {"a": ["x"] * 10, "b": ["y"] * 10}
-    page = markdown({"a": {}, "b": {}}, [comparison], [{"prompt": "p"}] * 10, texts)
-    assert "### 1 problems became right\n" in page and "### 10 problems became wrong, the first 5\n" in page
-    assert sum(line.endswith("| p | x | y |") for line in page.splitlines()) == 1 + 5
-
-
 def test_nothing_that_a_model_writes_leaves_its_cell():
     nasty = "<script>alert(1)</script> | a | **b**\n# head\n[x](javascript:y) `c` \x1b[2J"
     shown = cell(nasty)
     assert "<script" not in shown and "\n" not in shown and "\x1b" not in shown
     assert shown.count("|") == shown.count("\\|") == 2
-    comparison = {"model": "b", "against": "a", "greedy": {}, "became_right": [0], "became_wrong": []}
-    page = markdown({"a": {}, "b": {}}, [comparison], [{"prompt": nasty}], {"a": [nasty], "b": ["ok"]})
-    [line] = [line for line in page.splitlines() if line.startswith("| 0 |")]
-    assert line.replace("\\|", "").count("|") == 5
+    [*_, line] = table(["row", "text"], [["0", nasty]])
+    assert line.replace("\\|", "").count("|") == 3
 
 
 RECIPE = """\
@@ -147,7 +137,7 @@ def test_two_models_are_compared(tiny_folder, tmp_path, capsys):
     words = ["eval", "--config", str(recipe), "--num_samples", "2", "--output", str(output)]
     assert main([*words, "--model", str(tiny_folder), "--model", str(other)]) == 0
     printed = capsys.readouterr().out
-    assert "12 held-out rows" in printed and "became right" in printed
+    assert "12 rows, mean" in printed and "became right" in printed
     found = json.loads(output.read_text())
     assert list(found["models"]) == [str(tiny_folder), str(other)]
     [comparison] = found["comparisons"]
@@ -155,9 +145,9 @@ def test_two_models_are_compared(tiny_folder, tmp_path, capsys):
     for part in ("greedy", "sampled"):
         means = [found["models"][name][part]["length"] for name in found["models"]]
         assert comparison[part]["length"]["mean"] == pytest.approx(means[1] - means[0])
-    page = output.with_suffix(".md").read_text()
-    assert page.startswith("# 12 held-out rows") and "pass@2" in page
-    assert len(output.with_name("both_completions.jsonl").read_text().splitlines()) == 24
+    assert "pass@2" in printed and "mixed@2" in printed
+    rows = [json.loads(line) for line in output.with_name("both_completions.jsonl").read_text().splitlines()]
+    assert [sum(row["part"] == part for row in rows) for part in ("greedy", "sampled")] == [24, 48]
     assert main([*words, "--model", str(other), "--model", str(other)]) == 2
     assert "named twice" in capsys.readouterr().err
     assert main([*words, "--model", str(other)]) == 0  # a single one: its summary, as before

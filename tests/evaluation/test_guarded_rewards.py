@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from grpo_ext.evaluation.evaluate_recipe import held_out
+from grpo_ext.evaluation.evaluate_recipe import rows_and_rewards
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.run.parts import guarded_rewards
 
@@ -37,7 +37,7 @@ def no_engine_here(monkeypatch):
 
 
 def test_formulas_of_held_out_rows_are_judged_in_a_worker(recipe):
-    rows, rewards = held_out(recipe(reward_timeout=60.0))
+    rows, rewards = rows_and_rewards(recipe(reward_timeout=60.0))
     assert rewards["accuracy"](**FORMULA) == [1.0]
     assert len(rows) == 1
 

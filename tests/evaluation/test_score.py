@@ -8,11 +8,21 @@ import random
 import statistics
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_ext.evaluation.completions import Completion
-from grpo_ext.evaluation.score import Sample, mean_and_error, outcome_figures, pass_at_k, score_completions, summarize
+from grpo_ext.evaluation.score import (
+    Sample,
+    mean_and_error,
+    mixed_share,
+    outcome_figures,
+    pass_at_k,
+    score_completions,
+    summarize,
+)
+from grpo_ext.objective.advantage import no_signal
 
 
 def samples(scores):
@@ -86,6 +96,14 @@ def test_figures_of_an_outcome():
         "pass@4_se": pytest.approx(0.5),
     }
     assert list(outcome_figures(samples([[1.0], [0.0]]), "r", 1)) == ["pass@1", "pass@1_se"]
+
+
+def test_rows_whose_scores_differ_have_signal_as_in_training():
+    rows = [[1.0, 0.0, None], [0.3, 0.1 + 0.2, 0.3], [None, 1.0, 1.0], [0.5, 0.5, 0.25], [None, None, None]]
+    share, error = mixed_share(samples(rows), "r")
+    trained = torch.tensor([row for row in rows if None not in row]).flatten()  # float32, in which 0.3 is 0.1 + 0.2
+    assert (~no_signal(trained, 3)).view(-1, 3)[:, 0].tolist() == [False, True]
+    assert (share, error) == (0.5, pytest.approx(math.sqrt(1 / 3 / 4)))
 
 
 def test_the_error_of_pass_at_k_is_that_of_fresh_rows():

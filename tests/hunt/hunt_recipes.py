@@ -60,7 +60,7 @@ def check_and_train_agree(recipe: str, changes: list[tuple[str, str, str]]) -> N
 NOT_HERE = re.compile(
     "vllm|hub|report_to|trackio|deepspeed|fsdp|ds3|ddp|local_rank|parallel|accelerat|output_dir|model_name|use_cpu|bf16|fp16|tf32"
     "|compile|liger|jit|load_in|bnb|trust|resume|dataset_name|dataset_config|plugins|_file|attn_impl|workers|max_steps|epochs"
-    "|multiprocessing|timeout|harvest|revision|continuous|paged|empty_cache|disable_tqdm|model_init|log_level|chat_template_kw"
+    "|multiprocessing|timeout|revision|continuous|paged|empty_cache|disable_tqdm|model_init|log_level|chat_template_kw"
 )
 KNOWN = load_recipe(None, {"model_name_or_path": "m"}).flat.defaults
 KEYS = sorted(key for key in KNOWN if not NOT_HERE.search(key))

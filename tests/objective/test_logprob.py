@@ -167,3 +167,15 @@ def test_a_stored_set_is_small():
     for mask, limit in ((few, 100), (~few, 19_100)):
         kept = KeptSet.from_mask(mask)
         assert sum(part.nbytes for part in (kept.counts, kept.ids, kept.bits)) < 100 * limit
+
+
+def test_memory_that_another_call_has_used_gives_no_wrong_gradient() -> None:
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(50, 16, requires_grad=True), torch.randn(300, 16), torch.randint(300, (50,))
+    logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams())[0].sum()
+    first, again = (torch.autograd.grad(logps, hidden, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, again)
+    other = sampling_log_probs(hidden[:20], weight, None, targets[:20], SamplingParams())[0].sum()
+    with pytest.raises(RuntimeError, match="inplace"):
+        torch.autograd.grad(logps, hidden)
+    torch.testing.assert_close(torch.autograd.grad(other, hidden)[0][:20], first[:20])

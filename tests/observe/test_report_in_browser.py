@@ -45,7 +45,7 @@ def test_an_episode_is_a_conversation_of_texts(page):
     assert page.run(SHOWN) == [
         ["turn model counts", "turn 1 · 2 tokens in the loss · earned +0.2516"],
         ["turn world", f"environment{page.hostile}"],
-        ["turn model", f"turn 2 · left out of the loss · earned -0.5{page.hostile}"],
+        ["turn model", f"turn 2 · left out of the loss · earned −0.5{page.hostile}"],
     ]
     assert page.run("document.title") != "owned" and page.run(SCRIPTS) == page.scripts
     row = "[...document.querySelectorAll('#row-0 .text span')].map((piece) => [piece.className, piece.textContent])"
@@ -68,4 +68,4 @@ def test_before_and_after_shows_conversations(page):
     )
     page.run(wait)
     sides = page.run("[...document.querySelectorAll('.pair .conversation')].map((side) => side.textContent)")
-    assert sides == ["turn 1 · 2 tokens · earned +0.2516environmenthighturn 2 · 0 tokens · earned -0.58", "turn 18"]
+    assert sides == ["turn 1 · 2 tokens · earned +0.2516environmenthighturn 2 · 0 tokens · earned −0.58", "turn 18"]

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from forked import REPO, Forked
+from forked import REPO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +20,8 @@ from grpo_ext.cli.main import main
 from grpo_ext.environments.episode import as_text
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.observe.read_run import read_run
-from grpo_ext.observe.report.columns import MOST_MESSAGES, explain, in_utf16, sample_texts
-from grpo_ext.observe.report.page import build_page, packed
+from grpo_ext.observe.report.columns import MOST_MESSAGES, explain, sample_texts
+from grpo_ext.observe.report.page import LIVE, build_page, packed
 from grpo_ext.rewards import register
 from grpo_ext.rewards.explanation import Explanation
 
@@ -90,11 +90,11 @@ def test_hostile_text_stays_data(tmp_path):
     executed = [(attrs, data) for attrs, data in page.scripts if attrs.get("type") != "text/plain"]
     assert len(executed) == 1 and not any(attrs for attrs, _ in executed)
     assert all("document.title='owned'" not in data for _, data in executed)
-    assert not any(name.startswith("on") or (name in ("src", "href") and not str(value).startswith("#"))
+    assert not any(name.startswith("on") or (name in ("src", "href") and not str(value).startswith(("#", "data:,")))
                    for _, attrs in page.tags for name, value in attrs.items())  # fmt: skip
     assert page.block("texts-0-0")[0][0] == HOSTILE and page.block("texts-0-0")[2][0].count(HOSTILE) == 3
-    assert page.block("prompts-0")[0][1] == [["user", HOSTILE]]
-    assert page.block("runs")["runs"][0]["alarms"][0]["alarm"] == HOSTILE
+    assert page.block("prompts-0")[0][1] == [{"role": "user", "content": HOSTILE}]
+    assert page.block("runs")["runs"][0]["logged"]["alarms"][0]["alarm"] == HOSTILE
 
 
 def played(step, *said, more=(), **settings):
@@ -108,10 +108,8 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
     row = played(
         1, "16", "𝟙 high", "8\n> 4", "", HOSTILE, more=[{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 3}]
     )
-    [[text, _, _, turns]] = sample_texts([row], [])
-    wide = text.encode("utf-16-le", "surrogatepass")
-    pieces = [(wide[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"), *more) for start, end, *more in turns]
-    assert pieces == [
+    [[text, _, _, turns, _]] = sample_texts([row], [])
+    assert [(text[start:end], *more) for start, end, *more in turns] == [
         ("16", True, 2, 0.25), ("𝟙 high", False, None, None), ("8\n> 4", True, 3, None), ("", False, None, None),
         (HOSTILE, True, None, None),
     ]  # fmt: skip
@@ -121,11 +119,11 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
     "messages", [None, 3, [], ["a"], [{}], [{"role": "assistant", "content": "other"}], [{"content": 3}], {"a": 1}, [[[]]]]
 )
 def test_messages_that_are_not_the_text_s_leave_it_a_text(messages):
-    assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], []) == [["a\n> b\nc", {}, [], []]]
+    assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], []) == [["a\n> b\nc", {}, [], [], None]]
 
 
 def test_an_episode_of_many_turns_is_shown_to_a_bound():
-    [[text, _, _, turns]] = sample_texts([played(1, *["x"] * 5000)], [])
+    [[text, _, _, turns, _]] = sample_texts([played(1, *["x"] * 5000)], [])
     assert len(turns) == MOST_MESSAGES and text.count("x") == 5000
 
 
@@ -136,15 +134,21 @@ def test_what_a_reward_says_of_an_episode_is_of_its_last_turn():
     assert [row["text"][start:end] for start, end, *_ in marks] == ["3 + 4"] and marks[0][0] > row["text"].index("好")
 
 
-def test_the_policy_lets_our_script_and_plotly_run_and_no_other_and_nothing_out(tmp_path):
-    page = Page(build_page([read_run(write_run(tmp_path, [sample(1, "x")]))]))
+def policy_of(page):
     policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
-    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    return dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+
+
+@pytest.mark.parametrize("renew", [None, 2.0])
+def test_the_policy_lets_our_script_run_and_no_other_and_nothing_out(tmp_path, renew):
+    page = Page(build_page([read_run(write_run(tmp_path, [sample(1, "x")]))], renew))
+    rules = policy_of(page)
     assert rules["default-src"] == "'none'" and rules["img-src"] == "data: blob:"
-    assert not {"connect-src", "frame-src", "worker-src", "font-src", "media-src", "object-src"} & set(rules)
-    scripts = [data for attrs, data in page.scripts if attrs.get("type") != "text/plain"] + [page.block("plotly")]
-    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts}
-    assert set(rules["script-src"].split()) == hashes and len(hashes) == 2
+    assert rules.get("connect-src") == (renew and "'self'")  # a file asks for nothing, a served page its own server
+    assert not {"frame-src", "worker-src", "font-src", "media-src", "object-src"} & set(rules)
+    [script] = [data for attrs, data in page.scripts if attrs.get("type") != "text/plain"]
+    assert rules["script-src"] == f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    assert ("fetch(" in script) == (renew is not None)
 
 
 def test_own_scripts_never_read_text_as_html():
@@ -156,7 +160,7 @@ def test_own_scripts_never_read_text_as_html():
             "document.write",
             "eval(",
             "new Function",
-            "fetch(",
+            *(["fetch("] if path.name != LIVE else []),
         ):
             assert way not in path.read_text(encoding="utf-8"), f"{path.name} uses {way}"
 
@@ -230,13 +234,6 @@ def test_a_reward_of_ones_own_explains_itself():
     assert found == ({"mine": "at most 3"}, [(0, 1, "fault", "too long")])
 
 
-def test_marks_are_counted_as_browsers_count():
-    text = "𝟙a<answer>𠮷b</answer>"
-    _, marks = explain(sample(1, text), [{"name": "countdown", "options": {}}])
-    ((start, end, *_),) = in_utf16(text, marks)
-    assert text.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == "𠮷b"
-
-
 def test_the_command_writes_page_and_picture_of_several_runs(tmp_path, capsys):
     for name in ("a", "b"):
         rows = [sample(step, "x", rewards={"countdown": None if step == 1 else 1.0}) for step in (1, 2)]
@@ -264,14 +261,12 @@ def test_a_folder_without_a_run_is_told(tmp_path, capsys):
     assert "holds no run" in capsys.readouterr().err
 
 
-def test_watch_renews_the_page_when_lines_come(tmp_path):
-    folder = write_run(tmp_path, [sample(1, "first")])
-    process = Forked(main, ["report", str(folder), "--watch", "0.2"])
-    try:
-        process.wait_for("1 completions")
-        JsonLines(folder / "samples.jsonl").append([sample(2, "second")])
-        process.wait_for("2 completions")
-    finally:
-        process.kill()
-    page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert page.block("runs")["renew"] == 0.2 and page.block("texts-0-0")[1][0] == "second"
+def test_a_folder_of_runs_is_shown_as_its_runs(tmp_path):
+    for name in ("b", "a/grpo", "c"):
+        write_run(tmp_path / name, [sample(1, "x")])
+    (tmp_path / "c" / "notes.md").write_text("tried <b>lower</b>\n" + "x" * 9000)
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path)]) == 0
+    runs = Page((tmp_path / "report.html").read_text(encoding="utf-8")).block("runs")["runs"]
+    assert [run["name"] for run in runs] == ["a", "b", "c"] and runs[2]["note"].startswith("tried <b>lower</b>\nxx")
+    assert len(runs[2]["note"]) == 2000

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 import yaml
+from clocks import timeless
 from datasets import Dataset
 from forked import on_ranks
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -95,8 +96,7 @@ def test_metrics_say_what_the_trainer_logged(run):
 
 def lines(path):
     """Without what is of the clock."""
-    keep = [{k: v for k, v in row.items() if "time" not in k and "per_second" not in k} for row in read(path)]
-    return [row for row in keep if "train_loss" not in row]
+    return [timeless(row) for row in read(path) if "train_loss" not in row]
 
 
 def test_a_resumed_run_leaves_the_same_logs(tiny_folder, tmp_path, run):
@@ -179,3 +179,22 @@ def test_two_ranks_write_one_log(tiny_folder, tmp_path):
     assert all(len(prompts) <= 2 for prompts in groups)
     recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
     assert recipe["max_steps"] == 3 and recipe["task"] == "countdown" and recipe["output_dir"] == str(tmp_path)
+
+
+def test_tokens_have_their_advantage_age_and_log_prob(tiny_folder, tmp_path):
+    trainer = make_trainer(tiny_folder, tmp_path, log_tokens=True, num_iterations=2, gradient_accumulation_steps=1)
+    trainer.train()
+    rows = [row for row in read(tmp_path / "samples.jsonl") if row["mode"] == "train"]
+    assert rows
+    for row in rows:
+        tokens = row["tokens"]
+        assert {len(values) for values in tokens.values()} == {row["length"]} and {*tokens} == {
+            "text",
+            "advantage",
+            "age",
+            "logp",
+        }
+        assert tokens["advantage"] == pytest.approx([row["advantage"]] * row["length"]) and set(tokens["age"]) <= {0}
+        assert all(value <= 0 for value in tokens["logp"])
+        said = "".join(tokens["text"]).replace("<|im_end|>", "")
+        assert said == row["text"] or "\N{REPLACEMENT CHARACTER}" in said + row["text"]  # parts of a character

@@ -9,6 +9,7 @@ import pytest
 from conftest import REPO
 from hypothesis import given
 from hypothesis import strategies as st
+from test_forecast import VALUES as SMALL
 
 from benchmarks.placements_published import table
 from grpo_ext import load_recipe
@@ -19,19 +20,7 @@ from grpo_ext.preflight.placements import Speeds, Workload, drawn_lengths, gener
 from grpo_ext.preflight.speeds import CARDS, COMPUTE, GENERATION, LINK, READ, STARTING, by_card, by_run, fitted
 
 SPEEDS = Speeds(step=0.01, row=0.001, token=0.002, update=0.3, reward=0.2, sync=0.1, switch=0.5, slots=4)
-VALUES = {
-    "use_cpu": True,
-    "bf16": False,
-    "num_problems": 40,
-    "max_numbers": 3,
-    "max_number": 9,
-    "max_completion_length": 50,
-    "per_device_train_batch_size": 32,
-    "num_generations": 4,
-    "max_steps": 2,
-    "report_to": "none",
-    "gradient_checkpointing": False,
-}
+VALUES = {**SMALL, "max_completion_length": 50, "per_device_train_batch_size": 32}
 
 
 def token_by_token(lengths: list[int], speeds: Speeds, engines: int) -> float:
@@ -215,7 +204,7 @@ def test_speeds_of_a_log(tiny_folder, tmp_path, overlap):
         clock += max(sampled, trained) if overlap else sampled + trained
         row = {"step": step, "time": clock, GENERATION: sampled}
         row |= {"completions/mean_length": mean, "completions/max_length": longest}
-        rows.append({**row, "overlap/age": 1.0, "overlap/waited": max(0.0, sampled - trained)} if overlap else row)
+        rows.append({**row, "overlap/age": 1.0, "time/waiting": max(0.0, sampled - trained)} if overlap else row)
     work, speeds = by_run(logged(tmp_path / "run", rows), recipe.flat, forecast)
     assert (speeds.step, speeds.row) == pytest.approx((0.004, 0.0002), rel=1e-6)
     assert training_seconds(work, speeds, 1) == pytest.approx(3.0, rel=0.02)

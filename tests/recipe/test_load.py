@@ -150,15 +150,6 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
         ("fp16: true\nbf16: true\n", "keep one"),
         ("temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n", "drop it from generation_kwargs"),
-        (
-            "temperature_schedule: linear\n",
-            "recipe.yaml:2: temperature_schedule: linear needs a final temperature",
-        ),
-        ("temperature_end: 0.6\n", "recipe.yaml:2: temperature_end has no effect on a constant temperature"),
-        (
-            "temperature_schedule: cosine\ntemperature_end: 0.6\ngradient_accumulation_steps: 4\nsteps_per_generation: 6\n",
-            "write steps_per_generation: 4",
-        ),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
         ("num_generations: null\n", "num_generations is a whole number; got None"),
         ("max_completion_length: null\n", "after 20 tokens"),

@@ -13,7 +13,7 @@ CATALOGUE = {info.name: info for info in list_rewards()}
 TRL_ONES = ("think_format", "soft_overlong_punishment", "repetition_penalty", "cosine_scaled", "reasoning_accuracy")
 WANTED = (
     *("accuracy", "countdown", "format", "language_consistency", "length", "poem_format", "poem_yun"),
-    *("reasoning_steps", "tag_count", *TRL_ONES),
+    *("reasoning_steps", "tag_count", "exact", "choice", "number", "regex", "json_schema", *TRL_ONES),
 )
 
 
@@ -58,7 +58,8 @@ def test_every_reward_documents_itself(name):
 
 def test_cpu_heavy_ones_say_so():
     heavy = {name for name, info in CATALOGUE.items() if info.needs_cpu}
-    assert heavy - {"reasoning_gym"} == {"accuracy", "cosine_scaled", "reasoning_accuracy"}  # that one is of an extra
+    expected = {"accuracy", "cosine_scaled", "reasoning_accuracy", "json_schema"}
+    assert heavy - {"reasoning_gym"} == expected  # that one is of an extra
 
 
 def test_trl_rewards_take_trls_arguments():

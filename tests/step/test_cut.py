@@ -29,7 +29,6 @@ def slice_of(lengths, advantages, first=0, counted=None, signal=None):
         advantages=torch.tensor(advantages).float(),
         counted=ones if counted is None else torch.tensor(counted).float(),
         signal=ones if signal is None else torch.tensor(signal).float(),
-        temperature=ones,
         policy_step=numbers,
     )
 

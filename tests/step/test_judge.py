@@ -104,7 +104,7 @@ def test_the_outcome_is_the_named_reward_or_that_of_the_largest_weight():
 
 def test_each_token_has_the_advantage_of_its_turn():
     mask = [[1, 1, 0, 0, 1, 0, 1, 1], [1, 0, 1, 0, 0, 0, 0, 0]]
-    generation = Generation([[1], [1]], [[5] * 8, [5] * 3], 0, 1.0, tool_mask=[mask[0], mask[1][:3]])
+    generation = Generation([[1], [1]], [[5] * 8, [5] * 3], 0, tool_mask=[mask[0], mask[1][:3]])
     table = table_of(generation, 0, torch.zeros(2, dtype=torch.bool), "cpu")
     found = by_token(table, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]])) * table.tool_mask * table.completion_mask
     assert found.tolist() == [[1, 1, 0, 0, 2, 0, 3, 3], [4, 0, 5, 0, 0, 0, 0, 0]]

@@ -33,7 +33,6 @@ def piece(rows: slice, last: bool) -> tuple[Scores, MicroBatch]:
         advantages=ADVANTAGES[rows],
         counted=ones,
         signal=ones,
-        temperature=ones,
         policy_step=torch.zeros(n),
     )
     counts = StepCounts(ROWS, float(MASK.sum()))

@@ -39,7 +39,6 @@ def table_with(rows, start=0, spare=2, **more):
         "advantages": numbers,
         "counted": torch.ones(len(rows)),
         "signal": torch.ones(len(rows)),
-        "temperature": 1 + numbers,
         "policy_step": numbers.long(),
     }
     return Scored(**{**given, **more})
@@ -75,7 +74,7 @@ def test_each_row_keeps_what_is_its_own(parts, rng):
         assert taken.old_per_token_logps[place][mask].tolist() == [-float(t) for t in completion]
         assert taken.ref_per_token_logps[place][mask].tolist() == [-2.0 * t for t in completion]
         assert taken.importance_sampling_ratio[place].tolist() == [float(i)]
-        assert (taken.advantages[place], taken.temperature[place], taken.policy_step[place]) == (i, 1 + i, i)
+        assert (taken.advantages[place], taken.policy_step[place]) == (i, i)
         assert taken.kept[place].ids.tolist() == [i] * len(completion)
 
 
@@ -165,14 +164,14 @@ def test_a_generation_becomes_a_table():
     logps = [torch.tensor([]), torch.tensor([-1.0, -2.0]), torch.tensor([-3.0, NAN, -4.0])]
     kept = [kept_set(i, n) for i, n in enumerate((0, 2, 3))]
     masks = [[], [1, 1], [1, 0, 1]]
-    made = Generation([[5], [6, 7], [8]], [[], [1, 2], [3, 4, 9]], 11, 0.7, logps, kept, masks)
+    made = Generation([[5], [6, 7], [8]], [[], [1, 2], [3, 4, 9]], 11, logps, kept, masks)
     table = table_of(made, 0, torch.tensor([False, True, False]), "cpu")
     assert table.prompt_ids.tolist() == [[0, 5], [6, 7], [0, 8]] and table.prompt_mask.sum(1).tolist() == [1, 2, 1]
     assert table.completion_ids.tolist() == [[0, 0, 0], [1, 2, 0], [3, 4, 9]]
     assert table.completion_mask.sum(1).tolist() == [0, 0, 3] and table.loss_mask[2].tolist() == [1, 0, 1]
     assert table.counted.tolist() == [1, 0, 1]  # an empty completion counts
-    assert table.policy_step.tolist() == [11] * 3 and table.temperature.tolist() == [pytest.approx(0.7)] * 3
+    assert table.policy_step.tolist() == [11] * 3
     assert table.sampling_per_token_logps[1].tolist() == [-1, -2, 0] and table.kept is kept
-    alone = table_of(Generation([[5]], [[]], 0, 1.0), 3, torch.tensor([False]), "cpu")
+    alone = table_of(Generation([[5]], [[]], 0), 3, torch.tensor([False]), "cpu")
     assert alone.completion_ids.tolist() == [[3]] and alone.completion_mask.tolist() == [[0]]
     assert alone.sampling_per_token_logps is None and alone.tool_mask is None

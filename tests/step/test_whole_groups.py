@@ -39,7 +39,6 @@ def table_of(lengths, first=0):
         advantages=torch.ones(rows),
         counted=torch.ones(rows),
         signal=torch.ones(rows),
-        temperature=torch.ones(rows),
         policy_step=torch.zeros(rows),
         old_per_token_logps=-ids.float() * mask,
     )

@@ -1,4 +1,4 @@
-"""Demonstrations of Countdown: every label and every sum is right, attempts are not repeated, no held-out problem is shown."""
+"""Demonstrations of Countdown: every label and every sum is right, attempts go downwards, no held-out problem is shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from grpo_ext.tasks.countdown import Countdown
-from grpo_ext.tiny.demonstrations import chains, countdown_demonstrations
+from grpo_ext.tiny.demonstrations import attempts_downwards, chains, countdown_demonstrations
 
 FORM = re.compile(r"<think>\n(.+)\n</think>\n<answer>\n(.+)\n</answer>")
 
@@ -29,7 +29,7 @@ def test_every_step_and_every_label_is_right(operators: str) -> None:
     verdicts = set()
     for nums, target, work, answer in make(operators):
         for attempt in work.split("; "):
-            body, verdict = attempt.rsplit(" ", 1)
+            body, verdict = attempt.rsplit(f" vs {target} ", 1)
             parts = body.split(" → ")
             for before, after in pairwise(parts):
                 a, sign, b = before.split()
@@ -45,14 +45,17 @@ def test_every_step_and_every_label_is_right(operators: str) -> None:
     assert verdicts == {"yes", "no"}
 
 
-def test_no_value_is_tried_twice_and_work_ends_with_a_hit() -> None:
-    for _, _, work, _ in make(give_up=0.2):
-        values = re.findall(r"→ (\d+) (?:yes|no)", work)
+def test_values_go_down_and_round_and_work_ends_with_a_hit() -> None:
+    for nums, _, work, _ in make(give_up=0.2):
+        values = [int(value) for value in re.findall(r"→ (\d+) vs", work)]
         assert len(values) == len(set(values)) <= 4
+        assert sum(before < after for before, after in pairwise(values)) <= 1  # from the least to the largest
         assert "yes" not in work or work.endswith("yes")
+        if len(values) > 1 and "yes" not in work:
+            assert len(values) == len(attempts_downwards(tuple(sorted(nums)), "+-", 36))
 
 
-@pytest.mark.parametrize(("give_up", "low", "high"), [(0.0, 1.9, 3.0), (0.6, 1.25, 1.55), (1.0, 1.0, 1.0)])
+@pytest.mark.parametrize(("give_up", "low", "high"), [(0.0, 1.9, 3.0), (0.7, 1.3, 1.6), (1.0, 1.0, 1.0)])
 def test_giving_up_sets_the_number_of_attempts(give_up: float, low: float, high: float) -> None:
     works = [work for _, _, work, _ in make(give_up=give_up)]
     assert low <= sum(work.count(";") + 1 for work in works) / len(works) <= high
@@ -61,11 +64,20 @@ def test_giving_up_sets_the_number_of_attempts(give_up: float, low: float, high:
 def test_persistence_solves_everything_and_giving_up_does_not() -> None:
     # what reinforcement learning can gain on these problems
     def solved(**options) -> float:
-        rows = list(make(chosen=0.0, **options))
+        rows = list(make(**options))
         return sum(eval(answer) == target for _, target, _, answer in rows) / len(rows)
 
     assert solved(give_up=0.0) == 1.0
     assert 0.2 < solved(give_up=1.0) < 0.4
+
+
+def test_a_value_has_one_equation_with_its_numbers_from_the_largest() -> None:
+    assert attempts_downwards((2, 3, 9), "+-", 36) == [
+        (14, "9 + 3 → 12 + 2 → 14", "9 + 3 + 2"), (10, "9 + 3 → 12 - 2 → 10", "9 + 3 - 2"),
+        (8, "9 - 3 → 6 + 2 → 8", "9 - 3 + 2"), (4, "9 - 3 → 6 - 2 → 4", "9 - 3 - 2"),
+    ]  # fmt: skip
+    assert [value for value, _, _ in attempts_downwards((2, 3, 9), "+-", 9)] == [8, 4]
+    assert [value for value, _, _ in attempts_downwards((60, 60), "+-", 100)] == [120, 0]
 
 
 def test_only_training_problems_are_shown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import scripted_groups
 from scripted_groups import DEAD
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.curriculum.pass_rates import PassCount, prompt_id, write_pass_rates
+from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 
 
 def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
@@ -57,11 +58,26 @@ def test_refusals_of_curricula(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="needs difficulty_column"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard")
     others = tmp_path / "others.jsonl"
-    write_pass_rates(others, [PassCount(prompt_id("a prompt of another data set"), 1, 2)])
+    others.write_text(json.dumps({"prompt": "one of another data set", "rewards": {"solved": 1.0}}) + "\n")
     with pytest.raises(ValueError, match="needs a difficulty_column, or a pass_rates_file"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard", pass_rates_file=str(others))
     with pytest.raises(ValueError, match=r"no column 'level'\. There are prompt, number"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard", difficulty_column="level")
+
+
+def test_the_samples_of_a_run_have_the_pass_rates_that_it_counted(tiny_folder, tmp_path):
+    settings = {"curriculum": "adaptive", "learning_rate": 0.0, "pass_rate_decay": 1.0, "pass_threshold": 2.0}
+    first, _ = scripted_groups.train(tiny_folder, tmp_path / "first", steps=3, **settings)
+    file = tmp_path / "first" / "samples.jsonl"
+    counted = first.parts.order.curriculum.rates.state_dict()
+    assert 0 < sum(counted["right"]) < sum(counted["samples"]) == 3 * 16
+    found = read_pass_rates(file, "solved", 2.0)
+    rates = PassRates([prompt_id(scripted_groups.prompt_of(n)) for n in range(1, 25)], 1.0, found)
+    assert rates.state_dict() == counted
+    settings["curriculum"] = "easy_to_hard"
+    second, _ = scripted_groups.train(tiny_folder, tmp_path / "second", pass_rates_file=str(file), **settings)
+    means = rates.means()
+    assert [means[n - 1] for n in second.calls[0]] == sorted(means, reverse=True)[:4]
 
 
 def test_easy_to_hard_by_a_column(tiny_folder, tmp_path):

@@ -184,7 +184,6 @@ def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, s
         ({"generation_kwargs": {"stop_strings": ["x"]}}, "take stop_strings out"),
         ({"curriculum": "adaptive"}, "write curriculum: none"),
         ({"environment": {**WORLD, "credit": "turn"}, "group_filter": "drop"}, "credit: turn needs group_filter: off"),
-        ({"harvest": {}}, "an episode has several"),
     ],
 )
 def test_what_an_environment_does_not_go_with_is_refused(tiny_folder, tmp_path, settings, words):

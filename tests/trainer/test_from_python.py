@@ -88,7 +88,7 @@ def done(tiny_folder, tmp_path_factory):
         ("countdwon", "Did you mean 'countdown'"),
         ("my/deep/model", "there is no such folder"),
         ("./nothing", "there is no such folder"),
-        ("nowhere.rewards:f", "cannot be imported"),
+        ("nowhere.rewards:f", "cannot load the reward"),
     ],
 )
 def test_a_reward_that_nothing_is_called_is_refused_before_the_model_is_loaded(name, words):

@@ -12,7 +12,7 @@ from forked import Forked
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer, register_environment
+from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,6 @@ def train(folder, out, kill_at):
     """Train, and end this process within the step `kill_at` of all episodes."""
     steps = 0
 
-    @register_environment("deadly")
     class Deadly(Environment):
         def __init__(self):
             self.turns, self.score = 0, 0.0
@@ -35,9 +34,15 @@ def train(folder, out, kill_at):
             self.score += len(text) % 3
             return f"turn {self.turns}", self.turns == 3
 
+    globals()["Deadly"] = Deadly
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Use {n}."}]} for n in range(12)])
     args = GRPOExtConfig(
-        **{"output_dir": str(out), "environment": {"name": "deadly", "turn_tokens": 4}, "top_k": 20, "max_steps": 5},
+        **{
+            "output_dir": str(out),
+            "environment": {"name": f"{__name__}:Deadly", "turn_tokens": 4},
+            "top_k": 20,
+            "max_steps": 5,
+        },
         **{"save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-2, "per_device_train_batch_size": 8},
         **{"num_generations": 4, "max_completion_length": 60, "report_to": "none", "disable_tqdm": True},
         **{"use_cpu": True, "bf16": False},

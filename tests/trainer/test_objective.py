@@ -286,7 +286,7 @@ class WatchedSampler(Sampler):
         recorder = Recorder(SamplingParams(top_k=5))
         with watching(self.trainer.model, recorder):
             ids, _ = GRPOTrainer._generate_single_turn(self.trainer, request.prompt_ids, None, {}, request.num_generations)
-        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, recorder.rows(ids)[1])
+        return Generation(request.prompt_ids, ids, request.policy_step, recorder.rows(ids)[1])
 
 
 class Separate(GRPOExtTrainer):

@@ -38,7 +38,7 @@ class NoisySampler(Sampler):
         # log ratio (model over sampler) of mean - noise^2 / 2 and deviation noise, so that the mean ratio is 1
         log_ratio = self.noise * torch.randn(ids.shape, generator=g) - self.noise**2 / 2
         logps = list((logps - log_ratio).unbind())
-        return Generation(request.prompt_ids, ids.tolist(), request.policy_step, request.temperature, logps)
+        return Generation(request.prompt_ids, ids.tolist(), request.policy_step, logps)
 
 
 def weights(folder, out, noise, length, **settings):

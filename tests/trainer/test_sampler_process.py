@@ -102,6 +102,14 @@ def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_
 
 
 @pytest.mark.slow
+def test_it_draws_at_the_temperature_that_is_scored(tiny_folder, tmp_path):
+    trainer = overlap_run.make(tiny_folder, tmp_path, overlap="off", max_steps=1, generation_kwargs={"temperature": 0.5})
+    trainer.train()
+    assert trainer.parts.scorer.params.temperature == 0.5
+    assert trainer.state.log_history[0]["sampling/sampling_logp_difference/max"] < 1e-4
+
+
+@pytest.mark.slow
 def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
     whole = overlap_run.make(tiny_folder, tmp_path / "whole")
     whole.train()

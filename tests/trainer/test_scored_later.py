@@ -53,7 +53,7 @@ class TellsNothing(Sampler):
         recorder = Recorder(self.trainer.parts.scorer.params)
         with watching(self.trainer.model, recorder):
             ids, _ = GRPOTrainer._generate_single_turn(self.trainer, request.prompt_ids, None, {}, request.num_generations)
-        return Generation(request.prompt_ids, ids, request.policy_step, request.temperature, recorder.rows(ids)[1])
+        return Generation(request.prompt_ids, ids, request.policy_step, recorder.rows(ids)[1])
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -68,6 +68,6 @@ def test_a_model_that_cannot_go_on_from_a_prompt_reads_it_with_each_completion(b
     trainer.model.model.__class__ = broken(type(trainer.model.model))
     assert not probe_of(trainer).shares_prompts(trainer.model)
     scorer = trainer.parts.scorer
-    scorer.layout = make_scorer(trainer, scorer.params, scorer.layout, False).layout
+    scorer.layout = make_scorer(trainer, scorer.params, scorer.layout).layout
     assert "the model cannot continue from a shared one" in describe(trainer)[1]
     assert bench.step("ours")[2].isfinite().all()

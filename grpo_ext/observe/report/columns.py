@@ -1,7 +1,6 @@
 """Completions as the page holds them: an index of short columns, read at once, and texts in chunks, read when shown."""
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable
 from typing import Any
 
 from grpo_ext.observe.read_run import RunData, mappings
@@ -9,7 +8,7 @@ from grpo_ext.rewards.explanation import Mark
 from grpo_ext.rewards.registry import lookup
 
 CHUNK = 250  # completions whose texts are unpacked together
-MOST_MESSAGES, MOST_MARKS = 200, 1000  # of a completion in the page, so that no completion holds the browser up
+MOST_MESSAGES, MOST_MARKS = 200, 1000  # of a completion in the page, so that none holds the browser up
 Turn = tuple[int, int, bool, float | None, float | None]  # start, end, the model's, tokens that count, earned
 
 
@@ -32,7 +31,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         "rewards": {reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows] for reward in run.rewards},
         "datasets": list(datasets),
     }
-    return index, [[key, messages(prompts[key])] for key in numbers]
+    return index, [[key, prompts[key]] for key in numbers]
 
 
 def numbered(keys: Iterable[Any]) -> dict[Any, int]:
@@ -41,12 +40,11 @@ def numbered(keys: Iterable[Any]) -> dict[Any, int]:
 
 
 def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
-    """Return for each completion its text, what the rewards said, the marks on it, and the turns of an episode."""
+    """Return for each completion its text, what the rewards said, the marks on it, the turns of an episode, and its tokens."""
     found = []
     for row in rows:
         said, marks = explain(row, rewards)
-        spans = marks[:MOST_MARKS], turns(row)[:MOST_MESSAGES]
-        found.append([row["text"], said, *(in_utf16(row["text"], some) for some in spans)])
+        found.append([row["text"], said, marks[:MOST_MARKS], turns(row)[:MOST_MESSAGES], row.get("tokens")])
     return found
 
 
@@ -89,22 +87,6 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
         said[reward["name"]] = words
         marks += [(start + first, end + first, kind, told) for start, end, kind, told in more]
     return said, sorted(set(marks))
-
-
-def messages(prompt: Any) -> list[list[str]]:
-    """Return a prompt as roles and texts; plain text has no role."""
-    if not isinstance(prompt, list):
-        return [["", str(prompt)]]
-    parts = [part if isinstance(part, dict) else {"content": part} for part in prompt]
-    return [[str(part.get("role", "")), str(part.get("content", ""))] for part in parts]
-
-
-def in_utf16(text: str, spans: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return marks or turns with their first two entries, start and end, counted as a browser does: U+10000 and up are two."""
-    if text.isascii() or not spans or max(text) <= "\uffff":
-        return [*spans]
-    wide = [0, *accumulate(2 if character > "\uffff" else 1 for character in text)]
-    return [(wide[start], wide[end], *more) for start, end, *more in spans]
 
 
 def rounded(value: float | None) -> float | None:

@@ -24,9 +24,6 @@ class Fault(NamedTuple):
     character: str | None  # None if the character is missing
     wanted: str  # 平, 仄, `RHYME` or `NOTHING`
 
-    def __str__(self) -> str:
-        return f"第{self.position}字 [{self.character}] 不符合{self.wanted}"
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -44,10 +41,6 @@ class Verdict:
     def faults(self) -> tuple[Fault, ...]:
         """All faults, from the first line to the last."""
         return tuple(fault for faults in self.line_faults for fault in faults)
-
-    def __str__(self) -> str:
-        rhyme = f"{self.rhyme_group}韵" if self.rhyme_group else "无韵"
-        return " ".join([self.form, rhyme, ",".join(map(str, self.faults))]).rstrip()
 
 
 def judge(

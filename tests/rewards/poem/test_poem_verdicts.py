@@ -36,7 +36,6 @@ def test_published_verdicts(given, last, tone_score, rhyme_score, form, group):
     assert verdict.last_line_score == tone_score
     assert verdict.rhyme_score == rhyme_score
     assert (verdict.form, verdict.rhyme_group) == (form, group)
-    assert str(verdict).startswith(f"{form} {group}韵")
 
 
 @pytest.mark.parametrize(("given", "last", "tone_score", "rhyme_score", "form", "group"), PUBLISHED)
@@ -53,14 +52,9 @@ def test_traditional_characters_get_the_same_scores(given, last, tone_score, rhy
     assert (verdict.last_line_score, verdict.rhyme_score) == (tone_score, rhyme_score)
 
 
-def test_the_words_of_a_verdict():
-    exact = "七言绝句(仄起平收式) 八齐韵 第22字 [回] 不符合仄,第24字 [里] 不符合平"
-    assert str(judge([*WATER.split(), "梦回故里去未迷"])) == exact
-    assert str(judge([*WATER.split(), "梦回故里花如雪"])) == f"{exact},第26字 [如] 不符合仄,第27字 [雪] 不符合平韵"
-    assert str(judge([*WATER.split(), "一棹烟波去未迷"])) == "七言绝句(仄起平收式) 八齐韵"
-    assert str(judge([*FEAST.split(), "心事如诗共醉"])).endswith("第27字 [None] 不符合平韵")
-
-
-def test_missing_characters_count_at_free_places_too():
-    faults = judge([*FEAST.split(), "醉卧松风"]).faults
-    assert faults == ((25, None, "仄"), (26, None, "仄"), (27, None, "平韵"))
+def test_the_faults_of_a_verdict():
+    exact = [(22, "回", "仄"), (24, "里", "平")]
+    assert [*judge([*WATER.split(), "梦回故里去未迷"]).faults] == exact
+    assert [*judge([*WATER.split(), "梦回故里花如雪"]).faults] == [*exact, (26, "如", "仄"), (27, "雪", "平韵")]
+    assert not judge([*WATER.split(), "一棹烟波去未迷"]).faults
+    assert judge([*FEAST.split(), "心事如诗共醉"]).faults[-1] == (27, None, "平韵")

@@ -3,7 +3,8 @@
 
 const MOST_CHARACTERS = 100_000; // of a text or a message, so that no completion holds the page up
 
-function completionOf(samples, i, [text, , marks, turns]) {
+function completionOf(samples, i, [text, , marks, turns, tokens], colouring = "") {
+  if (colouring && tokens) return el("div", { class: "completion", dir: "auto" }, ...tokensOf(tokens, colouring));
   if (!turns.length) return el("div", { class: "completion", dir: "auto" }, ...marked(text, marks, 0, text.length));
   const training = samples.mode(i) === "train";
   let number = 0;
@@ -16,9 +17,9 @@ function completionOf(samples, i, [text, , marks, turns]) {
 // A turn of the model, with what it counted and earned, or an answer of its environment.
 function turnOf(text, marks, [start, end, wrote, tokens, earned], number, training) {
   const facts = [];
-  if (wrote && tokens !== null) facts.push(training && !tokens ? "left out of the loss" : `${tokens} tokens${training ? " in the loss" : ""}`);
+  if (wrote && tokens !== null) facts.push(training && !tokens ? "left out of the loss" : `${counted(tokens, "token")}${training ? " in the loss" : ""}`);
   const sign = Math.sign(earned);
-  const gain = el("b", { class: ["down", null, "up"][sign + 1] }, `earned ${sign > 0 ? "+" : ""}${figure(earned)}`);
+  const gain = el("b", { class: ["down", null, "up"][sign + 1] }, `earned ${signed(earned, 3)}`);
   const counts = wrote && tokens !== 0;
   return el("div", { class: `turn ${wrote ? "model" : "world"}${counts ? " counts" : ""}`, dir: "auto" },
     el("small", {}, [wrote ? `turn ${number}` : "environment", ...facts].join(" · "), ...(earned === null ? [] : [" · ", gain])), ...marked(text, marks, start, end));

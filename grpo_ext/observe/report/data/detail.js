@@ -2,23 +2,37 @@
 // One completion: its prompt, what was written, what each reward said, and the same prompt at other steps.
 
 const MOST_BUTTONS = 500; // for other completions of a prompt
-const detail = { samples: null, at: -1 };
+const detail = { samples: null, at: -1, grouped: false, colouring: "" };
 
-async function showCompletion(samples, i) {
+async function showCompletion(samples, i, named = true) {
   detail.samples = samples;
   detail.at = i;
   const { index } = samples;
   const [entry, [id, messages]] = await Promise.all([samples.entry(i), samples.prompt(i)]);
   if (detail.samples !== samples || detail.at !== i) return; // another was chosen meanwhile
+  if (named) history.replaceState(null, "", `#at/${samples.address(i)}`);
+  const place = byId("detail");
+  const group = samples.group(i);
   const facts = [`step ${index.step[i]}`, samples.dataset(i), `group ${index.group[i]}`, `prompt ${id}`,
-    `${index.length[i]} tokens`, index.cut[i] ? "cut off at the limit" : "finished"];
-  document.getElementById("detail").replaceChildren(
-    el("p", { class: "quiet" }, facts.join(" · ")),
-    el("h3", {}, "Prompt"), ...messages.map(messageOf),
-    el("h3", {}, "Completion"), completionOf(samples, i, entry),
-    el("h3", {}, "Rewards"), rewardTable(samples, i, entry[1]),
-    ...samePrompt(samples, i),
-  );
+    `${counted(index.length[i], "token")}`, index.cut[i] ? "cut off at the limit" : "finished"];
+  const head = [el("p", { class: "quiet" }, facts.join(" · "), " · ", el("a", { href: `#at/${samples.address(i)}`, title: "A link to this completion" }, "link")),
+    group.length > 1 ? el("p", { class: "controls" }, view("One", false), view(`Group of ${group.length}`, true)) : null,
+    el("h3", {}, "Prompt"), ...messages.map(messageOf)];
+  const again = (kind) => { detail.colouring = kind; showCompletion(samples, i, named); };
+  const colouring = colouringsOf(entry[4]).includes(detail.colouring) ? detail.colouring : "";
+  const body = detail.grouped && group.length > 1 ? await groupOf(samples, group, i) : [
+    el("h3", {}, "Completion"), colouringButtons(entry[4], colouring, again), completionOf(samples, i, entry, colouring),
+    el("h3", {}, "Rewards"), rewardTable(samples, i, entry[1]), ...samePrompt(samples, i)];
+  if (detail.samples === samples && detail.at === i) place.replaceChildren(...[...head, ...body].filter(Boolean));
+}
+
+function view(words, grouped) {
+  return el("button", { type: "button", "aria-pressed": String(detail.grouped === grouped), on: { click: () => showGroup(grouped) } }, words);
+}
+
+function showGroup(grouped) {
+  detail.grouped = grouped;
+  if (detail.at >= 0) showCompletion(detail.samples, detail.at);
 }
 
 function messageOf([role, content]) {
@@ -30,11 +44,12 @@ function rewardTable(samples, i, said) {
   const rows = run.rewards.map(({ name, weight }) => {
     const value = index.rewards[name]?.[i];
     const words = value === null || value === undefined ? "not scored" : said[name] ?? "";
-    return el("tr", {}, el("td", {}, name), el("td", { class: "n" }, figure(value)),
+    return el("tr", {}, el("td", {}, el("i", { class: "chip", style: { background: samples.colour(i, name) } }), ` ${name}`), el("td", { class: "n" }, figure(value)),
       el("td", { class: "n quiet" }, typeof weight === "number" ? `× ${figure(weight)}` : ""), el("td", { class: "said" }, words));
   });
-  const total = el("tr", {}, el("td", {}, el("b", {}, "weighted sum")), el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))),
-    el("td"), el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${figure(index.advantage[i])}`));
+  const total = el("tr", { class: "total" }, el("td", {}, el("i", { class: "chip", style: { background: samples.colour(i) } }), el("b", {}, " weighted sum")),
+    el("td", { class: "n" }, el("b", {}, figure(index.reward[i]))), el("td"),
+    el("td", { class: "said" }, index.advantage[i] === null ? "" : `advantage ${signed(index.advantage[i], 3)}`));
   return el("div", { class: "wide" }, el("table", {}, el("tbody", {}, rows, total)));
 }
 
@@ -46,7 +61,7 @@ function samePrompt(samples, i) {
   const buttons = (some) => el("div", { class: "steps" }, some.map((other) => {
     const label = `${index.step[other]}${samples.mode(other) === "eval" ? "e" : ""}: ${figure(index.reward[other])}`;
     const title = `${samples.dataset(other)}, step ${index.step[other]}`;
-    return el("button", { type: "button", title, "aria-pressed": String(other === i), on: { click: () => jump(other) } }, label);
+    return el("button", { type: "button", title, style: { borderLeftColor: samples.colour(other) }, "aria-pressed": String(other === i), on: { click: () => jump(other) } }, label);
   }));
   const lists = [["The same prompt at this step", all.filter(together)],
     ["The same prompt at other steps", all.filter((other) => !together(other))]];
@@ -60,10 +75,10 @@ function samePrompt(samples, i) {
 // Show a completion that need not be in the list as it is filtered now.
 function jump(i) {
   const at = browser.shown.indexOf(i);
-  if (at >= 0) return select(at);
+  if (at >= 0) return select(at, true);
   browser.selected = -1;
   drawRows();
-  return showCompletion(detail.samples, i);
+  return showCompletion(browser.samples, i);
 }
 
 // The same prompt at the next step that has it, or at the previous one.

@@ -1,109 +1,94 @@
 "use strict";
-// The page as a whole: overview, recipe, keys, and reloading while a run goes on.
+// The page as a whole: its sections, its keys, and the completion that its address names.
+
+const page = { runs: [], opened: -1, most: Infinity };
 
 async function main() {
-  const { runs, renew, made } = await unpack("runs");
-  drawOverview(runs, made);
-  drawRecipe(runs);
-  prepareCurves(runs);
-  const samples = await Promise.all(runs.map((run, i) => new Samples(i, run)).filter((s) => s.run.samples).map((s) => s.open()));
-  if (samples.length) {
-    startBrowser(samples, showCompletion);
-    drawPairs(samples);
-  } else {
-    document.querySelector(".browser").replaceWith(el("p", { class: "quiet" }, "No completions were logged."));
-    document.getElementById("pairs").remove();
-  }
+  const { runs, renew, most, made } = await unpack("runs");
+  page.runs = runs.map((run, i) => new Run(i, run));
+  preparePanels(page.runs);
+  startBrowser(page.runs, open);
   listenToKeys();
-  if (renew) renewEvery(renew);
+  drawRunsAndCurves();
+  const first = page.runs.findIndex((run) => run.samples);
+  if (renew) {
+    page.most = most;
+    startLive(renew);
+  } else {
+    byId("made").textContent = `Written on ${new Date(made * 1000).toLocaleString()}.`;
+    if (first >= 0) await open(first);
+  }
+  await openAddress();
+  window.addEventListener("hashchange", openAddress);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
   await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve))); // until the page shows it
-  await drawCurves();
   document.documentElement.dataset.curves = String(Math.round(performance.now()));
 }
 
-// First and last value of each main curve, one column per run.
-function drawOverview(runs, made) {
-  const wanted = ["Held-out rewards", "Reward", "Reward by function", "Completion length, tokens", "Entropy, nats per token"];
-  const heads = [];
-  for (const title of wanted) {
-    for (const run of runs) {
-      for (const series of run.panels.find((panel) => panel.title === title)?.series ?? []) {
-        const text = title === "Held-out rewards" ? `held-out ${series.label}` : title.startsWith("Reward") ? series.label
-          : title.split(",")[0].toLowerCase() + (series.label === "longest" ? ", longest" : "");
-        if (!heads.some((head) => head.text === text)) heads.push({ title, label: series.label, text });
-      }
-    }
-  }
-  const row = (head) => el("tr", {}, el("th", { scope: "row" }, head.text), runs.map((run) => {
-    const series = run.panels.find((panel) => panel.title === head.title)?.series.find((s) => s.label === head.label);
-    return el("td", {}, ...(series ? fromTo(series, /reward/i.test(head.title)) : ["–"]));
-  }));
-  const steps = (run) => `${Math.max(0, ...run.panels.flatMap((panel) => panel.series.map((s) => s.steps.at(-1) ?? 0)))} steps`;
-  const table = el("table", {},
-    el("thead", {}, el("tr", {}, el("th"), runs.map((run) => el("th", { scope: "col" }, `${run.name} (${steps(run)})`)))),
-    el("tbody", {}, heads.map(row)));
-  const note = `Values at the first and the last step; for curves with more than 25 values, means over the first and the last tenth. Written on ${new Date(made * 1000).toLocaleString()}.`;
-  document.getElementById("summary").append(el("div", { class: "wide" }, table), el("p", { class: "quiet" }, note));
-  const place = document.getElementById("alarms");
-  for (const fault of runs.flatMap((run) => run.faults)) place.before(el("p", { class: "alarm" }, el("b", {}, "Not read: "), fault));
-  for (const run of runs) for (const alarm of run.alarms) {
-    const name = runs.length > 1 ? `${run.name}, ` : "";
-    place.append(el("p", { class: "alarm" }, el("b", {}, `${name}step ${alarm.step}: ${alarm.alarm}. `), alarm.message ?? ""));
-  }
-  if (!place.childElementCount) place.append(el("p", { class: "quiet" }, "No alarms."));
+// Everything that depends on the curves of the runs.
+function drawRunsAndCurves() {
+  const { runs } = page;
+  byId("name").textContent = runs.length === 1 ? runs[0].name : runs.length ? `${runs.length} runs` : "grpo_ext";
+  drawHeadline(runs);
+  drawChanges(runs);
+  drawRuns(runs, drawRunsAndCurves);
+  byId("curves").hidden = !runs.length;
+  drawPanels(runs);
+  drawPhases(runs);
+  drawRecipe(runs);
 }
 
-function fromTo(series, coloured) {
-  const values = series.values.filter((value) => value !== null);
-  if (!values.length) return ["–"];
-  if (values.length === 1) return [el("b", {}, figure(values[0]))];
-  const count = values.length > 25 ? Math.ceil(values.length / 10) : 1;
-  const mean = (some) => some.reduce((a, b) => a + b, 0) / some.length;
-  const [first, last] = [mean(values.slice(0, count)), mean(values.slice(-count))];
-  const error = series.errors?.at(-1);
-  const change = last - first;
-  const tone = coloured && change ? (change > 0 ? "up" : "down") : null;
-  return [`${figure(first)} → `, el("b", {}, figure(last)), error ? ` ± ${figure(error, 1)}` : "",
-    " ", el("span", { class: tone }, `(${change > 0 ? "+" : ""}${figure(change, 2)})`)];
-}
-
-// Recipe, versions and starts of each run; rows in which runs differ are marked.
-function drawRecipe(runs) {
-  const flat = runs.map((run) => ({ ...run.recipe, ...prefixed("version of ", Object(run.about.versions)), ...started(run) }));
-  const keys = [...new Set(flat.flatMap((values) => Object.keys(values)))];
-  const text = (value) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
-  const rows = keys.map((key) => {
-    const values = flat.map((some) => text(some[key]));
-    const differs = new Set(values).size > 1;
-    return el("tr", { class: differs ? "differs" : null }, el("td", {}, el("code", {}, key)),
-      values.map((value) => el("td", { class: "value" }, value)));
+// Open the completions of a run.
+async function open(number) {
+  page.opened = number;
+  const run = page.runs[number];
+  run.opened ??= (page.load ? page.load(run) : new Samples(run).open()).catch((error) => {
+    run.opened = undefined;
+    throw error;
   });
-  const head = el("thead", {}, el("tr", {}, el("th", {}, "key"), runs.map((run) => el("th", { scope: "col" }, run.name))));
-  const body = keys.length ? el("table", {}, head, el("tbody", {}, rows)) : el("p", { class: "quiet" }, "There is no recipe.");
-  document.getElementById("recipe-body").append(el("div", { class: "wide" }, body));
+  drawSamples(await run.opened);
 }
 
-function prefixed(prefix, values) {
-  return Object.fromEntries(Object.entries(values).map(([key, value]) => [prefix + key, value]));
+function drawSamples(samples) {
+  if (samples.run.number !== page.opened) return;
+  showSamples(samples);
+  drawDistribution(samples);
+  drawPairs(samples);
+  if (page.load) drawRunsAndCurves(); // completions give the curves of rewards their band
 }
 
-function started(run) {
-  const starts = Array.isArray(run.about.starts) ? run.about.starts.filter(Boolean) : [];
-  const one = (start) => `step ${start.step}, ${new Date(start.time * 1000).toLocaleString()}, ${start.processes} × ${start.device}`;
-  return starts.length ? { started: starts.map(one).join("; "), folder: run.folder } : { folder: run.folder };
+// Show the completion that the address names: #at/RUN/STEP/DATA/GROUP/NUMBER.
+async function openAddress() {
+  const [kind, ...address] = location.hash.slice(1).split("/").map(decoded);
+  const run = kind === "at" ? page.runs.find(({ name }) => name === address[0]) : null;
+  if (!run) return;
+  if (page.opened !== run.number) await open(run.number);
+  const samples = await run.opened;
+  const at = samples.at(address);
+  if (at < 0) return;
+  byId("completions").scrollIntoView();
+  if (samples !== detail.samples || at !== detail.at) jump(at);
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function listenToKeys() {
-  const help = document.getElementById("help");
-  document.getElementById("help-button").addEventListener("click", () => help.showModal());
-  const page = () => Math.max(1, Math.floor(document.getElementById("list").clientHeight / ROW) - 1);
+  const help = byId("help");
+  byId("help-button").addEventListener("click", () => help.showModal());
+  const rows = () => Math.max(1, Math.floor(byId("list").clientHeight / ROW) - 1);
+  const to = (at) => () => select(at(), true);
   const keys = {
-    j: () => select(browser.selected + 1), k: () => select(browser.selected - 1), n: () => jumpInPrompt(1), p: () => jumpInPrompt(-1),
-    "/": () => browser.fields.search?.focus(), "?": () => help.showModal(),
+    j: to(() => browser.selected + 1), k: to(() => browser.selected - 1), n: () => jumpInPrompt(1), p: () => jumpInPrompt(-1),
+    g: () => showGroup(!detail.grouped), "/": () => byId("search").focus(), "?": () => help.showModal(),
   };
-  const inList = { ArrowDown: keys.j, ArrowUp: keys.k, PageDown: () => select(browser.selected + page()),
-    PageUp: () => select(browser.selected - page()), Home: () => select(0), End: () => select(browser.shown.length - 1) };
+  const inList = { ArrowDown: keys.j, ArrowUp: keys.k, PageDown: to(() => browser.selected + rows()),
+    PageUp: to(() => browser.selected - rows()), Home: to(() => 0), End: to(() => browser.shown.length - 1) };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
     if (event.target.matches("input, select, textarea")) {
@@ -111,21 +96,10 @@ function listenToKeys() {
       return;
     }
     const action = keys[event.key] ?? (event.target.id === "list" ? inList[event.key] : undefined);
-    if (!action || (!browser.list && event.key !== "?")) return;
+    if (!action || (!browser.samples && event.key !== "?")) return;
     event.preventDefault();
     action();
   });
-}
-
-// Reload the page, but not while somebody uses it.
-function renewEvery(seconds) {
-  let touched = 0;
-  for (const event of ["keydown", "pointerdown", "wheel", "touchstart"]) {
-    document.addEventListener(event, () => (touched = Date.now()), { passive: true });
-  }
-  setInterval(() => {
-    if (Date.now() - touched > 60_000 && !document.hidden) location.reload();
-  }, seconds * 1000);
 }
 
 main().catch((error) => {

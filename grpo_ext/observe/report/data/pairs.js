@@ -20,51 +20,44 @@ function findPairs(samples) {
   return { mode: null, pairs: [] };
 }
 
-function drawPairs(allSamples) {
-  const body = document.getElementById("pairs-body");
-  for (const samples of allSamples) {
-    const { mode, pairs } = findPairs(samples);
-    if (allSamples.length > 1) body.append(el("h3", {}, samples.run.name));
-    if (!pairs.length) {
-      body.append(el("p", { class: "quiet" }, "No prompt has completions at two steps."));
-      continue;
-    }
-    const { index } = samples;
-    const outcome = index.rewards[samples.run.outcome];
-    const solved = (i) => outcome && outcome[i] >= samples.run.passThreshold;
-    const kinds = {
-      "all, most improved first": pairs,
-      "wrong, then right": pairs.filter(([a, b]) => !solved(a) && solved(b)),
-      "right, then wrong": pairs.filter(([a, b]) => solved(a) && !solved(b)),
-      "right both times": pairs.filter(([a, b]) => solved(a) && solved(b)),
-      "wrong both times": pairs.filter(([a, b]) => !solved(a) && !solved(b)),
-    };
-    const choice = el("select", { "aria-label": "Which prompts" },
-      Object.entries(kinds).map(([name, some]) => el("option", { value: name }, `${name} (${some.length})`)));
-    const place = el("div");
-    const fill = () => {
-      place.replaceChildren();
-      morePairs(samples, kinds[choice.value], 0, place);
-    };
-    choice.addEventListener("change", fill);
-    const what = mode === "eval" ? "held-out prompts, at the first and the last evaluation" : "training prompts, at their first and their last step";
-    body.append(el("p", { class: "controls" }, choice, el("span", { class: "quiet" }, what)), place);
-    // unpack nothing before the reader is near
-    new IntersectionObserver((entries, watcher) => {
-      if (!entries.some((entry) => entry.isIntersecting)) return;
-      watcher.disconnect();
-      fill();
-    }, { rootMargin: "200px" }).observe(place);
-    place.style.minHeight = "2rem";
-  }
+function drawPairs(samples) {
+  const body = byId("pairs-body");
+  const { mode, pairs } = findPairs(samples);
+  if (!pairs.length) return body.replaceChildren(el("p", { class: "quiet" }, "No prompt has completions at two steps."));
+  const { index, run } = samples;
+  const outcome = index.rewards[run.outcome];
+  const solved = (i) => outcome && outcome[i] >= run.passThreshold;
+  const kinds = {
+    "all, most improved first": pairs,
+    "wrong, then right": pairs.filter(([a, b]) => !solved(a) && solved(b)),
+    "right, then wrong": pairs.filter(([a, b]) => solved(a) && !solved(b)),
+    "right both times": pairs.filter(([a, b]) => solved(a) && solved(b)),
+    "wrong both times": pairs.filter(([a, b]) => !solved(a) && !solved(b)),
+  };
+  const choice = el("select", { "aria-label": "Which prompts" },
+    Object.entries(kinds).map(([name, some]) => el("option", { value: name }, `${name} (${some.length})`)));
+  const place = el("div", { style: { minHeight: "2rem" } });
+  const fill = () => {
+    place.replaceChildren();
+    morePairs(samples, kinds[choice.value], 0, place);
+  };
+  choice.addEventListener("change", fill);
+  const what = mode === "eval" ? "held-out prompts, at the first and the last evaluation" : "training prompts, at their first and their last step";
+  body.replaceChildren(el("p", { class: "controls" }, choice, el("span", { class: "quiet" }, `${page.runs.length > 1 ? `${run.name}: ` : ""}${what}`)), place);
+  // unpack nothing before the reader is near
+  new IntersectionObserver((entries, watcher) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    watcher.disconnect();
+    fill();
+  }, { rootMargin: "200px" }).observe(place);
 }
 
 async function morePairs(samples, pairs, from, place) {
   for (const pair of pairs.slice(from, from + PAIRS_AT_ONCE)) {
-    const [, messages] = await samples.prompt(pair[0]);
-    const question = messages[messages.length - 1];
-    const sides = await Promise.all(pair.map((i) => side(samples, i)));
-    place.append(el("div", { class: "pair" }, messageOf(question), ...sides));
+    const [[, messages], ...entries] = await Promise.all([samples.prompt(pair[0]), ...pair.map((i) => samples.entry(i))]);
+    const found = entries.some(([, , , turns]) => turns.length) ? null : differencesOf(entries[0][0], entries[1][0]);
+    const sides = pair.map((i, side) => sideOf(samples, i, entries[side], found?.[side], ["del", "ins"][side]));
+    place.append(el("div", { class: "pair" }, messageOf(messages[messages.length - 1]), el("p", { class: "changes" }, changedIn(samples, pair)), ...sides));
   }
   const left = pairs.length - from - PAIRS_AT_ONCE;
   if (left <= 0) return;
@@ -75,10 +68,16 @@ async function morePairs(samples, pairs, from, place) {
   place.append(button);
 }
 
-async function side(samples, i) {
-  const { index, run } = samples;
-  const entry = await samples.entry(i);
-  const scores = run.rewards.map(({ name }) => `${name} ${figure(index.rewards[name]?.[i])}`).join(", ");
-  return el("div", {}, el("p", { class: "quiet" }, `step ${index.step[i]}: ${scores}`),
-    completionOf(samples, i, entry));
+// What changed, in figures: rewards that differ, and the length.
+function changedIn({ index, run }, [a, b]) {
+  const rewards = run.rewards.map(({ name }) => [name, index.rewards[name]?.[a], index.rewards[name]?.[b]]);
+  const all = [...rewards, ["tokens", index.length[a], index.length[b]]].filter(([, before, after]) => before !== after);
+  return all.length ? all.map(([name, before, after]) => el("span", {}, `${name} ${figure(before)} → `,
+    el("b", { class: name === "tokens" || before === null || after === null ? null : after > before ? "up" : "down" }, figure(after)))) : [el("span", { class: "quiet" }, "the same rewards and length")];
+}
+
+function sideOf(samples, i, entry, stretches, tag) {
+  const text = stretches && entry[0].length <= MOST_CHARACTERS ? withDifferences(entry[0], stretches, tag) : completionOf(samples, i, entry);
+  text.style.borderLeftColor = samples.colour(i);
+  return el("div", { class: "side" }, el("p", { class: "quiet" }, `step ${samples.index.step[i]}`), text);
 }

@@ -1,46 +1,51 @@
 "use strict";
-// The data of the page, unpacked on first use and kept.
+// The completions of a run: `index` has short columns for all of them, texts come in chunks, unpacked on first use.
 
-// An element with attributes and children. Strings become text nodes: what a model wrote is never read as HTML.
-function el(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "on") for (const [event, handler] of Object.entries(value)) element.addEventListener(event, handler);
-    else if (name === "style") Object.assign(element.style, value);
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
-  }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
-async function unpack(id) {
-  const binary = atob(document.getElementById(id).textContent);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
-}
-
-// One run's completions: `index` holds short columns for all of them, texts come in chunks.
 class Samples {
-  constructor(number, run) {
-    this.number = number;
+  constructor(run) {
     this.run = run;
     this.chunks = new Map();
+    this.byPrompt = new Map();
+    this.index = { rewards: {}, datasets: [], step: [], group: [], length: [], reward: [], advantage: [], dataset: [], prompt: [], cut: [] };
   }
 
   async open() {
-    this.index = await unpack(`index-${this.number}`);
-    this.byPrompt = new Map();
-    this.index.prompt.forEach((prompt, i) => {
+    this.take(await unpack(`index-${this.run.number}`), 0);
+    return this;
+  }
+
+  // Take in an index, or its columns from the i-th completion on.
+  take(index, from) {
+    for (let i = this.count - 1; i >= from; i--) this.byPrompt.get(this.index.prompt[i]).pop();
+    this.index = index;
+    for (let i = from; i < this.count; i++) {
+      const prompt = index.prompt[i];
       if (!this.byPrompt.has(prompt)) this.byPrompt.set(prompt, []);
       this.byPrompt.get(prompt).push(i);
-    });
-    return this;
+    }
+    this.ranges = {};
   }
 
   get count() {
     return this.index.step.length;
+  }
+
+  get total() {
+    return this.run.totalSamples;
+  }
+
+  // Lowest and highest value of a reward, or of the weighted sum.
+  range(name = "reward") {
+    return (this.ranges[name] ??= this.scores(name).reduce(([low, high], value) =>
+      (value === null ? [low, high] : [Math.min(low, value), Math.max(high, value)]), [Infinity, -Infinity]));
+  }
+
+  scores(name) {
+    return name === "reward" ? this.index.reward : this.index.rewards[name] ?? [];
+  }
+
+  colour(i, name = "reward") {
+    return rewardColour(this.scores(name)[i], this.range(name));
   }
 
   mode(i) {
@@ -52,17 +57,40 @@ class Samples {
     return mode === name ? mode : `${mode} ${name}`;
   }
 
+  // The completions that were made together with the i-th.
+  group(i) {
+    const { index } = this;
+    return this.byPrompt.get(index.prompt[i]).filter((other) =>
+      ["step", "dataset", "group"].every((key) => index[key][other] === index[key][i]));
+  }
+
+  // A name of the i-th completion that holds in every page of its run.
+  address(i) {
+    const { index, run } = this;
+    return [run.name, index.step[i], index.datasets[index.dataset[i]].join(":"), index.group[i], this.group(i).indexOf(i)]
+      .map(encodeURIComponent).join("/");
+  }
+
+  at(address) {
+    const [, step, data, group, number] = address;
+    const { index } = this;
+    const found = index.step.findIndex((value, i) => value === Number(step) && index.group[i] === Number(group)
+      && index.datasets[index.dataset[i]].join(":") === data);
+    return found < 0 ? -1 : this.group(found)[Number(number)] ?? found;
+  }
+
   // The entry of the i-th completion if it is unpacked, else undefined.
   entryNow(i) {
     const chunk = this.chunks.get(Math.floor(i / this.run.chunk));
     return Array.isArray(chunk) ? chunk[i % this.run.chunk] : undefined;
   }
 
-  // [text, what each reward said, marks, turns] of the i-th completion.
+  // [text, what each reward said, marks, turns, tokens] of the i-th completion.
   async entry(i) {
     const number = Math.floor(i / this.run.chunk);
     if (!this.chunks.has(number)) {
-      const coming = unpack(`texts-${this.number}-${number}`).then((chunk) => {
+      const coming = unpack(`texts-${this.run.number}-${number}`).then((rows) => {
+        const chunk = rows.map(entryOf);
         this.chunks.set(number, chunk);
         return chunk;
       });
@@ -72,14 +100,8 @@ class Samples {
   }
 
   async prompt(i) {
-    this.prompts ??= unpack(`prompts-${this.number}`);
-    return (await this.prompts)[this.index.prompt[i]];
+    this.prompts ??= unpack(`prompts-${this.run.number}`);
+    const [id, prompt] = (await this.prompts)[this.index.prompt[i]];
+    return [id, messagesOf(prompt)];
   }
-}
-
-function figure(value, digits = 3) {
-  if (value === null || value === undefined) return "–";
-  if (Number.isInteger(value)) return String(value);
-  const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
 }

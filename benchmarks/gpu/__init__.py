@@ -1,0 +1,1 @@
+"""All figures of a GPU in one go: `python -m benchmarks.gpu`."""

@@ -1,0 +1,83 @@
+"""Are the settings that `grpo-ext bench` names the fastest of all?
+
+    python -m benchmarks.settings [--quick] [--check] [--out FILE]
+
+Three tiny recipes with random weights and drawn lengths, on both cores. `grpo-ext bench`'s search runs as a user would run it.
+Then every layout with every limit of a micro-batch is measured in rounds, one after another, so that what slows the machine
+down slows all. `--check` exits with 1 if the named settings take more than 1.1 times the fastest ones of the sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.bench.measure import Bench
+from grpo_ext.bench.search import LAYOUTS, Search, budgets
+from grpo_ext.tiny.model import build_model
+from grpo_ext.tiny.tokenizer import build_tokenizer
+
+# with more, and longer, completions than the recipes for poems have
+RECIPES = {"countdown/tiny": [], "gsm8k/tiny": [], "poem/tiny": ["--max_completion_length", "192"]}
+BOUND = 1.1
+Key = tuple[tuple[str, Any], ...]
+
+
+def sweep(search: Search) -> list[dict[str, Any]]:
+    """Return the recipe's settings, every layout alone, and the layouts that take a limit with each limit."""
+    base = {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
+    limited = [{"max_tokens_per_micro_batch": size} for size in (None, *budgets(search.bench.tokens))]
+    every = [{**base, **limit, "layout": layout} for layout in LAYOUTS for limit in limited]
+    return [search.own, *(x for x in every if x["layout"] != "padded" or not x["max_tokens_per_micro_batch"])]
+
+
+def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
+    """Return the row of one recipe, with the median seconds of all settings."""
+    with tempfile.TemporaryDirectory() as folder:
+        build_model(build_tokenizer([])).config.save_pretrained(folder)
+        bench = Bench(name, ["--model_name_or_path", folder, *words])
+        bench.as_it_stands()
+        search = Search(bench)
+        list(search())
+        named, every = search.best, sweep(search)
+        seconds: dict[Key, list[float]] = {tuple(settings.items()): [] for settings in every}
+        for _ in range(rounds):
+            for key, found in seconds.items():
+                if (measured := bench.training_phase(dict(key))) is not None:
+                    found.append(measured.seconds)
+    medians = {key: statistics.median(found) for key, found in seconds.items()}
+    fastest = min(medians, key=lambda key: medians[key])
+    return {
+        "rows": bench.rows, "named": named, "seconds": medians[tuple(named.items())], "fastest": dict(fastest),
+        "fastest seconds": medians[fastest], "slowest seconds": max(medians.values()),
+        "ratio": medians[tuple(named.items())] / medians[fastest], "settings": len(medians),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one recipe, two rounds")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    found = {}
+    for name, words in list(RECIPES.items())[: 1 if args.quick else None]:
+        row = found[name] = measure(name, words, 2 if args.quick else 3)
+        print(
+            f"{name:15} {row['rows']} rows: named {row['named']} {row['seconds']:.3f} s, fastest of {row['settings']} "
+            f"{row['fastest']} {row['fastest seconds']:.3f} s: {row['ratio']:.2f} times (at most {BOUND}); slowest "
+            f"{row['slowest seconds']:.3f} s",
+            flush=True,
+        )
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    return int(args.check and any(row["ratio"] > BOUND for row in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

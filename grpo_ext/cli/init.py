@@ -1,0 +1,94 @@
+"""`grpo-ext init`: write a first recipe for a data file and a model.
+
+examples:
+  grpo-ext init questions.csv Qwen/Qwen2.5-0.5B-Instruct
+  grpo-ext init rows.jsonl runs/countdown-tiny/warm_start --output mine --yes
+  grpo-ext init openai/gsm8k Qwen/Qwen2.5-7B-Instruct --lora
+
+It looks at the first rows, proposes the prompt, the reward, sizes that fit this machine by estimate, and a learning rate, and
+asks about the first two. It writes recipe.yaml, rewards.py and README.md with the next commands, and checks the recipe.
+
+exit codes: 0 written; 1 written, but the check found faults; 2 the data cannot be used, or a recipe is there already
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.cli.command import add_command
+
+if TYPE_CHECKING:
+    from grpo_ext.preflight.first_recipe import Found
+
+ROWS = 200  # that are looked at
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = add_command(subparsers, __doc__, run)
+    parser.add_argument("data", metavar="DATA", help="a jsonl, json, csv or parquet file, or a hub id")
+    parser.add_argument("model", metavar="MODEL", help="a folder or hub id")
+    parser.add_argument("--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)")
+    parser.add_argument("--lora", action="store_true", help="train an adapter")
+    parser.add_argument("--yes", action="store_true", help="ask nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.common.files import data_lines
+    from grpo_ext.preflight.check_recipe import check_recipe
+    from grpo_ext.preflight.first_recipe import ASK, look, recipe_of, reward_for
+    from grpo_ext.tasks.base import open_dataset
+
+    folder = Path(args.output)
+    if (folder / "recipe.yaml").exists():
+        raise ValueError(f"{folder}/recipe.yaml is there already: write --output OTHER.")
+    rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), ROWS)]
+    found = look(rows)
+    if not args.yes:
+        found.prompt = answered(f"The prompt is the column [{found.prompt}]", found.prompt, list(rows[0]))
+        _, found.columns, found.why = reward_for(rows, [name for name in rows[0] if name != found.prompt])
+        found.reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, list(ASK))
+    values = recipe_of(found, rows, args.data, args.model, str(folder), args.lora)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text(in_yaml(values, found, args.lora), encoding="utf-8")
+    own = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")).replace("REWARDS", f"{folder}/rewards.py")
+    (folder / "rewards.py").write_text(own + "\n", encoding="utf-8")
+    recipe = f"{folder}/recipe.yaml"
+    commands = f"grpo-ext check --config {recipe}\ngrpo-ext train --config {recipe}\ngrpo-ext report {folder}/run"
+    (folder / "README.md").write_text(f"# {folder.name}\n\n```bash\n{commands}\n```\n", encoding="utf-8")
+    print(f"{recipe}: reward {found.reward}, since {found.why}. Next:\n{commands}")
+    problems = check_recipe(recipe).problems
+    for problem in problems:
+        print(problem)
+    return int(bool(problems))
+
+
+def answered(question: str, default: str, allowed: list[str]) -> str:
+    """Return an answer from the terminal: one of `allowed`, by default `default`."""
+    while (said := input(f"{question}: ").strip() or default) not in allowed:
+        print(f"Write one of {', '.join(allowed)}.")
+    return said
+
+
+def in_yaml(values: dict[str, Any], found: Found, lora: bool) -> str:
+    """Return the recipe with a comment where a value was a choice."""
+    rate = (
+        "as in the demos, for a tiny model"
+        if values["learning_rate"] > 1e-4
+        else "LoRA takes about ten times the rate of full training (thinkingmachines.ai/blog/lora)"
+        if lora
+        else "as DeepSeekMath (2402.03300)"
+    )
+    why = {
+        "reward_funcs": found.why, "max_steps": "raise it once the curves look right",
+        "per_device_train_batch_size": "fits by estimate; `grpo-ext bench` measures", "learning_rate": rate,
+    }  # fmt: skip
+    lines = []
+    for key, value in values.items():
+        text = f"{key}: {json.dumps(value, ensure_ascii=False)}"
+        lines.append(f"{text}  # {why[key]}" if key in why else text)
+    lines.append("# eval_dataset_name: held_out.jsonl   # held-out rows, with eval_strategy: steps and eval_steps: 20")
+    return "\n".join(lines) + "\n"

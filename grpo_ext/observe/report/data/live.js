@@ -1,0 +1,184 @@
+"use strict";
+// The page while runs go on: it asks its server what is new, and takes in only that.
+
+const MOST_CHUNKS = 60; // of texts in memory
+const TEXTS_AT_ONCE = 25;
+const SHOWN_AT_FIRST = 6; // of many runs
+const live = { renewals: 0 };
+
+async function ask(path) {
+  const answer = await fetch(path, { cache: "no-store" });
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+}
+
+async function startLive(renew) {
+  page.load = async (run) => {
+    const samples = new LiveSamples(run);
+    await samples.follow();
+    return samples;
+  };
+  for (;;) {
+    const words = await renewOnce().then(() => `Renewed at ${new Date().toLocaleTimeString()}.`, 
+      (error) => `Not renewed (${error.message}); the page stays as it is.`);
+    byId("made").textContent = words;
+    live.renewals++;
+    await new Promise((resolve) => setTimeout(resolve, renew * 1000));
+    if (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+  }
+}
+
+async function renewOnce() {
+  const states = await ask("/runs");
+  let changed = false;
+  for (const [number, state] of states.entries()) changed = (await renewRun(number, state)) || changed;
+  if (changed) drawRunsAndCurves();
+  const going = page.runs.findLastIndex((run) => run.state === "running");
+  const first = going >= 0 ? going : page.runs.length - 1;
+  if (page.opened < 0 && first >= 0) {
+    await open(first);
+    await openAddress();
+  } else if (page.opened >= 0) {
+    const samples = await page.runs[page.opened].opened;
+    if (samples && states[page.opened].samples !== samples.place?.stop) {
+      samples.moved = null;
+      await samples.follow();
+      drawSamples(samples);
+    }
+  }
+}
+
+// Bring a run up to its state; whether anything has changed.
+async function renewRun(number, state) {
+  let run = page.runs[number];
+  const told = JSON.stringify([state.running, state.about]);
+  if (!run) {
+    run = new Run(number, await ask(`/about/${number}`));
+    page.runs.push(run);
+    run.shown = page.runs.length <= SHOWN_AT_FIRST;
+  } else if (run.told !== told) run.know(await ask(`/about/${number}`));
+  let changed = run.told !== told;
+  run.told = told;
+  while (state.metrics !== run.place?.stop) {
+    const found = await ask(`/metrics/${number}?${from(run.place)}`);
+    run.absorb(found);
+    run.place = { next: found.next, stop: found.stop };
+    run.faults = [...new Set([...run.faults, ...found.faults])].slice(0, 20);
+    changed = true;
+    if (found.stop >= state.metrics) break;
+  }
+  return changed;
+}
+
+function from(place) {
+  return new URLSearchParams(place?.next ?? { start: 0, step: 0 });
+}
+
+class LiveSamples extends Samples {
+  constructor(run) {
+    super(run);
+    this.index.place = [];
+    this.prompts = new Map(); // prompt ids and their numbers
+    this.place = null;
+    this.dropped = 0;
+  }
+
+  get total() {
+    return this.count + this.dropped;
+  }
+
+  async follow() {
+    for (let more = true; more;) {
+      const found = await ask(`/samples/${this.run.number}?${from(this.place)}`);
+      this.append(found);
+      more = found.next.start === found.stop && found.stop > found.start; // an answer that ended before the log does
+    }
+  }
+
+  // Replace what is known from the first step of these columns on.
+  append({ start, index: more, panels, next, stop }) {
+    const { index } = this;
+    let count = start ? this.count : 0;
+    while (count && more.step.length && index.step[count - 1] >= more.step[0]) count--;
+    if (!start) [index.datasets, this.prompts, this.dropped] = [[], new Map(), 0];
+    this.cutTo(count);
+    const numberIn = (list, value) => {
+      const at = list.findIndex((known) => JSON.stringify(known) === JSON.stringify(value));
+      return at < 0 ? list.push(value) - 1 : at;
+    };
+    const datasets = more.datasets.map((value) => numberIn(index.datasets, value));
+    const prompts = more.prompts.map((id) => this.prompts.get(id) ?? this.prompts.set(id, this.prompts.size).get(id));
+    const fresh = { ...more, dataset: more.dataset.map((k) => datasets[k]), prompt: more.prompt.map((k) => prompts[k]) };
+    const joined = { rewards: {}, datasets: index.datasets };
+    for (const name of ["step", "group", "length", "reward", "advantage", "dataset", "prompt", "cut", "place"]) {
+      joined[name] = extended(index[name], count, fresh[name]);
+    }
+    for (const name of new Set([...Object.keys(index.rewards), ...Object.keys(more.rewards)])) {
+      joined.rewards[name] = extended(index.rewards[name] ?? new Array(count).fill(null), count, more.rewards[name] ?? more.step.map(() => null));
+    }
+    for (const number of [...this.chunks.keys()]) if ((number + 1) * TEXTS_AT_ONCE > count) this.chunks.delete(number);
+    this.take(joined, count);
+    this.place = { next, stop };
+    this.run.absorbSampled({ start, panels });
+    if (this.count > 1.25 * page.most) this.drop(this.count - page.most);
+  }
+
+  // Forget the oldest completions in training, so that the page does not grow with the run.
+  drop(count) {
+    const { index } = this;
+    const kept = index.step.map((_, i) => i).filter((i) => this.mode(i) === "eval" || count-- <= 0);
+    const pick = (column) => kept.map((i) => column[i]);
+    const columns = Object.entries(index).filter(([name]) => name !== "rewards" && name !== "datasets");
+    this.dropped += this.count - kept.length;
+    this.moved = new Map(kept.map((old, i) => [old, i]));
+    this.cutTo(0);
+    this.chunks.clear();
+    this.take({ ...Object.fromEntries(columns.map(([name, column]) => [name, pick(column)])), datasets: index.datasets,
+      rewards: Object.fromEntries(Object.entries(index.rewards).map(([name, column]) => [name, pick(column)])) }, 0);
+  }
+
+  // Forget the completions from the i-th on.
+  cutTo(count) {
+    for (let i = this.count - 1; i >= count; i--) this.byPrompt.get(this.index.prompt[i]).pop();
+    if (!count) this.byPrompt.clear();
+    this.index = { ...this.index, step: this.index.step.slice(0, count) };
+  }
+
+  entryNow(i) {
+    const chunk = this.chunks.get(Math.floor(i / TEXTS_AT_ONCE));
+    return Array.isArray(chunk) ? chunk[i % TEXTS_AT_ONCE]?.entry : undefined;
+  }
+
+  async whole(i) {
+    const number = Math.floor(i / TEXTS_AT_ONCE);
+    if (!this.chunks.has(number)) {
+      const { place } = this.index;
+      const [first, last] = [number * TEXTS_AT_ONCE, Math.min(this.count, (number + 1) * TEXTS_AT_ONCE) - 1];
+      const coming = ask(`/texts/${this.run.number}?start=${place[first]}&stop=${place[last] + 1}`).then((rows) => {
+        const chunk = rows.map(([at, prompt, ...row]) => ({ at, messages: messagesOf(prompt), entry: entryOf(row) }));
+        if (this.chunks.get(number) === coming) this.chunks.set(number, chunk);
+        return chunk;
+      });
+      this.chunks.set(number, coming);
+      if (this.chunks.size > MOST_CHUNKS) this.chunks.delete(this.chunks.keys().next().value);
+    }
+    const found = (await this.chunks.get(number))[i % TEXTS_AT_ONCE];
+    return found?.at === this.index.place[i] ? found : { messages: [], entry: ["(this line is no longer in the log)", {}, [], [], null] };
+  }
+
+  async entry(i) {
+    return (await this.whole(i)).entry;
+  }
+
+  async prompt(i) {
+    this.ids ??= [];
+    if (this.ids.length !== this.prompts.size) this.ids = [...this.prompts.keys()];
+    return [this.ids[this.index.prompt[i]], (await this.whole(i)).messages];
+  }
+}
+
+function extended(old, count, more) {
+  old.length = count;
+  for (const value of more) old.push(value);
+  return old;
+}

@@ -1,0 +1,63 @@
+"use strict";
+// Where the time goes: the share of each phase of a step, and the rates of the run.
+
+const PHASES = {
+  generation: "--c0", rewards: "--c1", scoring: "--c2", train: "--c4", optimizer: "--c3", sync: "--c5", waiting: "--c6", other: "--c7",
+  evaluation: "--mid", checkpoint: "--line",
+};
+const BESIDE = ["evaluation", "checkpoint"]; // phases that belong to no step
+
+function drawPhases(runs) {
+  const shown = runs.filter((run) => run.shown && run.panel("Seconds"));
+  byId("time").hidden = !shown.length;
+  const bars = shown.flatMap((run) => barOf(run, runs.length > 1));
+  const words = bars.length ? "Mean over the run." : wholeSteps(shown);
+  byId("phases").replaceChildren(...bars, el("p", { class: "quiet" }, words));
+  const titles = ["Seconds", "Tokens per second", "Share of the device's rate", "Memory, GiB"];
+  for (const run of shown) if (!run.curves.panels.has("Tokens per second")) addRate(run);
+  fill(byId("rates"), "panels", titles, shown);
+}
+
+// Mean seconds of each phase; what none of them counts is `other`.
+function secondsOf(run) {
+  const mean = (series) => {
+    const values = series.values.filter(Number.isFinite);
+    return values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0;
+  };
+  const series = run.panel("Seconds").series;
+  const phases = series.filter(({ label }) => label !== "whole step").map((one) => [one.label, mean(one)]);
+  const sum = phases.reduce((total, [name, seconds]) => total + (BESIDE.includes(name) ? 0 : seconds), 0);
+  const whole = series.find(({ label }) => label === "whole step");
+  const rest = whole ? mean(whole) - sum : 0;
+  return rest > 0.01 * sum ? [...phases, ["other", rest]] : phases;
+}
+
+function barOf(run, several) {
+  const phases = secondsOf(run).filter(([, seconds]) => seconds > 0);
+  const whole = phases.reduce((total, [, seconds]) => total + seconds, 0);
+  if (phases.length < 2) return [];
+  const order = Object.keys(PHASES);
+  phases.sort(([a], [b]) => (order.indexOf(a) + 1 || 99) - (order.indexOf(b) + 1 || 99));
+  const parts = phases.map(([name, seconds], i) => ({ name, seconds, share: seconds / whole, colour: `var(${PHASES[name] ?? `--c${i % INKS}`})` }));
+  return [el("div", { class: "phases" }, several ? el("h3", {}, run.name) : null,
+    el("div", { class: "bar", role: "img", "aria-label": parts.map(({ name, share }) => `${name} ${Math.round(100 * share)} %`).join(", ") },
+      parts.map(({ share, colour }) => el("span", { style: { width: `${100 * share}%`, background: colour } }))),
+    el("p", { class: "legend" }, parts.map(({ name, seconds, share, colour }) => el("span", {}, el("i", { class: "chip", style: { background: colour } }),
+      `${name} `, el("b", {}, `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`), ` ${figure(seconds, 2)} s`)), el("span", {}, "a step ", el("b", {}, `${figure(whole - parts.reduce((sum, { name, seconds }) => sum + (BESIDE.includes(name) ? seconds : 0), 0), 2)} s`))))];
+}
+
+function wholeSteps(runs) {
+  const words = runs.flatMap((run) => secondsOf(run).filter(([, seconds]) => seconds > 0).map(([, seconds]) => `${runs.length > 1 ? `${run.name} ` : ""}${figure(seconds)} s`));
+  return words.length ? `A step took ${words.join(", ")} on average; the log does not say where.` : "";
+}
+
+// Tokens per second between two lines of the log, where it has no such figure.
+function addRate(run) {
+  const [time, tokens] = [run.fact("time"), run.fact("num_tokens")];
+  if (!time || !tokens) return;
+  const at = new Map(time.steps.map((step, i) => [step, time.values[i]]));
+  const known = tokens.steps.flatMap((step, i) => (Number.isFinite(tokens.values[i]) && at.get(step) ? [[step, tokens.values[i], at.get(step)]] : []));
+  const pairs = known.slice(1).map(([step, count, when], i) => [step, (count - known[i][1]) / (when - known[i][2])]).filter(([, rate]) => rate > 0 && Number.isFinite(rate));
+  const series = { label: "tokens per second", steps: pairs.map(([step]) => step), values: pairs.map(([, rate]) => rate), smoothed: true };
+  run.curves.sampled.set("Tokens per second", { title: "Tokens per second", note: "Tokens of prompts and completions, by the clock of the log.", series: [series] });
+}

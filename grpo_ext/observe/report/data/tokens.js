@@ -1,0 +1,35 @@
+"use strict";
+// The tokens of a completion, each coloured by a figure that the log has of it.
+
+const KINDS = {
+  logp: ["log-prob", "The paler a token, the likelier it was when it was sampled."],
+  advantage: ["advantage", "Teal tokens were made likelier, rust ones less likely."],
+  age: ["age", "The darker a token, the older the policy that sampled it, in steps."],
+};
+
+function colouringsOf(tokens) {
+  return tokens ? Object.keys(tokens).filter((kind) => kind !== "text") : [];
+}
+
+function tokensOf(tokens, kind) {
+  const values = tokens[kind];
+  const known = values.filter(Number.isFinite);
+  const most = known.reduce((a, b) => Math.max(a, Math.abs(b)), 0) || 1;
+  return tokens.text.map((text, k) => {
+    const value = values[k];
+    if (!Number.isFinite(value)) return text;
+    const [ink, share] = kind === "logp" ? ["--low", Math.min(1, -value / 4)] : kind === "advantage"
+      ? [value < 0 ? "--low" : "--high", Math.abs(value) / most] : ["--c0", value / most];
+    const title = `${KINDS[kind]?.[0] ?? kind} ${figure(value)}${kind === "logp" ? `, probability ${figure(Math.exp(value), 2)}` : ""}`;
+    return el("span", { class: "token", title, style: { background: `color-mix(in oklab, transparent, var(${ink}) ${(75 * Math.max(0, share)).toFixed(0)}%)` } }, text);
+  });
+}
+
+// Buttons that choose the figure; none if the log has no tokens.
+function colouringButtons(tokens, chosen, choose) {
+  const kinds = colouringsOf(tokens);
+  if (!kinds.length) return null;
+  const button = (kind, words) => el("button", { type: "button", "aria-pressed": String(kind === chosen), on: { click: () => choose(kind) } }, words);
+  return el("p", { class: "controls" }, el("span", { class: "quiet" }, "tokens by"), button("", "nothing"),
+    kinds.map((kind) => button(kind, KINDS[kind]?.[0] ?? kind)), el("span", { class: "quiet" }, KINDS[chosen]?.[1] ?? ""));
+}

@@ -1,0 +1,137 @@
+"""The report of runs that go on: its page at 127.0.0.1, and what their logs have got since the page last asked.
+
+Only GET is answered, only for the page and its data, and only if the Host header names this server: a page of another site
+cannot read it through a name that resolves to 127.0.0.1. Nothing is kept between requests. A page asks with a place in a log,
+in bytes, and gets about `SLICE` bytes of lines after it, up to the end of a step. It replaces the last step that it has, which
+may not have been whole. A place that the log no longer has, as after a resume, begins again at 0.
+"""
+
+import re
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice, takewhile
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from grpo_ext.observe.jsonl import parts, placed
+from grpo_ext.observe.panels import rewards
+from grpo_ext.observe.read_run import RunData, is_running, named, reward_curves, runs_in, without_logs
+from grpo_ext.observe.report.columns import sample_columns, sample_texts
+from grpo_ext.observe.report.page import about, as_json, build_page, logged
+from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
+
+PORT = 8787
+SLICE = 4 * 2**20  # bytes of a log in an answer
+MOST_TEXTS, MOST_RUNS = 50, 500
+HEADERS = {
+    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+}  # fmt: skip
+
+
+class ReportServer(ThreadingHTTPServer):
+    """Serves the report of the runs in some folders, also of later ones. If `port` is taken, it takes a free one."""
+
+    daemon_threads = True
+
+    def __init__(self, paths: list[Path], port: int = PORT, most: int = 50_000, renew: float = 2.0):
+        try:
+            super().__init__(("127.0.0.1", port), Handler)
+        except OSError:
+            super().__init__(("127.0.0.1", 0), Handler)
+        self.paths, self.page = paths, build_page([], renew, most).encode()
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+        self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
+        self.folders: list[Path] = []  # of the runs, each at its number
+        self.turn = Lock()  # one answer is made at a time, so that memory does not grow with the number of pages
+
+    def answer(self, path: str, query: dict[str, int]) -> Any:
+        """Return what is at a path; `LookupError` if there is nothing."""
+        if path == "/runs":
+            return self.states()
+        asked = re.fullmatch(r"/(about|metrics|samples|texts)/(\d{1,6})", path)
+        if asked is None:
+            raise LookupError(path)
+        run = without_logs(self.folders[int(asked[2])])
+        if asked[1] == "about":
+            return about(run)
+        if asked[1] == "texts":
+            return texts(run, query["start"], query["stop"])
+        return since(run, asked[1] == "samples", query["start"], query["step"])
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the name of each run, the sizes of its logs and whether it goes on. A run keeps its number."""
+        found = dict.fromkeys(folder for path in self.paths for folder in runs_in(path))
+        self.folders = [*self.folders, *(folder for folder in found if folder not in self.folders)][:MOST_RUNS]
+        return [
+            {"name": name, "running": is_running(folder), "about": size(folder / RUN), "metrics": size(folder / METRICS),
+             "samples": size(folder / SAMPLES)} for folder, name in named(self.folders).items()
+        ]  # fmt: skip
+
+
+def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, Any]:
+    """Return the rows of a log from a place on, where a line of `step` began, as curves and columns, and where to go on."""
+    log, fields = (run.folder / SAMPLES, SAMPLE) if completions else (run.folder / METRICS, None)
+    stop = size(log)
+    if start and [row["step"] for _, row in islice(placed(log, fields, [], start), 1)] != [step]:
+        start = 0
+    rows: list[dict[str, Any]] = []
+    again = start  # where the last step begins
+    for place, row in placed(log, fields, run.faults, start):
+        if not rows or row["step"] != rows[-1]["step"]:
+            again, step = place, row["step"]
+            if rows and place - start > SLICE:
+                stop = place
+                break
+        short = {"step": step, "place": place, "text": "", "prompt": ""}
+        rows.append({**{key: row[key] for key in SAMPLE}, **short} if completions else row)
+    found = {"start": start, "stop": stop, "next": {"start": again, "step": step}, "faults": run.faults}
+    if not completions:
+        run.metrics = rows
+        return {**found, **logged(run)}
+    run.curves, run.samples = reward_curves(rows), rows
+    index, prompts = sample_columns(run)
+    index |= {"place": [row["place"] for row in rows], "prompts": [key for key, _ in prompts]}
+    return {**found, "panels": [asdict(panel) for panel in rewards(run, {})], "index": index}
+
+
+def texts(run: RunData, start: int, stop: int) -> list[Any]:
+    """Return place, prompt and texts of the completions between two places in the log."""
+    found = takewhile(lambda found: found[0] < stop, placed(run.folder / SAMPLES, SAMPLE, [], start))
+    return [[place, row["prompt"], *sample_texts([row], run.rewards)[0]] for place, row in islice(found, MOST_TEXTS)]
+
+
+def size(log: Path) -> int:
+    """Return the bytes of a file, of a log those of all its parts."""
+    return sum(part.stat().st_size for part in parts(log))
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: ReportServer
+    timeout = 30  # seconds without a byte
+    server_version, sys_version = "grpo_ext", ""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in self.server.hosts:
+            return self.send_error(403)
+        asked = urlsplit(self.path)
+        kind, body = "text/html", self.server.page
+        if asked.path != "/":
+            try:
+                with self.server.turn:
+                    query = {key: int(value) for key, value in parse_qsl(asked.query)}
+                    kind, body = "application/json", as_json(self.server.answer(asked.path, query))
+            except (LookupError, ValueError, OSError):
+                return self.send_error(404)
+        self.send_response(200)
+        for name, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), **HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing: a page asks every few seconds."""

@@ -1,0 +1,132 @@
+"""A first recipe for a data file and a model: prompt, reward, sizes and learning rate, from the rows and this machine."""
+
+import json
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from grpo_ext.preflight.forecast import model_size
+from grpo_ext.preflight.try_rewards import ANSWERS
+from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.memory import memory_estimate
+from grpo_ext.rewards.quantity import number
+
+Row = dict[str, Any]
+PROMPTS = "prompt", "messages", "question", "problem", "instruction", "query", "task", "text", "input"
+TESTS = "tests", "test_list", "test_cases", "unit_tests"
+LETTERS = "ABCDEFGHIJ"
+TINY = 5_000_000  # parameters of a model for which the sizes and learning rate of the demos fit
+SHARE = 0.85  # of the memory that an estimate may fill
+
+ASK = {  # reward -> the system prompt, and the limit of a completion in tokens
+    "code": ("Think, then write the program in one ```python block.", 1024),
+    "json_schema": ("Answer in JSON.", 512),
+    "countdown": ("Think, then give the expression in <answer> tags.", 512),
+    "choice": ("Think, then end with: The answer is (X).", 512),
+    "accuracy": ("Think step by step. Put the final answer in \\boxed{}.", 1024),
+    "number": ("Think, then give the number in <answer> tags.", 512),
+    "exact": ("Think, then give nothing but the answer in <answer> tags.", 256),
+    "like_reference": ("", 256),
+}
+
+
+@dataclass
+class Found:
+    """What the rows have."""
+
+    prompt: str  # the column of the question, or the template of several columns
+    reward: str
+    columns: dict[str, str]  # a column that the reward reads -> a column of the data
+    why: str
+
+
+def look(rows: list[Row]) -> Found:
+    """Return what fits these rows; `ValueError` if no column can be a prompt."""
+    names = list(rows[0])
+    texts = [name for name in names if all(isinstance(row[name], str) for row in rows)]
+    known = [name for name in PROMPTS if name in names]
+    if not known and not texts:
+        raise ValueError(f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or `question`.")
+    asked = known[0] if known else max(texts, key=lambda name: statistics.mean(len(row[name]) for row in rows))
+    return Found(asked, *reward_for(rows, [name for name in names if name != asked]))
+
+
+def reward_for(rows: list[Row], names: list[str]) -> tuple[str, dict[str, str], str]:
+    """Return the reward that reads one of these columns, the columns that it reads, and why."""
+    if tests := first(TESTS, names):
+        return "code", {"tests": tests}, f"{tests} has tests"
+    if "json_schema" in names:
+        return "json_schema", {"json_schema": "json_schema"}, "json_schema has schemas"
+    if {"nums", "target"} <= {*names}:
+        return "countdown", {}, "nums and target are a Countdown problem"
+    answer = first(ANSWERS, names)
+    values = [str(row[answer]).strip() for row in rows] if answer else []
+    if not answer or not all(values):
+        return "like_reference", {}, "no column has an answer that a rule can judge"
+    column = {"solution": answer}
+    if all(re.fullmatch(r"\(?[A-J]\)?\.?", value) for value in values):
+        return "choice", column, f"{answer} has letters"
+    if any("####" in value or "\\boxed" in value or "\\frac" in value for value in values):
+        return "accuracy", column, f"{answer} has marked or written-out solutions"
+    if all(number(value) for value in values if len(value) < 100) and max(map(len, values)) < 100:
+        return "number", column, f"{answer} has numbers"
+    if statistics.median(len(value.split()) for value in values) <= 5:
+        return "exact", column, f"{answer} has short texts"
+    return "like_reference", {"reference": answer}, f"{answer} has long texts, which no rule can judge"
+
+
+def first(known: Iterable[str], names: list[str]) -> str | None:
+    return next((name for name in known if name in names), None)
+
+
+def template(found: Found, names: list[str]) -> str:
+    """Return the user's prompt as a template of columns, with the options of a choice."""
+    options = [name for name in names if re.fullmatch(rf"(?i)(?:option_?)?[{LETTERS}]", name)]
+    lines = [f"{{{found.prompt}}}", *(f"{letter}) {{{name}}}" for letter, name in zip(LETTERS, sorted(options), strict=False))]
+    return "\n".join(lines if found.reward == "choice" else lines[:1])
+
+
+def recipe_of(found: Found, rows: list[Row], data: str, model: str, folder: str, lora: bool) -> dict[str, Any]:
+    """Return the values of the recipe, with sizes that fit this machine by estimate."""
+    system, limit = ASK[found.reward]
+    ready = isinstance(rows[0][found.prompt], list)  # chat messages
+    values: dict[str, Any] = {
+        "model_name_or_path": model,
+        "output_dir": f"{folder}/run",
+        "task": "prompts",
+        "dataset_name": data,
+    }
+    values |= {"prompt_column": found.prompt} if ready else {"user_prompt": template(found, list(rows[0]))}
+    if found.columns and list(found.columns) != list(found.columns.values()):
+        values["rename_columns"] = found.columns
+    reward: Any = {"name": "exact", "ignore_case": True} if found.reward == "exact" else found.reward
+    values |= {"system_prompt": system or None, "reward_plugins": [f"{folder}/rewards.py"], "reward_funcs": [reward]}
+    return values | sizes(values, limit, lora)
+
+
+def sizes(values: dict[str, Any], limit: int, lora: bool) -> dict[str, Any]:
+    """Return the sizes and the learning rate: the largest micro-batch that fits by estimate, 64 completions in each step."""
+    gpu = torch.cuda.is_available()
+    room = torch.cuda.get_device_properties(0).total_memory if gpu else psutil.virtual_memory().available
+    found: dict[str, Any] = {"num_generations": 8, "max_completion_length": limit, "max_steps": 200, "logging_steps": 1}
+    if lora:
+        found |= {"use_peft": True, "lora_target_modules": "all-linear"}
+    for size, checkpointing in ((64, False), (32, False), (32, True), (16, True), (8, True)):
+        found |= {
+            "per_device_train_batch_size": size, "gradient_accumulation_steps": 64 // size,
+            "gradient_checkpointing": checkpointing,
+        }  # fmt: skip
+        words = [word for key, value in {**values, **found}.items() for word in (f"--{key}", json.dumps(value).strip('"'))]
+        recipe = load_recipe(None, words, 1)
+        shape = model_size(recipe.flat, recipe.model)
+        if shape is None or memory_estimate(shape, recipe.flat, batch_of(recipe.flat, 1), 0, 512)["total"] < SHARE * room:
+            break
+    tiny = shape is not None and shape.parameters < TINY
+    found["max_completion_length"] = min(limit, 64) if tiny else limit
+    return found | {"learning_rate": 4e-4 if tiny else 1e-5 if lora else 1e-6}

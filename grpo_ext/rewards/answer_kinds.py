@@ -1,0 +1,153 @@
+"""Rewards for one kind of answer each: a text, a choice, a number, a pattern, JSON. `accuracy` judges mathematics.
+
+The answer is the last `<answer>` block, else the whole completion, without thoughts.
+"""
+
+import json
+import math
+import re
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import regex
+
+from grpo_ext.rewards.answers import last_answer, last_boxed, without_thoughts
+from grpo_ext.rewards.quantity import number as read_number
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import shipped_examples
+
+MAX_TEXT = 100_000  # characters of an answer that are read
+MAX_TAIL = 5_000  # characters at its end that may have a choice or a numeral
+MAX_NUMBER = 100  # characters of an answer that is one number
+PATIENCE = 0.5  # seconds that a pattern may take for one completion
+_NUMERAL = re.compile(r"-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?")
+_ASKED = r"(?i:\banswer\b|\boption\b|\bchoice\b)[\s:*(]*(?:is[\s:*(]*)?"
+_CHOSEN = re.compile(rf"{_ASKED}([A-Z])\b|\(([A-Z])\)|\b([A-Z])\b(?=[).:]|\s*$)")
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+
+
+def answer_of(completion: str) -> str:
+    """Return the text that is judged, without white space around it."""
+    text = without_thoughts(completion)
+    return (last_answer(text) or text).strip()[:MAX_TEXT]
+
+
+@register("exact", examples=shipped_examples("exact"))
+def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
+    """1 if the answer is the solution, character by character, with any white space between words; else 0.
+
+    Args:
+        solution: the text, or a list of texts of which any is right.
+        ignore_case: whether "paris" equals "Paris".
+    """
+
+    def plain(text: Any) -> str:
+        words = " ".join(str(text).split())
+        return words.casefold() if ignore_case else words
+
+    golds = [gold if isinstance(gold, list) else [gold] for gold in solution]
+    return [float(plain(answer_of(t)) in map(plain, gold)) for t, gold in zip(completions, golds, strict=True)]
+
+
+@register("choice", examples=shipped_examples("choice"))
+def choice(completions: list[str], solution: list[str]) -> list[float]:
+    """1 if the answer chooses the letter of the solution, else 0.
+
+    The choice is the only letter in the `<answer>` block or box, else the last letter after "answer", "option" or "choice", in
+    brackets, before a bracket, dot or colon, or at the end.
+
+    Args:
+        solution: a letter: `B`, `(B)` or `B.`
+    """
+    return [float(chosen(t) == str(gold).strip(" ().").upper()) for t, gold in zip(completions, solution, strict=True)]
+
+
+def chosen(completion: str) -> str | None:
+    """Return the letter that a completion chooses, or None."""
+    text = answer_of(completion)
+    alone = (last_boxed(text) or text).strip(" ().*:\n")
+    if len(alone) == 1 and alone.isascii() and alone.isalpha():
+        return alone.upper()
+    found = [next(filter(None, letters)) for letters in _CHOSEN.findall(text[-MAX_TAIL:])]
+    return found[-1] if found else None
+
+
+@register("number", examples=shipped_examples("number"))
+def number(completions: list[str], solution: list[Any], *, tolerance: float = 1e-6) -> list[float | None]:
+    """1 if the last number of the answer is close to the solution, else 0; None if the solution has no number.
+
+    Args:
+        solution: a number, or a text with one, such as `1,200` or `$3.50`.
+        tolerance: the difference that is accepted as a share of the solution: 0.01 accepts one percent more or less.
+    """
+    golds = [value_of(str(gold)) for gold in solution]
+    return [close(value_of(answer_of(text)), gold, tolerance) for text, gold in zip(completions, golds, strict=True)]
+
+
+def value_of(text: str) -> float | None:
+    """Return the last number in a text: a numeral, or the whole text as a fraction or mixed number; None without one."""
+    if len(text) <= MAX_NUMBER and (whole := read_number(text)):
+        with suppress(OverflowError):
+            return float(whole.value)
+    found = _NUMERAL.findall(text[-MAX_TAIL:])
+    return float(found[-1].replace(",", "")) if found else None
+
+
+def close(value: float | None, gold: float | None, tolerance: float) -> float | None:
+    if gold is None or value is None:
+        return None if gold is None else 0.0
+    return float(math.isclose(value, gold, rel_tol=tolerance, abs_tol=tolerance * (gold == 0)))
+
+
+@register("regex", examples=shipped_examples("regex"))
+def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
+    """1 if the completion, thoughts included, contains a match of the pattern, else 0; None if matching takes too long.
+
+    Args:
+        pattern: of the package `regex`, which reads those of Python's `re`; `.` also matches a line break.
+        whole: whether the pattern must match the whole completion.
+    """
+    compiled = regex.compile(pattern, regex.DOTALL)
+    return [matches(compiled, text[:MAX_TEXT], whole) for text in completions]
+
+
+def matches(pattern: Any, text: str, whole: bool) -> float | None:
+    try:
+        return float((pattern.fullmatch if whole else pattern.search)(text, timeout=PATIENCE) is not None)
+    except TimeoutError:
+        return None
+
+
+@register("json_schema", needs_cpu=True, examples=shipped_examples("json_schema"))
+def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
+    """1 if the answer is JSON that fits its row's schema, 0.2 if it is other JSON, else 0.
+
+    The JSON is the answer, or its last code block. It needs the package jsonschema.
+
+    Args:
+        json_schema: a schema as a mapping or as JSON; without `$ref` to other documents, which are never loaded.
+    """
+    schemas = [schema if isinstance(schema, str) else json.dumps(schema) for schema in json_schema]
+    return [fits(answer_of(text), schema) for text, schema in zip(completions, schemas, strict=True)]
+
+
+def fits(answer: str, schema: str) -> float:
+    blocks = _FENCE.findall(answer)
+    try:
+        found = json.loads(blocks[-1] if blocks else answer)
+    except (ValueError, RecursionError):
+        return 0.0
+    try:
+        return 1.0 if validator(schema).is_valid(found) else 0.2
+    except RecursionError:
+        return 0.2
+
+
+@lru_cache(maxsize=256)
+def validator(schema: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    parsed = json.loads(schema)
+    Draft202012Validator.check_schema(parsed)
+    return Draft202012Validator(parsed)

@@ -1,0 +1,112 @@
+"""Where the time of a run goes: seconds by phase, tokens per second, share of the device's matrix rate, peak memory.
+
+A phase that begins within another one interrupts it, so no second counts twice. The figures are of the first rank.
+"""
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from grpo_ext.scoring.rate import costs, matrix_rate, needed, wait_for
+from grpo_ext.step.records import Scored
+
+LOGGED = ("time/", "throughput/", "memory/")  # how the names of the figures begin
+BESIDE = ("evaluation", "checkpoint")  # phases that belong to no step
+
+
+class Phases(TrainerCallback):
+    """A stopwatch: `with phases("rewards"):`.
+
+    The phases are `generation`, `sync` (weights to the sampler), `waiting` (for completions that were asked for ahead),
+    `rewards`, `scoring` (old and reference log-probs), `train` (forward and backward), `optimizer`, `evaluation`, `checkpoint`.
+    """
+
+    def __init__(self, trainer: Any):
+        self.state, self.device = trainer.state, trainer.accelerator.device
+        mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(trainer.accelerator.mixed_precision)
+        self.dtype = mixed or trainer.model.dtype
+        self.costs = costs(trainer.accelerator.unwrap_model(trainer.model))
+        self._stack: list[str] = []
+        self._since = 0.0
+        self._restart()
+
+    def _restart(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._needed: Any = 0  # a tensor (3,), see `needed`
+        self._begun, self._step, self._tokens = time.perf_counter(), self.state.global_step, self.state.num_input_tokens_seen
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Count the time of the context as this phase."""
+        self._begin(name)
+        try:
+            yield
+        finally:
+            self._end()
+
+    def _begin(self, name: str) -> None:
+        self._count()
+        self._stack.append("evaluation" if "evaluation" in self._stack else name)
+
+    def _end(self) -> None:
+        self._count()
+        self._stack.pop()
+
+    def _count(self) -> None:
+        wait_for(self.device.type)
+        now = time.perf_counter()
+        if self._stack:
+            self.seconds[self._stack[-1]] += now - self._since
+        self._since = now
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.state = state  # `train` makes a new one
+        self._restart()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._begin("optimizer")
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._end()
+
+    def runs(self, rows: Scored) -> None:
+        """Count a micro-batch that is trained on."""
+        self._needed = self._needed + needed(rows)
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures since the last call; nothing before a step has ended.
+
+        `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: of prompts and completions on all ranks,
+        without evaluations and checkpoints. `throughput/share_of_rate`: operations that training needs (see
+        `grpo_ext.scoring.rate`) per second of `train`, as a share of the measured rate of matrix products. `memory/peak_gib`:
+        allocated on the GPU since the last call; without a GPU, held by the process at most since its start.
+        """
+        steps = self.state.global_step - self._step
+        if steps <= 0:
+            return {}
+        seconds = time.perf_counter() - self._begun - sum(self.seconds[name] for name in BESIDE)
+        found = {f"time/{name}": value / steps for name, value in self.seconds.items() if value}
+        found["throughput/tokens_per_second"] = (self.state.num_input_tokens_seen - self._tokens) / seconds
+        if torch.is_tensor(self._needed):
+            rate = float(self.costs @ self._needed.cpu()) / self.seconds["train"]
+            found["throughput/share_of_rate"] = rate / matrix_rate(self.device.type, self.dtype)
+        found["memory/peak_gib"] = peak_bytes(self.device.type) / 2**30
+        self._restart()
+        return found
+
+
+def peak_bytes(device: str) -> int:
+    """Return the largest memory allocated on the GPU since the last call; on a CPU, held by this process since its start."""
+    if device == "cpu":
+        import resource  # not on Windows
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = torch.accelerator.max_memory_allocated()
+    torch.accelerator.reset_peak_memory_stats()
+    return peak

@@ -1,0 +1,34 @@
+"""The parts of the Countdown demo fit each other: nothing is cut, and no held-out problem is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+from conftest import REPO
+
+from grpo_ext.demo.known import DEMOS
+from grpo_ext.evaluation.completions import encode_prompts
+from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+
+
+def test_what_is_prepared_fits_the_recipes(tmp_path):
+    from transformers import AutoTokenizer
+
+    demo = DEMOS["countdown"]
+    recipe = load_recipe(REPO / "recipes" / demo.recipe)
+    sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe)
+    assert demo.count == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen once
+    replace(demo, count=500).prepare(recipe.task, tmp_path, 0)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    rows = [json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        (completion,) = row["completion"]
+        ids = tokenizer(completion["content"]).input_ids
+        assert len(ids) < recipe.training.max_completion_length
+        (prompt,) = encode_prompts([row["prompt"]], tokenizer)
+        assert len(prompt) + len(ids) + 2 <= sft.training.max_length  # nothing is cut
+        *nums, target = map(int, re.findall(r"\d+", row["prompt"][-1]["content"]))
+        assert not recipe.task.is_held_out({"nums": nums, "target": target})
+    assert len(tokenizer(str(recipe.task.max_number)).input_ids) == 1

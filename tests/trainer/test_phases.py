@@ -1,0 +1,121 @@
+"""Seconds by phase, tokens per second and the share of the matrix rate, against clocks and counts of others."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainerState
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.scoring.rate import costs, needed
+from grpo_ext.step.records import Scored
+from grpo_ext.trainer import phases
+
+STEPS, NAP = 3, 0.2
+
+
+def slow(completions, **columns):
+    """A reward that takes a known time, and differs within a group."""
+    time.sleep(NAP)
+    return [float(i % 2) for i, _ in enumerate(completions)]
+
+
+@pytest.fixture(scope="module")
+def run(tiny_folder, tmp_path_factory):
+    """The log of a run with an evaluation, and the seconds that it took."""
+    args = GRPOExtConfig(
+        str(tmp_path_factory.mktemp("phases")),
+        per_device_train_batch_size=8, num_generations=4, max_completion_length=6, max_steps=STEPS, logging_steps=1,
+        learning_rate=1e-3, beta=0.04, eval_strategy="steps", eval_steps=1, num_generations_eval=4,
+        per_device_eval_batch_size=8, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True,
+    )  # fmt: skip
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Use {a}, 2, 3 to make 9."}]} for a in range(1, 9)])
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
+    trainer = GRPOExtTrainer(str(tiny_folder), [slow], args, rows, rows.select(range(2)), processing_class=tokenizer)
+    start = time.perf_counter()
+    trainer.train()
+    log = [row for row in trainer.state.log_history if "loss" in row]
+    return log, time.perf_counter() - start, trainer.state.num_input_tokens_seen
+
+
+def test_each_step_says_where_its_time_went(run):
+    log, whole, _ = run
+    names = {"generation", "rewards", "scoring", "train", "optimizer"}
+    assert len(log) == STEPS and all({f"time/{name}" for name in names} <= row.keys() for row in log)
+    assert all(row["time/rewards"] >= NAP for row in log)
+    assert all(row["time/train"] < row["step_time"] for row in log)  # of TRL's clock, which counts all but the optimizer
+    inside = [sum(row[f"time/{name}"] for name in names - {"optimizer"}) for row in log]
+    assert all(found <= row["step_time"] + 1e-3 for found, row in zip(inside, log, strict=True))
+    assert sum(value for row in log for key, value in row.items() if key.startswith("time/")) <= whole
+
+
+def test_what_belongs_to_an_evaluation_is_not_in_a_step(run):
+    log, _, _ = run
+    assert "time/evaluation" not in log[0] and all(row["time/evaluation"] >= NAP for row in log[1:])
+
+
+def test_tokens_per_second_are_those_of_the_steps(run):
+    log, whole, tokens = run
+    rates = [row["throughput/tokens_per_second"] for row in log]
+    assert all(rate > 0 for rate in rates) and tokens / whole < max(rates)
+    assert all(row["throughput/share_of_rate"] > 0 and row["memory/peak_gib"] > 0.05 for row in log)
+
+
+def model_of(tied):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        tie_word_embeddings=tied, attn_implementation="eager",
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("lora", [False, True])
+def test_operations_are_those_that_torch_counts(tied, lora):
+    model, prompt, completion = model_of(tied), 7, 12
+    if lora:
+        model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"]))
+        model.enable_input_require_grads()  # so that the gradient reaches the first layer's input, as the convention counts it
+    ids = torch.randint(0, 50, (1, prompt + completion))
+    with FlopCounterMode(display=False) as counter:
+        model(ids, logits_to_keep=completion).logits.sum().backward()
+    tokens = prompt + completion
+    # torch counts attention over all pairs, and the head at `completion` positions
+    mine = costs(model) @ torch.tensor([tokens, completion, tokens * tokens], dtype=torch.float64)
+    assert float(mine) == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+def test_each_distinct_prompt_counts_once_and_padding_does_not():
+    prompts = torch.tensor([[0, 5, 6], [0, 5, 6], [7, 8, 9]])
+    masks = torch.tensor([[0, 1, 1], [0, 1, 1], [1, 1, 1]]), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]])
+    fill = torch.ones(3)
+    rows = Scored(prompts, masks[0], torch.ones(3, 4, dtype=torch.long), masks[1], fill, fill, fill, fill, fill)
+    pairs = 2 * (2 + 1) + 3 * (2 + 1.5) + 1 * (3 + 0.5) + (4 + 9) / 2
+    assert needed(rows).tolist() == [2 + 3 + 2 + 3 + 1, 6, pairs]
+
+
+def test_a_phase_within_another_interrupts_it_and_all_within_an_evaluation_is_evaluation(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: next(clock))
+    state = TrainerState()
+    accelerator = SimpleNamespace(device=torch.device("cpu"), mixed_precision="no", unwrap_model=lambda model: model)
+    trainer = SimpleNamespace(state=state, accelerator=accelerator, model=model_of(tied=True))
+    watch = phases.Phases(trainer)  # at 0
+    with watch("train"), watch("generation"):  # from 1 and 2, to 4 and 3
+        pass
+    with watch("evaluation"), watch("generation"), watch("rewards"):  # 5 to 10
+        pass
+    assert watch.seconds == {"train": 2, "generation": 1, "evaluation": 5}
+    assert watch.figures() == {}  # no step has ended
+    state.global_step, state.num_input_tokens_seen = 2, 120
+    found = watch.figures()  # at 11
+    assert found.pop("memory/peak_gib") > 0
+    assert found == {
+        "time/train": 1, "time/generation": 0.5, "time/evaluation": 2.5, "throughput/tokens_per_second": 120 / (11 - 5),
+    }  # fmt: skip
+    assert watch.figures() == {}
