@@ -129,7 +129,7 @@ def nan_logprob(bench: Bench) -> Outcome:
 
 def hanging_reward(bench: Bench) -> Outcome:
     def bad(text: str) -> bool:
-        return sum(map(ord, text)) % 13 == 0
+        return sum(map(ord, text)) % 5 == 0
 
     def hangs(completions: list[str], **columns: Any) -> list[float]:
         if any(map(bad, completions)):

@@ -24,13 +24,12 @@ def brief(completions, **kwargs):
 
 
 def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings):
-    settings = {"loss_type": "dapo", "beta": 0.0, "max_steps": 5, **settings}
+    settings = {"loss_type": "dapo", "beta": 0.0, "max_steps": 5, "max_completion_length": 12, **settings}
     args = config_class(
         output_dir=str(out),
         per_device_train_batch_size=8,
         gradient_accumulation_steps=2,
         num_generations=4,
-        max_completion_length=12,
         learning_rate=1e-3,
         logging_steps=1,
         report_to="none",
@@ -64,7 +63,14 @@ def run(trainer_class, config_class, folder, out, eval_dataset=None, **settings)
     [
         {},
         {"beta": 0.04, "loss_type": "grpo", "steps_per_generation": 4, "temperature": 0.8, "top_k": 10},
-        {"loss_type": "bnpo", "num_iterations": 2, "scale_rewards": "batch", "mask_truncated_completions": True},
+        # long enough for some completions to end
+        {
+            "loss_type": "bnpo",
+            "num_iterations": 2,
+            "scale_rewards": "batch",
+            "mask_truncated_completions": True,
+            "max_completion_length": 64,
+        },
     ],
     ids=["defaults", "kl_and_steps_per_generation", "bnpo_two_iterations"],
 )

@@ -333,6 +333,6 @@ def test_truncation_silences_trl_and_not_us(tiny_folder, tmp_path):
         history = [entry for entry in trainer.state.log_history if "reward" in entry]
         rewards = [entry["reward"] for entry in history]
         norms = [entry["grad_norm"] for entry in history]
-        learned[trainer_class] = (sum(rewards[-5:]) / 5 - sum(rewards[:5]) / 5, max(norms))
+        learned[trainer_class] = (sum(rewards[-5:]) / 5 - rewards[0], max(norms))
     assert learned[SeparateSampler][1] < 1e-4  # plain TRL: no gradient at all
     assert learned[Separate][0] > 0.2

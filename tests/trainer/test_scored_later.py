@@ -40,8 +40,9 @@ def test_only_what_is_carried_is_scored_beforehand(tiny_folder, tmp_path, monkey
     assert sum(scored) < sum(row.get("groups/generated", 0) for row in trainer.state.log_history) * GROUP / 4
 
 
-def even(completion_ids, **kwargs):
-    return [float(sum(ids) % 2) for ids in completion_ids]
+def even(prompts, completion_ids, **kwargs):
+    """Nothing to learn from every third prompt, so that others are sampled in its place."""
+    return [float(sum(ids) % 2) * (len(prompt) % 3 > 0) for prompt, ids in zip(prompts, completion_ids, strict=True)]
 
 
 class TellsNothing(Sampler):
@@ -79,7 +80,7 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_
         disable_tqdm=True,
         **{"beta": 0.04, "gradient_checkpointing": False, **settings},
     )
-    rows = Dataset.from_list([{"prompt": f"Use {n}, 3 to make {n + 3}."} for n in range(1, 40)])
+    rows = Dataset.from_list([{"prompt": f"Use {n}, 3 to make {n + 3}" + "." * (1 + n % 3)} for n in range(10, 49)])
     sampler = None if told else TellsNothing()
     trainer = GRPOExtTrainer(model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows, sampler=sampler)
     if sampler is not None:
@@ -112,7 +113,7 @@ def test_generations_of_one_step_with_and_without_groups_carried_over(tiny_folde
     reused = [row["groups/reused"] for row in trainer.state.log_history if "groups/reused" in row]
     assert sum(reused) > 0
     assert any(part.old_per_token_logps is None for part in trainer.parts.feed.generation)
-    monkeypatch.setattr("grpo_ext.trainer.assembly.OldAndReference", BeforeTheStep)
+    monkeypatch.setattr("grpo_ext.trainer.generations.OldAndReference", BeforeTheStep)
     early, before = train(tiny_folder, tmp_path / "before", **settings)
     assert not any(part.old_per_token_logps.isnan().any() for part in early.parts.feed.generation)
     for (ours, _), (theirs, _) in zip(steps, before, strict=True):
