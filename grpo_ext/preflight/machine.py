@@ -14,7 +14,7 @@ from grpo_ext.common.near import unknown
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
-from grpo_ext.vllm.http import Line, who_answers
+from grpo_ext.vllm.http import VllmLine, who_answers
 from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
@@ -112,7 +112,7 @@ def check_server(v: Values, findings: Findings) -> None:
     base = server_url(v)
     key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
     try:
-        findings.figures["server"] = f"{base} answers: vLLM {who_answers(Line(SERVER_PATIENCE), base)}"
+        findings.figures["server"] = f"{base} answers: vLLM {who_answers(VllmLine(SERVER_PATIENCE), base)}"
     except ConnectionError as error:
         how = "with `grpo-ext serve`, or with `grpo-ext train --serve`, or correct vllm_server_host and vllm_server_port."
         findings.problem(f"no vLLM server answers at {base} ({error}). Start one {how}", key)

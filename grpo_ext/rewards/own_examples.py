@@ -10,9 +10,10 @@ from grpo_ext.rewards.reward import Example, Score
 
 def check_reward(name: str) -> tuple[list[str], int]:
     """Return the faults that the examples of the reward `name` show, in words, and the number of examples."""
-    examples = lookup(name).examples
+    info = lookup(name)
+    examples = info.examples
     faults = [fault for example in examples if (fault := check_example(name, example))]
-    if not scores_differ(examples):
+    if not scores_differ(examples) and "url" not in info.options:  # a server's scores cannot be examples
         faults.append("there must be an example that earns more and one that earns less: register(..., examples=[...])")
     return faults, len(examples)
 

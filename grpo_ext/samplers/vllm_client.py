@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from trl.generation.vllm_client import VLLMClient
 
+from grpo_ext.common.http import MOST_BYTES
 from grpo_ext.samplers.as_ready import short
 from grpo_ext.samplers.base import Request
 from grpo_ext.vllm.check_completions import completions_fault
-from grpo_ext.vllm.http import MOST_BYTES, PROBE_SECONDS, Line, who_answers
+from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
 from grpo_ext.vllm.transfer import WeightGroup, own_address
 
 GROUP_SECONDS = 120.0  # time limit for the workers to join, and for the transfer of one tensor
@@ -45,7 +46,7 @@ class ServerClient(VLLMClient):
         self._answer: Future[dict[str, Any]] | None = None  # to the request under way
         self._dropped: Future[dict[str, Any]] | None = None  # to one that nobody waits for
         self.version: str | None = None  # of the weights that the server must have
-        self._line, self._vocabulary = Line(request_timeout), vocabulary
+        self._line, self._vocabulary = VllmLine(request_timeout), vocabulary
         super().__init__(*args, **kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:

@@ -1,30 +1,25 @@
 """HTTP requests to a server that may not be vLLM, with limits on the time, the size and the form of each answer.
 
-`Line` replaces the `requests.Session` of TRL's client, which limits only the time of a single read from the socket, and so
+`VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single read from the socket, and so
 waits forever for a server that sends byte by byte.
 """
 
 import hashlib
 import hmac
-import json as jsons
 import os
 import secrets
-import socket
-import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from threading import Timer
 from typing import Annotated, Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from grpo_ext.common.http import Answer, Line
+
 KEY = "VLLM_API_KEY"  # environment variable of vLLM with the key that trainers and server share
 NONCE, PROOF = "x-grpo-ext-nonce", "x-grpo-ext-proof"
 PROBE_SECONDS = 5.0  # time limit of a health check
-MOST_BYTES = 16 * 2**20  # size limit of an answer, except generations
 
 
 def shape(**fields: Any) -> Any:
@@ -43,18 +38,8 @@ SHAPES = {
 }
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The answer of a server, with the attributes of `requests.Response` that TRL reads."""
-
-    path: str
-    status_code: int
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        """The beginning of the answer, without control characters."""
-        return "".join(c if c.isprintable() else " " for c in self.body[:300].decode("utf-8", errors="replace"))
+class VllmAnswer(Answer):
+    """An answer with the attributes of `requests.Response` that TRL reads."""
 
     def json(self) -> Any:
         """Return the object in the answer; `ConnectionError` if it does not have vLLM's form."""
@@ -68,69 +53,20 @@ class Answer:
 
 
 @dataclass
-class Line:
-    """A client that keeps no connection open and follows no redirection.
+class VllmLine(Line):
+    """A client of a vLLM server, which must prove that it has the key."""
 
-    A request without a whole answer raises a `ConnectionError` with a message of one line.
-    """
+    key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)
 
-    seconds: float  # time limit of a whole answer
-    key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)  # the server must prove it
-    most: int = MOST_BYTES  # size limit of an answer
-
-    def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:
-        return self._ask("GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds)
-
-    def post(self, url: str, json: Any = None) -> Answer:
-        return self._ask("POST", url, b"" if json is None else jsons.dumps(json).encode(), self.seconds)
-
-    def _ask(self, method: str, url: str, body: bytes | None, seconds: float) -> Answer:
-        place, nonce, end = urlsplit(url), secrets.token_hex(16), time.monotonic() + seconds
-        headers = {"Content-Type": "application/json", NONCE: nonce}
+    def ask(self, method: str, url: str, body: bytes | None, seconds: float, **headers: str) -> VllmAnswer:
+        nonce, place = secrets.token_hex(16), urlsplit(url)
         if self.key and not place.path.endswith("/health"):  # the first request, whose answer proves the key
             headers["Authorization"] = f"Bearer {self.key}"
-        where = place.netloc.rpartition("@")[2]
-        kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
-        try:
-            line = kind(place.hostname or "", place.port, timeout=min(seconds, PROBE_SECONDS))
-            line.connect()
-            line.sock.settimeout(None)
-            ending = Timer(end - time.monotonic(), _hang_up, [line.sock])
-            ending.start()
-            try:
-                line.request(method, url.removeprefix(f"{place.scheme}://{place.netloc}") or "/", body, headers)
-                answer = line.getresponse()
-                said = Answer(place.path, answer.status, self._read(answer))
-                if time.monotonic() >= end:  # an answer without a length ends when the timer closes the connection
-                    raise TimeoutError
-            finally:
-                ending.cancel()
-                line.close()
-        except (OSError, HTTPException, ValueError) as error:
-            garbled = isinstance(error, HTTPException) and not isinstance(error, OSError)
-            cause = "what answers does not speak HTTP" if garbled else str(error)  # its bytes are not shown
-            if isinstance(error, TimeoutError) or time.monotonic() >= end:
-                cause = f"no whole answer within {seconds:g} s"
-            raise ConnectionError(f"{where}: {cause}") from None
+        answer = VllmAnswer(**vars(super().ask(method, url, body, seconds, **headers, **{NONCE: nonce})))
         if self.key and not hmac.compare_digest(answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)):
             wrong = f"what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
-            raise ConnectionError(f"{where}: {wrong}")
-        return said
-
-    def _read(self, answer: Any) -> bytes:
-        pieces, size = [], 0
-        while (piece := answer.read(2**20)) and (size := size + len(piece)) <= self.most:
-            pieces.append(piece)
-        if piece:
-            raise OSError(f"an answer of more than {self.most:,} bytes")
-        if answer.length:
-            raise OSError("the answer ended early")
-        return b"".join(pieces)
-
-
-def _hang_up(sock: socket.socket) -> None:
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)  # a blocked read or write returns at once
+            raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {wrong}")
+        return answer
 
 
 def proof(key: str, nonce: str) -> bytes:
@@ -138,14 +74,14 @@ def proof(key: str, nonce: str) -> bytes:
     return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest().encode()
 
 
-def who_answers(line: Line, base: str) -> str:
+def who_answers(line: VllmLine, base: str) -> str:
     """Return the version of the vLLM server at `base` and its model, as "0.31.0 with NAME".
 
     `ConnectionError` if the server is not healthy, is not vLLM, or has another key.
     """
     found = []
     for path in ("/health", "/version", "/v1/models"):
-        answer = line.get(base + path, timeout=min(line.seconds, PROBE_SECONDS))
+        answer = line.ask("GET", base + path, None, min(line.seconds, PROBE_SECONDS))
         if answer.status_code != 200:
             hint = f": set {KEY} to the key of the server" if answer.status_code == 401 else ""
             raise ConnectionError(f"{path} answers with status {answer.status_code}{hint}")

@@ -17,7 +17,7 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.vllm import EngineFailure
-from grpo_ext.vllm.http import KEY, PROBE_SECONDS, Line, who_answers
+from grpo_ext.vllm.http import KEY, PROBE_SECONDS, VllmLine, who_answers
 from grpo_ext.vllm.settings import TextModel, server_url, server_words
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _signal_all(process: subprocess.Popen, number: int) -> None:
 def answers(url: str) -> bool:
     """Whether a healthy vLLM server with the key of the environment answers at `url`."""
     try:
-        return bool(who_answers(Line(PROBE_SECONDS), url))
+        return bool(who_answers(VllmLine(PROBE_SECONDS), url))
     except ConnectionError:
         return False
 

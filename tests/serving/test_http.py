@@ -10,7 +10,7 @@ import pytest
 from bad_servers import reply, routes, says, serving
 
 from grpo_ext.vllm.guard import Guard
-from grpo_ext.vllm.http import KEY, NONCE, PROOF, Line, proof, who_answers
+from grpo_ext.vllm.http import KEY, NONCE, PROOF, VllmLine, proof, who_answers
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 MODELS = {"data": [{"id": "m"}]}
@@ -66,7 +66,7 @@ def test_what_answers_is_told_in_one_line(kind):
     start = time.monotonic()
     with serving(answer) as base, pytest.raises(ConnectionError) as told:
         # time ends those answers alone that nothing else ends
-        who_answers(Line(0.5 if words == LATE else 60.0, most=65536), base)
+        who_answers(VllmLine(0.5 if words == LATE else 60.0, most=65536), base)
     message = str(told.value)
     assert words in message and message.isprintable() and len(message) < 250
     assert time.monotonic() - start < 30  # far below the 60 s, or the tens of minutes that dripping would take
@@ -74,19 +74,19 @@ def test_what_answers_is_told_in_one_line(kind):
 
 def test_who_answers_is_told():
     with serving(routes({"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": MODELS})) as base:
-        assert who_answers(Line(10), base) == "0.31.0 with m"
+        assert who_answers(VllmLine(10), base) == "0.31.0 with m"
 
 
 def test_nobody_answers():
     with serving(says()) as base:
         pass
     with pytest.raises(ConnectionError, match="refused"):
-        who_answers(Line(10), base)
+        who_answers(VllmLine(10), base)
 
 
 def test_an_errors_text_cannot_steer_a_terminal():
     with serving(says(reply(b"\x1b[2J\x07" + b"no " * 500, 500))) as base:
-        text = Line(10).get(f"{base}/x").text
+        text = VllmLine(10).get(f"{base}/x").text
     assert text.isprintable() and "no no no" in text and len(text) == 300
 
 
@@ -103,7 +103,7 @@ def test_an_errors_text_cannot_steer_a_terminal():
 )
 def test_fields_are_those_of_vllm(path, wrong):
     with serving(routes({path: wrong})) as base, pytest.raises(ConnectionError, match=f"not vLLM: {path}"):
-        Line(10).get(base + path).json()
+        VllmLine(10).get(base + path).json()
 
 
 # ---- the key
@@ -143,20 +143,20 @@ def guarded(monkeypatch):
 
 
 def test_a_guarded_server_answers_those_with_its_key(guarded):
-    assert who_answers(Line(10, "secret"), guarded) == "1 with m"
+    assert who_answers(VllmLine(10, key="secret"), guarded) == "1 with m"
 
 
 @pytest.mark.parametrize("path", ["/update_weights", "/collective_rpc", "/v1/load_lora_adapter", "/server_info", "/metrics"])
 def test_a_guarded_server_refuses_all_others(guarded, path):
-    answer = Line(10).post(guarded + path, json={})
+    answer = VllmLine(10).post(guarded + path, json={})
     assert answer.status_code == 401 and KEY in answer.text
     with pytest.raises(ConnectionError, match="does not have the key"):
-        Line(10, "guess").post(guarded + path, json={})
+        VllmLine(10, key="guess").post(guarded + path, json={})
 
 
 def test_without_the_key_one_is_told_to_set_it(guarded):
     with pytest.raises(ConnectionError, match=f"status 401: set {KEY}"):
-        who_answers(Line(10), guarded)
+        who_answers(VllmLine(10), guarded)
 
 
 def test_the_key_is_not_told_to_a_server_that_cannot_prove_it():
@@ -168,5 +168,5 @@ def test_the_key_is_not_told_to_a_server_that_cannot_prove_it():
         connection.sendall(reply({"version": "1", **MODELS}, 200, [f"{PROOF}: {proof('secret', 'an earlier nonce').decode()}"]))
 
     with serving(answer) as base, pytest.raises(ConnectionError, match="does not have the key"):
-        who_answers(Line(10, "secret"), base)
+        who_answers(VllmLine(10, key="secret"), base)
     assert len(heard) == 1 and NONCE in heard[0] and not any("secret" in value for value in heard[0].values())
