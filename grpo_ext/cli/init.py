@@ -4,9 +4,11 @@ examples:
   grpo-ext init questions.csv Qwen/Qwen2.5-0.5B-Instruct
   grpo-ext init rows.jsonl runs/countdown-tiny/warm_start --output mine --yes
   grpo-ext init openai/gsm8k Qwen/Qwen2.5-7B-Instruct --lora
+  grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
 
 It looks at the first rows, proposes the prompt, the reward, sizes that fit this machine by estimate, and a learning rate, and
-asks about the first two. It writes recipe.yaml, rewards.py and README.md with the next commands, and checks the recipe.
+asks about the first two. It writes recipe.yaml, rewards.py or the judge's rubric.md, and README.md with the next commands, and
+checks the recipe.
 
 exit codes: 0 written; 1 written, but the check found faults; 2 the data cannot be used, or a recipe is there already
 """
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from grpo_ext.preflight.first_recipe import Found
 
 ROWS = 200  # that are looked at
+RUBRIC = "Grade how well the completion does its task: 10 is as good as the reference or better, 0 is useless.\n"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -32,6 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("data", metavar="DATA", help="a jsonl, json, csv or parquet file, or a hub id")
     parser.add_argument("model", metavar="MODEL", help="a folder or hub id")
     parser.add_argument("--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)")
+    parser.add_argument("--judge", metavar="URL", help="an OpenAI-like address: its model grades what no rule can judge")
     parser.add_argument("--lora", action="store_true", help="train an adapter")
     parser.add_argument("--yes", action="store_true", help="ask nothing")
 
@@ -39,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.files import data_lines
     from grpo_ext.preflight.check_recipe import check_recipe
-    from grpo_ext.preflight.first_recipe import ASK, look, recipe_of, reward_for
+    from grpo_ext.preflight.first_recipe import ASK, Found, judged, look, recipe_of, reward_for
     from grpo_ext.tasks.base import open_dataset
 
     folder = Path(args.output)
@@ -49,13 +53,20 @@ def run(args: argparse.Namespace) -> int:
     found = look(rows)
     if not args.yes:
         found.prompt = answered(f"The prompt is the column [{found.prompt}]", found.prompt, list(rows[0]))
-        _, found.columns, found.why = reward_for(rows, [name for name in rows[0] if name != found.prompt])
-        found.reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, list(ASK))
+        found = Found(found.prompt, *reward_for(rows, [name for name in rows[0] if name != found.prompt]))
+        reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, list(ASK)[:-1])
+        found = found if reward == found.reward else Found(found.prompt, reward, found.columns, "it was chosen")
+    judge = args.judge and found.reward == "like_reference"
+    if judge:
+        found = judged(found, args.judge, str(folder))
     values = recipe_of(found, rows, args.data, args.model, str(folder), args.lora)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.yaml").write_text(in_yaml(values, found, args.lora), encoding="utf-8")
-    own = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")).replace("REWARDS", f"{folder}/rewards.py")
-    (folder / "rewards.py").write_text(own + "\n", encoding="utf-8")
+    if judge:
+        (folder / "rubric.md").write_text(RUBRIC, encoding="utf-8")
+    else:
+        own = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")).replace("REWARDS", f"{folder}/rewards.py")
+        (folder / "rewards.py").write_text(own + "\n", encoding="utf-8")
     recipe = f"{folder}/recipe.yaml"
     commands = f"grpo-ext check --config {recipe}\ngrpo-ext train --config {recipe}\ngrpo-ext report {folder}/run"
     (folder / "README.md").write_text(f"# {folder.name}\n\n```bash\n{commands}\n```\n", encoding="utf-8")

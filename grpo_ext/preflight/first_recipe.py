@@ -4,7 +4,7 @@ import json
 import re
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -15,6 +15,7 @@ from grpo_ext.preflight.try_rewards import ANSWERS
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import memory_estimate
+from grpo_ext.rewards.judge_reward import model_at
 from grpo_ext.rewards.quantity import number
 
 Row = dict[str, Any]
@@ -33,6 +34,7 @@ ASK = {  # reward -> the system prompt, and the limit of a completion in tokens
     "number": ("Think, then give the number in <answer> tags.", 512),
     "exact": ("Think, then give nothing but the answer in <answer> tags.", 256),
     "like_reference": ("", 256),
+    "judge": ("", 256),
 }
 
 
@@ -44,6 +46,7 @@ class Found:
     reward: str
     columns: dict[str, str]  # a column that the reward reads -> a column of the data
     why: str
+    options: dict[str, Any] = field(default_factory=dict)  # of the reward
 
 
 def look(rows: list[Row]) -> Found:
@@ -57,8 +60,8 @@ def look(rows: list[Row]) -> Found:
     return Found(asked, *reward_for(rows, [name for name in names if name != asked]))
 
 
-def reward_for(rows: list[Row], names: list[str]) -> tuple[str, dict[str, str], str]:
-    """Return the reward that reads one of these columns, the columns that it reads, and why."""
+def reward_for(rows: list[Row], names: list[str]) -> tuple[Any, ...]:
+    """Return the reward that reads one of these columns, the columns that it reads, why, and its options if it has any."""
     if tests := first(TESTS, names):
         return "code", {"tests": tests}, f"{tests} has tests"
     if "json_schema" in names:
@@ -77,8 +80,15 @@ def reward_for(rows: list[Row], names: list[str]) -> tuple[str, dict[str, str], 
     if all(number(value) for value in values if len(value) < 100) and max(map(len, values)) < 100:
         return "number", column, f"{answer} has numbers"
     if statistics.median(len(value.split()) for value in values) <= 5:
-        return "exact", column, f"{answer} has short texts"
+        return "exact", column, f"{answer} has short texts", {"ignore_case": True}
     return "like_reference", {"reference": answer}, f"{answer} has long texts, which no rule can judge"
+
+
+def judged(found: Found, url: str, folder: str) -> Found:
+    """Return the same with the model at `url` as judge; `ConnectionError` or `ValueError` if it does not say its name."""
+    columns = {"solution": found.columns["reference"]} if found.columns else {}
+    options = {"url": url, "model": model_at(url), "rubric": f"{folder}/rubric.md"}
+    return Found(found.prompt, "judge", columns, f"{found.why}, and {options['model']} can", options)
 
 
 def first(known: Iterable[str], names: list[str]) -> str | None:
@@ -105,8 +115,10 @@ def recipe_of(found: Found, rows: list[Row], data: str, model: str, folder: str,
     values |= {"prompt_column": found.prompt} if ready else {"user_prompt": template(found, list(rows[0]))}
     if found.columns and list(found.columns) != list(found.columns.values()):
         values["rename_columns"] = found.columns
-    reward: Any = {"name": "exact", "ignore_case": True} if found.reward == "exact" else found.reward
-    values |= {"system_prompt": system or None, "reward_plugins": [f"{folder}/rewards.py"], "reward_funcs": [reward]}
+    if found.reward != "judge":
+        values["reward_plugins"] = [f"{folder}/rewards.py"]
+    reward = {"name": found.reward, **found.options} if found.options else found.reward
+    values |= {"system_prompt": system or None, "reward_funcs": [reward]}
     return values | sizes(values, limit, lora)
 
 

@@ -172,6 +172,15 @@ def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, st
         pause *= 2
 
 
+def model_at(url: str) -> str:
+    """Return the name of the first model of the server at `url`; `ConnectionError` or `ValueError` if it does not tell."""
+    answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")
+    try:
+        return str(json.loads(answer.body)["data"][0]["id"])[:200]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise ValueError(f"{url}: no list of models, but status {answer.status_code}: {answer.text}") from None
+
+
 def grade_in(reply: str, scale: int) -> float:
     """Return the last grade of a reply, as a share of `scale`."""
     found = _GRADE.findall(reply[-MAX_TEXT:])

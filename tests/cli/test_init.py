@@ -5,6 +5,7 @@ import json
 
 import pytest
 import yaml
+from bad_servers import routes, serving
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.first_recipe import look
@@ -57,6 +58,30 @@ def test_what_it_writes_trains_without_an_edit(tiny_folder, tmp_path, monkeypatc
     assert main(["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes", "--lora"]) == 0
     assert main(["train", "--config", "mine/recipe.yaml", "--max_steps", "1", "--per_device_train_batch_size", "8"]) == 0
     assert (tmp_path / "mine" / "run" / "adapter_config.json").exists()
+
+
+@pytest.mark.slow
+def test_a_judge_for_what_no_rule_can_judge(tiny_folder, tmp_path, monkeypatch, capsys):
+    """What it writes trains against the server that it was given."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def grade(body):
+        asked.append(body)
+        return {"choices": [{"message": {"content": f"Score: {len(body['messages'][1]['content']) % 11}"}}]}
+
+    table = {"/v1/models": {"data": [{"id": "grader"}]}, "/v1/chat/completions": grade}
+    with serving(routes(table)) as base:
+        words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes", "--judge", f"{base}/v1"]
+        assert main(words) == 0, capsys.readouterr().out
+        recipe = yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())
+        options = {"url": f"{base}/v1", "model": "grader", "rubric": "mine/rubric.md"}
+        assert recipe["reward_funcs"] == [{"name": "judge", **options}] and recipe["rename_columns"] == {"solution": "output"}
+        sizes = ["--max_steps", "1", "--per_device_train_batch_size", "8"]
+        assert main(["train", "--config", "mine/recipe.yaml", *sizes]) == 0
+    assert any("comes right after" in body["messages"][1]["content"] for body in asked)  # the reference
+    assert main(["init", "free.jsonl", str(tiny_folder), "--yes", "--judge", "http://127.0.0.1:9/v1", "--output", "b"]) == 2
+    assert "127.0.0.1:9" in capsys.readouterr().err
 
 
 def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypatch, capsys):
