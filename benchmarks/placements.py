@@ -4,9 +4,9 @@
 
 Speeds are fitted to three settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
 of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower
-each of them is while the other works is measured once, in a fourth setting. Then ten settings are predicted, in turn and with
-overlap, from the lengths of their completions, and run. `--published` simulates published settings instead, from what was
-published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
+each of them is while the other works is measured once, in a setting in which that side never waits. Then ten settings are
+predicted, in turn and with overlap, from the lengths of their completions, and run. `--published` simulates published settings
+instead, from what was published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ CALIBRATION: dict[str, dict[str, Any]] = {
     "long": {"max_completion_length": 160, "temperature": 1.5, "per_device_train_batch_size": 64},
     "four iterations": {"num_iterations": 4, "per_device_train_batch_size": 192},
 }
-SHARED = {"temperature": 1.2, "max_completion_length": 112}  # in which the sides slow each other down
+SHARED: dict[str, dict[str, Any]] = {  # with overlap the trainer never waits in the first, the sampler never in the second
+    "long training": {"num_iterations": 3, "per_device_train_batch_size": 192},
+    "long generation": {"temperature": 1.5, "max_completion_length": 180, "per_device_train_batch_size": 96},
+}
 CASES: dict[str, dict[str, Any]] = {
     "as the demo": {},
     "half the generation": {"per_device_train_batch_size": 128},
@@ -80,6 +83,10 @@ class Made:
     lengths: list[int]
     trained: int  # tokens that run through the model; completions without an advantage cost nothing
     updates: int  # micro-batches
+    waited: float  # seconds that the trainer waited for the sampler
+
+
+Runs = tuple[list[Made], list[Made]]  # in turn, and with overlap
 
 
 def run(model: Path, settings: dict[str, Any], folder: Path, generations: int) -> list[Made]:
@@ -94,7 +101,8 @@ def run(model: Path, settings: dict[str, Any], folder: Path, generations: int) -
     for i in range(2, generations):
         lengths, trained = [n for n, _ in samples[i]], sum(n for n, live in samples[i] if live)
         updates = passes * settings.get("gradient_accumulation_steps", 1)
-        found.append(Made(ends[i] - ends[i - 1], rows[i][GENERATION], lengths, passes * trained, updates))
+        times = ends[i] - ends[i - 1], rows[i][GENERATION]
+        found.append(Made(*times, lengths, passes * trained, updates, rows[i].get("time/waiting", 0.0)))
     return found
 
 
@@ -127,13 +135,29 @@ def simulated(made: list[Made], speeds: Speeds) -> dict[str, Placement]:
     return sorted(found, key=lambda x: x["in turn"].whole)[len(found) // 2]
 
 
-def overlapped(placement: Placement, slowed: float) -> float:
+def overlapped(placement: Placement, slowed: tuple[float, float]) -> float:
     """Return the seconds of a placement with overlap whose sides take `slowed` times as long while both work.
 
-    The side with less to do takes `slowed` times its time; meanwhile the other does as much, and goes on alone.
+    The side that ends first works beside the other all the time; what the other has not done by then it does alone.
     """
-    less, more = sorted((placement.generation, placement.training + placement.other))
-    return more + (slowed - 1) * less
+    sides = placement.generation * slowed[0], (placement.training + placement.other) * slowed[1]
+    first, last = sorted(zip(sides, slowed, strict=True))
+    return first[0] + (last[0] - first[0]) / last[1]
+
+
+def mean_of(made: list[Made], name: str) -> float:
+    """Return a mean: with overlap a generation that begins late is followed by one that ends early."""
+    return statistics.mean(getattr(one, name) for one in made)
+
+
+def slowing(
+    long_training: tuple[list[Made], list[Made]], long_generation: tuple[list[Made], list[Made]]
+) -> tuple[float, float]:
+    """Return how many times as long generation and training take beside the other side, each where that side never waits."""
+    (turn, over), (turn_too, over_too) = long_training, long_generation
+    alone = mean_of(turn_too, "whole") - mean_of(turn_too, "generation")
+    beside = mean_of(over_too, "whole") - mean_of(over_too, "waited")
+    return mean_of(over, "generation") / mean_of(turn, "generation"), beside / alone
 
 
 def measure(model: Path, quick: bool) -> dict[str, Any]:
@@ -141,28 +165,24 @@ def measure(model: Path, quick: bool) -> dict[str, Any]:
     generations = 7 if quick else GENERATIONS
     with tempfile.TemporaryDirectory() as folder:
 
-        def both(settings: dict[str, Any]) -> tuple[list[Made], float]:
-            """Return a run in turn, and the seconds of a generation of the same with overlap."""
+        def both(settings: dict[str, Any]) -> Runs:
+            """Return a run in turn, and the same with overlap."""
             turn = run(model, settings, Path(folder), generations)
-            over = run(model, {**settings, "overlap": "one_step"}, Path(folder), generations)
-            # with overlap a generation that begins late is followed by one that ends early: the mean counts
-            return turn, statistics.mean(one.whole for one in over)
+            return turn, run(model, {**settings, "overlap": "one_step"}, Path(folder), generations)
 
         speeds = calibrated([one for case in CALIBRATION.values() for one in run(model, case, Path(folder), generations)])
-        turn, whole = both(SHARED)
-        alone = statistics.mean(one.generation for one in turn), statistics.mean(one.whole - one.generation for one in turn)
-        slowed = 1 + (whole - max(alone)) / min(alone)
+        slowed = slowing(*map(both, SHARED.values()))
         found = {}
         for name, settings in list(CASES.items())[: 2 if quick else None]:
-            turn, whole = both(settings)
+            turn, over = both(settings)
             placements = simulated(turn, speeds)
             found[name] = {
-                "in turn": (placements["in turn"].whole, statistics.mean(one.whole for one in turn)),
-                "overlap": (overlapped(placements["overlap"], slowed), whole),
-                "generation": (placements["in turn"].generation, statistics.mean(one.generation for one in turn)),
+                "in turn": (placements["in turn"].whole, mean_of(turn, "whole")),
+                "overlap": (overlapped(placements["overlap"], slowed), mean_of(over, "whole")),
+                "generation": (placements["in turn"].generation, mean_of(turn, "generation")),
                 "training": (
                     placements["in turn"].training + placements["in turn"].other,
-                    statistics.mean(one.whole - one.generation for one in turn),
+                    mean_of(turn, "whole") - mean_of(turn, "generation"),
                 ),
             }
             print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
@@ -175,7 +195,7 @@ def report(found: dict[str, Any]) -> bool:
     print(f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ", end="")
     print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms, ", end="")
     print(f"judging a completion {1e6 * speeds['reward']:.0f} us")
-    print(f"while both sides work each takes {found['slowed']:.2f} times as long\n")
+    print("while both sides work, generation takes {:.2f} times as long, training {:.2f} times\n".format(*found["slowed"]))
     print("| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |")
     print("|---|---|---|---|---|---|---|---|---|")
     good = 0
