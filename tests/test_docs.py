@@ -22,7 +22,7 @@ PAGES = [
     *(page for folder in ("docs", "docs/how-to", "examples") for page in sorted((REPO / folder).glob("*.md"))),
 ]
 MODEL = {"model_name_or_path": "m"}
-RUN = ("check", "plan", "rewards", "explain")  # the others train, or load a model
+RUN = ("check", "plan", "rewards")  # the others train, or load a model
 
 
 def commands() -> dict[str, list[str]]:

@@ -41,7 +41,7 @@ OTHERS = (
 )  # fmt: skip
 ALONE = {  # what a run writes, evaluates and waits for
     "report_to": "none", "save_strategy": "no", "eval_strategy": "no", "logging_steps": 1, "log_samples": 0, "resume": "never",
-    "overlap": "off", "disable_tqdm": True, "save_merged": False, "logging_strategy": "steps", "push_to_hub": False,
+    "overlap": "off", "disable_tqdm": True, "logging_strategy": "steps", "push_to_hub": False,
     "health_action": "none",
 }  # fmt: skip
 

@@ -23,10 +23,6 @@ Contradiction = tuple[str, Callable[[Values], Any], str]
 ALWAYS: tuple[Contradiction, ...] = (
     ("model_name_or_path", lambda v: not v["model_name_or_path"],
      "model_name_or_path is missing: name a model folder or a hub id."),
-    ("save_merged", lambda v: v["save_merged"] and not v["use_peft"],
-     "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true."),
-    ("save_merged", lambda v: v["save_merged"] and v["use_peft"] and (v["load_in_4bit"] or v["load_in_8bit"]),
-     "save_merged adds the adapter to exact weights, but load_in_4bit or load_in_8bit trains with rounded ones: take one out."),
 )  # fmt: skip
 
 SUPERVISED: tuple[Contradiction, ...] = (
