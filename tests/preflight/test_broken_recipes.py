@@ -78,7 +78,7 @@ BROKEN = {
     ),
     "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "Leave it out"),
     "no_room_for_a_prompt": ({"use_vllm": True, "vllm_max_model_length": 32}, "vllm_max_model_length", "raise it"),
-    "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "eval_strategy: steps"),
+    "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "strategy to match"),
     "adapter": ({"use_peft": True, "lora_target_modules": ["q_proj"]}, "lora_target_modules", "'.*q_proj'"),
     "sync_of_no_adapter": ({"use_vllm": True, "vllm_sync_adapter": "adapter"}, "vllm_sync_adapter", "use_peft: true"),
     "sync_of_layers": ({**ALONE, "lora_modules_to_save": ["lm_head"]}, "lora_modules_to_save", "merged"),
