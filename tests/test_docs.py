@@ -87,6 +87,14 @@ def test_a_task_and_an_async_reward_are_found_as_the_page_says(tmp_path, monkeyp
     assert asyncio.run(AsyncGuard(judged)(prompts=["?"] * 2, completions=completions)) == [1.0, 3.0]
 
 
+def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    right = "<think>\nx\n</think>\n<answer>\n1\n</answer>"
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"completion": text}) + "\n" for text in (right, "1")))
+    exec(block("rewards.md", "python", 'build("format"'), found := {})
+    assert found["scores"] == [1.0, 0.0]
+
+
 def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():
     page = (REPO / "docs" / "coming-from.md").read_text(encoding="utf-8")
     own = load_recipe(None, {"model_name_or_path": "m"}).flat.defaults
