@@ -108,7 +108,7 @@ def by_sheet(run: Run) -> tuple[Workload, Speeds]:
     values |= {"per_device_train_batch_size": run.prompts * run.group, "gradient_accumulation_steps": 1, "dtype": "bfloat16"}
     recipe, model = load_recipe(None, values), run.model
     size = ModelSize(int(model.parameters), int(model.parameters), "bfloat16", 0, model.layers, model.kv_width)
-    forecast = Forecast(make_plan(recipe.flat, 1, run.prompts), (), size, None, None, 100.0)
+    forecast = Forecast(make_plan(recipe.flat, 1, run.prompts), size, None, None, 100.0)
     work, speeds = by_card(run.card, recipe.flat, forecast, run.mean)
     if model.active:
         less = 2 * (model.parameters - model.active) / (COMPUTE * CARDS[run.card][0]) / run.tensor_parallel

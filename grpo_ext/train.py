@@ -37,9 +37,6 @@ def make_trainer(recipe: Recipe, model: Any = None, rewards: list[Any] | None = 
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
     check_start(recipe, train_dataset, rewards, model is not None)
-    outcome, names = recipe.task.outcome_reward, [reward.__name__ for reward in rewards if callable(reward)]
-    if args.eval_outcome_reward is None and outcome in names:
-        args.eval_outcome_reward = outcome
     args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(
         recipe.model.model_name_or_path if model is None else model,

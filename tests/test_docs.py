@@ -22,7 +22,7 @@ PAGES = [
     *(page for folder in ("docs", "docs/how-to", "examples") for page in sorted((REPO / folder).glob("*.md"))),
 ]
 MODEL = {"model_name_or_path": "m"}
-RUN = ("check", "plan", "rewards", "explain")  # the others train, or load a model
+RUN = ("check", "plan", "rewards")  # the others train, or load a model
 
 
 def commands() -> dict[str, list[str]]:
@@ -85,6 +85,14 @@ def test_a_task_and_an_async_reward_are_found_as_the_page_says(tmp_path, monkeyp
     [judged], _ = named_rewards_and_weights(load_recipe(None, {"reward_funcs": ["my_rewards.py:judged"]} | MODEL))
     completions = [[{"role": "assistant", "content": text}] for text in ("a", "bcd")]
     assert asyncio.run(AsyncGuard(judged)(prompts=["?"] * 2, completions=completions)) == [1.0, 3.0]
+
+
+def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    right = "<think>\nx\n</think>\n<answer>\n1\n</answer>"
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"completion": text}) + "\n" for text in (right, "1")))
+    exec(block("rewards.md", "python", 'build("format"'), found := {})
+    assert found["scores"] == [1.0, 0.0]
 
 
 def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():

@@ -24,7 +24,7 @@ from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
     "init", "recipes", "tasks", "check", "plan", "bench", "train", "serve", "sft", "eval", "merge", "report", "demo",
-    "rewards", "explain",
+    "rewards",
 )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
     parser.add_argument("--version", action="store_true", help="show the versions of this package and others")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks; allowed anywhere in the command")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks: `grpo-ext --debug COMMAND ...`")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
         import_module(f"grpo_ext.cli.{name}").add_parser(subparsers)
@@ -43,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(words: list[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     wait_calmly()
-    debug, words = split_debug(sys.argv[1:] if words is None else words)
+    words = sys.argv[1:] if words is None else words
     if words[:1] == ["--version"]:
         print(*(f"{name} {number}" for name, number in versions().items()), sep="\n")
         return 0
@@ -59,16 +59,9 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if debug:
+        if args.debug:
             raise
         return print_error(error)
-
-
-def split_debug(words: list[str]) -> tuple[bool, list[str]]:
-    """Return whether a bare `--debug` is among the words, and the other words. With a value it is a key of a recipe."""
-    bare = [i for i, word in enumerate(words) if word == "--debug" and (words[i + 1 :] or ["--"])[0].startswith("--")]
-    first = words[:1] == ["--debug"]
-    return bool(bare) or first, [word for i, word in enumerate(words) if i not in bare and not (first and i == 0)]
 
 
 def print_error(error: Exception) -> int:
@@ -77,6 +70,6 @@ def print_error(error: Exception) -> int:
         print(f"grpo-ext: {error}", file=sys.stderr)
         return 2
     known = isinstance(error, RewardFailure | EngineFailure)
-    kind, hint = ("", "") if known else (f"{type(error).__name__}: ", " (--debug shows where)")
+    kind, hint = ("", "") if known else (f"{type(error).__name__}: ", " (`grpo-ext --debug` shows where)")
     print(f"grpo-ext: {kind}{error}{hint}", file=sys.stderr)
     return 1

@@ -1,12 +1,10 @@
-"""`grpo-ext merge`: an adapter and its base as one whole model.
+"""`grpo-ext merge`: an adapter and its base as one whole model, which transformers and vLLM load like any other.
 
 examples:
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora                            writes runs/poem-qwen2.5-7b-lora/merged
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora --dtype float32
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem --dtype float32
 
-transformers and vLLM load the result like any model. The command loads it again and compares its log-probs with those of base
-and adapter before it keeps the result. A recipe's `save_merged: true` does the same at the end of training.
+It loads the result again and compares its log-probs with those of base and adapter before it keeps it.
 """
 
 import argparse
@@ -25,9 +23,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.run.merge_adapter import MERGED, merge_adapter
+    from grpo_ext.run.merge_adapter import merge_adapter
 
-    out = args.out or args.model / MERGED
-    difference = merge_adapter(args.model, out, args.dtype, trust_remote_code=args.trust_remote_code)
+    out = args.out or args.model / "merged"
+    difference = merge_adapter(args.model, out, args.dtype, args.trust_remote_code)
     print(f"Merged into {out}: its log-probs differ from those of base and adapter by at most {difference:.1g}.")
     return 0

@@ -74,11 +74,10 @@ def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
 
 
 def outcome_of(recipe: Recipe) -> str:
-    """Return the reward that decides whether a row is solved: `eval_outcome_reward`, the task's, or the one of most weight."""
+    """Return the reward that decides whether a row is solved, by `outcome_index`."""
     rewards, weights = named_rewards_and_weights(recipe)
     names: list[str] = [getattr(reward, "__name__", str(reward)) for reward in rewards]
-    named, usual = recipe.get("eval_outcome_reward"), recipe.task.outcome_reward
-    return named or (usual if usual in names else names[outcome_index(names, weights, None)])
+    return names[outcome_index(names, weights, recipe.get("group_filter_metric"))]
 
 
 def evaluate(

@@ -15,7 +15,6 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from grpo_ext.common.files import checkpoints
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
@@ -65,7 +64,7 @@ class RunData:
 
     name: str  # short, and different from the other runs' names
     folder: Path  # where the logs lie
-    metrics: list[Row]  # of `metrics.jsonl`, or of the newest `trainer_state.json` where there is no such file
+    metrics: list[Row]  # of `metrics.jsonl`
     samples: list[Row] = field(default_factory=list)  # of all prompts or of a share, oldest first
     total_samples: int = 0  # number of completions in the logs
     curves: dict[str, Series] = field(default_factory=dict)  # of each reward, from all completions
@@ -88,11 +87,7 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     """
     folder = find_folder(Path(path).expanduser())
     run = without_logs(folder, name)
-    if parts(folder / METRICS):
-        run.metrics = list(read(folder / METRICS, faults=run.faults))
-    else:
-        rows = mappings(read_mapping(state_files(folder)[-1], run.faults).get("log_history"))
-        run.metrics = [row for row in rows if isinstance(row.get("step"), int)]
+    run.metrics = list(read(folder / METRICS, faults=run.faults))
     run.curves = reward_curves(kept_samples(run, max_samples))
     return run
 
@@ -124,7 +119,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def run_folder(path: Path) -> Path | None:
-    return next((folder for folder in (path, path / "grpo") if parts(folder / METRICS) or state_files(folder)), None)
+    return next((folder for folder in (path, path / "grpo") if parts(folder / METRICS)), None)
 
 
 def find_folder(path: Path) -> Path:
@@ -144,12 +139,6 @@ def named(folders: list[Path]) -> dict[Path, str]:
     seen = [names[:i].count(name) + 1 for i, name in enumerate(names)]
     some = zip(folders, names, seen, strict=True)
     return {folder: f"{name} ({number})" if names.count(name) > 1 else name for folder, name, number in some}
-
-
-def state_files(folder: Path) -> list[Path]:
-    """Return every `trainer_state.json` of a run, the one with the most steps last."""
-    found = [path / "trainer_state.json" for path in [*checkpoints(folder), folder]]
-    return [path for path in found if path.is_file()]
 
 
 def is_running(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The plan of a recipe with its figures: rows, tokens of prompts, size of the model, memory, traffic with vLLM."""
+"""The plan of a recipe with its figures: rows, tokens of prompts, size of the model, memory."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,18 +10,17 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig, get_peft_config
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.objective.presets import PRESETS
 from grpo_ext.preflight.first_rows import first_rows, quiet
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate, weight_bytes
+from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.parts import eval_rows, train_rows
-from grpo_ext.vllm.settings import TextModel, server_url
+from grpo_ext.vllm.settings import TextModel
 
 PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
 MEASURED = 64  # first prompts that are tokenized
@@ -32,7 +31,6 @@ class Forecast:
     """The steps and costs of a run; figures are `None` if the model's config or tokenizer is not here."""
 
     plan: Plan  # prompts, steps, checkpoints
-    preset: tuple[tuple[str, Any, str, bool], ...]  # key, value, source, whether the recipe replaces it
     size: ModelSize | None
     memory: dict[str, int] | None  # bytes on each GPU by part
     checkpoint: int | None  # bytes of one
@@ -44,10 +42,9 @@ class Forecast:
         for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
             plan["batch"][name] = getattr(batch, name)
         plan |= {name: getattr(self.plan, name) for name in ("prompts", "completions", "token_budget")}
-        preset = [dict(zip(("key", "value", "source", "replaced"), line, strict=True)) for line in self.preset]
         model = None if self.size is None else {"parameters": self.size.parameters, "trainable": self.size.trainable}
         figures = {"prompt_tokens": self.prompt_tokens, "checkpoint_bytes": self.checkpoint}
-        return {**plan, **figures, "memory_bytes": self.memory, "model": model, "preset": preset}
+        return {**plan, **figures, "memory_bytes": self.memory, "model": model}
 
 
 def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | None = None) -> Forecast:
@@ -72,7 +69,6 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
         size = None
     return Forecast(
         plan=plan,
-        preset=preset_lines(recipe),
         size=size,
         memory=memory_estimate(size, v, plan.batch, sharding(v), round(tokens or 0)) if size else None,
         checkpoint=checkpoint_bytes(size, v, 1 <= sharding(v) <= 3) if size else None,
@@ -104,13 +100,6 @@ def prompt_tokens(recipe: Recipe) -> float | None:
     return seen["tokens"]["mean"] if seen else None
 
 
-def preset_lines(recipe: Recipe) -> tuple[tuple[str, Any, str, bool], ...]:
-    """Return the values of the recipe's preset, as `Forecast.preset`."""
-    lines = PRESETS.get(recipe.flat["preset"], {})
-    kept = {key for key in lines if (recipe.places.get(key) or "").startswith("preset ")}
-    return tuple((key, value, source, key not in kept) for key, (value, source) in lines.items())
-
-
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
     """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not here and not known."""
     name, revision, trust = v["model_name_or_path"], v["model_revision"], bool(v["trust_remote_code"])
@@ -139,18 +128,3 @@ def known_config(name: str) -> Any:
         return None
     keys = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
     return AutoConfig.for_model("qwen2", **dict(zip((*keys, "tie_word_embeddings"), shape, strict=True)), dtype="bfloat16")
-
-
-def traffic(v: Values, forecast: Forecast) -> tuple[str, int | None]:
-    """Return a sentence on what travels to vLLM before each generation, and its size in bytes, `None` if unknown."""
-    adapter = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"  # a file of float32, else merged into the whole model
-    size, what = forecast.size, "adapter" if adapter else "weights"
-    travels = (4 * size.trainable if adapter else size.parameters * weight_bytes(size, v)) if size else None
-    if v["vllm_mode"] == "colocate":
-        engines = forecast.plan.batch.num_processes // v["vllm_tensor_parallel_size"]
-        way = f"every process loads its {what} into its engine, {engines} in all"
-    elif adapter:
-        way = f"process 0 writes the adapter into output_dir, where the server reads it ({server_url(v)})"
-    else:
-        way = f"process 0 sends its weights to the server at {server_url(v)}, by port {v['vllm_group_port']}"
-    return f"before each of {forecast.plan.generations:,} generations {way}", travels

@@ -4,12 +4,10 @@ import os
 import re
 import shutil
 from importlib.util import find_spec
-from netrc import NetrcParseError, netrc
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from grpo_ext.common.devices import gpu_is_there
-from grpo_ext.common.files import data_yaml, in_bytes
+from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import unknown
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.recipe.problems import Findings
@@ -21,13 +19,12 @@ SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 
 
 def check_machine(v: Values, findings: Findings) -> None:
-    """Check packages, launcher, attention, trackers, uploads and the disk; a missing GPU is a note."""
+    """Check packages, launcher, trackers, uploads and the disk; a missing GPU is a note."""
     for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
         value = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, value) and not any(map(find_spec, packages)):
             findings.problem(f"{key}: {value} needs the package {' or '.join(packages)}, which is not installed.", key)
     check_launcher(v, findings)
-    check_attention(v, findings)
     check_reporting(v, findings)
     check_uploads(v, findings)
     check_disk(v, findings)
@@ -50,21 +47,6 @@ def check_launcher(v: Values, findings: Findings) -> None:
         findings.problem(error, key)
 
 
-def check_attention(v: Values, findings: Findings) -> None:
-    """Check that transformers knows the attention, and that this machine can compute it and hold the cache."""
-    from transformers import AttentionInterface
-
-    key, name, cache = "attn_implementation", v["attn_implementation"], "cache_implementation"
-    cpu = v["use_cpu"] or not gpu_is_there()
-    known = ["eager", *AttentionInterface().valid_keys()]
-    if name and "/" not in name and name not in known:
-        findings.problem(f"{key}: {unknown('attention', name, known)}", key)
-    elif name and "flash" in name and cpu:
-        findings.problem(f"{key}: {name} computes on a GPU: write sdpa.", key)
-    if cpu and (v[cache] or "").startswith("offloaded"):
-        findings.problem(f"{cache}: {v[cache]} moves the cache between a GPU and the CPU: write dynamic.", cache)
-
-
 def check_uploads(v: Values, findings: Findings) -> None:
     """Check the login on the hub if the recipe uploads there."""
     from huggingface_hub import HfApi
@@ -78,7 +60,7 @@ def check_uploads(v: Values, findings: Findings) -> None:
 
 
 def check_reporting(v: Values, findings: Findings) -> None:
-    """Check that each tool of `report_to` is known to transformers and installed, and that wandb has a login."""
+    """Check that each tool of `report_to` is known to transformers and installed."""
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -89,20 +71,6 @@ def check_reporting(v: Values, findings: Findings) -> None:
             findings.problem(f"report_to: {unknown('tracker', str(name), known)}", "report_to")
         elif name not in (None, "none", "all", *there):
             findings.problem(f"report_to: {name} is not installed: pip install {name}, or write `none`.", "report_to")
-    if "wandb" in there and {"wandb", "all"} & set(names) and not wandb_login():
-        words = "wandb has no login here: `wandb login`, WANDB_API_KEY, or WANDB_MODE=offline."
-        findings.problem(f"report_to: {words}", "report_to")
-
-
-def wandb_login() -> bool:
-    """Whether wandb will find a key, or needs none."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE", "online") in ("offline", "disabled", "dryrun"):
-        return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, NetrcParseError):
-        return False
 
 
 def check_server(v: Values, findings: Findings) -> None:
@@ -118,31 +86,12 @@ def check_server(v: Values, findings: Findings) -> None:
         findings.problem(f"no vLLM server answers at {base} ({error}). Start one {how}", key)
 
 
-def least_on_disk(v: Values) -> int | None:
-    """Return the least bytes that the run keeps: its final model, and `save_total_limit` checkpoints (by default one).
-
-    `None` if the run keeps only an adapter, or the model is not in a folder here.
-    """
-    folder = Path(v["model_name_or_path"] or "").expanduser()
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    if v["use_peft"] or not weights:
-        return weights if weights and v["save_merged"] else None
-    kept = 0 if str(v["save_strategy"]) == "no" else v["save_total_limit"] or 1
-    return weights * (1 + kept * (1 if v["save_only_model"] else 3))  # AdamW keeps two numbers a weight
-
-
 def check_disk(v: Values, findings: Findings) -> None:
-    """Check that `output_dir` can be written to and has room for the checkpoints."""
-    folder, needed = v["output_dir"], least_on_disk(v)
-    path = Path(folder).expanduser().absolute()
+    """Check that `output_dir` can be written to, and note its free space."""
+    path = Path(v["output_dir"]).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         words = f"cannot be written: {there} is no folder with write permission."
-        findings.problem(f"output_dir {folder} {words}", "output_dir")
+        findings.problem(f"output_dir {path} {words}", "output_dir")
         return
-    free = shutil.disk_usage(there).free
-    findings.figures["disk"] = {"free": free, "needed": needed}
-    if needed is not None and needed > free:
-        room = f"has {in_bytes(free)} free, and the run will keep at least {in_bytes(needed)}, {in_bytes(needed - free)} more"
-        how = "write save_total_limit: 1, save_only_model: true, or another output_dir."
-        findings.problem(f"output_dir {folder} {room}: {how}", "output_dir")
+    findings.figures["disk"] = {"free": shutil.disk_usage(there).free}

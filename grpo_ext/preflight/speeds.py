@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from grpo_ext.observe.read_run import read_run
-from grpo_ext.preflight.forecast import Forecast, traffic
+from grpo_ext.preflight.forecast import Forecast
 from grpo_ext.preflight.placements import Placement, Speeds, Workload, drawn_lengths, simulate, training_seconds
 from grpo_ext.recipe.memory import weight_bytes
 from grpo_ext.recipe.rules import Values
@@ -45,8 +45,8 @@ def by_card(card: str, v: Values, forecast: Forecast, mean: float | None = None)
         raise ValueError(f"The model does not fit on {tp} x {card}: raise vllm_tensor_parallel_size.")
     passes = (4 * size.parameters + 2 * size.trainable) * v["num_iterations"] + 2 * size.parameters * (2 if v["beta"] else 1)
     step, row = weights / (READ * bandwidth), cache / (READ * bandwidth) + 2 * size.parameters / (COMPUTE * rate)
-    sync, switch = (traffic(v, forecast)[1] or 0) / LINK, 2 * weights / LINK
-    speeds = Speeds(STARTING + step / tp, row / tp, passes / (COMPUTE * rate), 0, 0, sync, switch, min(room, slots), tp)
+    sync, token = weights / LINK, passes / (COMPUTE * rate)
+    speeds = Speeds(STARTING + step / tp, row / tp, token, 0, 0, sync, 2 * sync, min(room, slots), tp)
     return Workload(lengths, prompt, batch.passes / batch.gradient_accumulation_steps), speeds
 
 

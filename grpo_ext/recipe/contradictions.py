@@ -23,10 +23,6 @@ Contradiction = tuple[str, Callable[[Values], Any], str]
 ALWAYS: tuple[Contradiction, ...] = (
     ("model_name_or_path", lambda v: not v["model_name_or_path"],
      "model_name_or_path is missing: name a model folder or a hub id."),
-    ("save_merged", lambda v: v["save_merged"] and not v["use_peft"],
-     "save_merged merges an adapter, and this recipe trains none: take it out, or write use_peft: true."),
-    ("save_merged", lambda v: v["save_merged"] and v["use_peft"] and (v["load_in_4bit"] or v["load_in_8bit"]),
-     "save_merged adds the adapter to exact weights, but load_in_4bit or load_in_8bit trains with rounded ones: take one out."),
 )  # fmt: skip
 
 SUPERVISED: tuple[Contradiction, ...] = (
@@ -120,12 +116,6 @@ GRPO: tuple[Contradiction, ...] = (
     ("pass_rates_file", lambda v: v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file(),
      "pass_rates_file: no file at {pass_rates_file}."),
     # evaluation
-    ("load_best_model_at_end", lambda v: v["load_best_model_at_end"] and v["eval_strategy"] == "no",
-     "load_best_model_at_end needs eval_strategy: steps or epoch."),
-    ("save_strategy",
-     lambda v: v["load_best_model_at_end"] and v["eval_strategy"] != "no"
-     and v["save_strategy"] not in (v["eval_strategy"], "best"),
-     "load_best_model_at_end needs a checkpoint at each evaluation: write save_strategy: {eval_strategy}, or best."),
     ("load_best_model_at_end",
      lambda v: v["load_best_model_at_end"] and v["eval_temperature"] is not None
      and v["metric_for_best_model"] in (None, "loss", "eval_loss"),
@@ -197,13 +187,3 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
     with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # and that pass notes the kept tokens
     if params.truncated and not watched and v["beta"] and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")
-
-
-def best_model(v: Values, _: int) -> Iterator[Problem]:
-    """With `load_best_model_at_end` each checkpoint is saved at a step that is evaluated."""
-    if not v["load_best_model_at_end"] or {v["eval_strategy"], v["save_strategy"]} != {"steps"}:
-        return
-    every, saved = v["eval_steps"] or v["logging_steps"], v["save_steps"]
-    if (every < 1) != (saved < 1) or round(saved * 1e6) % round(every * 1e6):
-        words = f"needs save_steps {saved:g} to be a multiple of eval_steps {every:g}."
-        yield Problem(f"load_best_model_at_end {words}", "save_steps")

@@ -18,8 +18,9 @@ class GroupOptions:
         group_filter (`str`, defaults to `"off"`): what becomes of a group without signal. `"off"`: it is trained on, with
             advantages of 0. `"drop"`: it is left out, and the loss is divided by what is left. `"refill"`: further prompts
             are drawn and completed until the step has as many groups with signal as it should have groups.
-        group_filter_metric (`str`, *optional*): the reward that judges groups. `None`: the first of those with the largest
-            weight. It is never the weighted sum, in which a format reward hides that all answers are wrong.
+        group_filter_metric (`str`, *optional*): the reward that judges groups, and completions for pass rates and pass@k.
+            `None`: the first of those with the largest weight. It is never the weighted sum, in which a format reward hides
+            that all answers are wrong.
         group_filter_pass_rates (`list[float]`, *optional*): lowest and highest share of right completions, inclusive, of a
             group with signal. `None`: a group has signal if the reward varies within it.
         group_filter_max_rounds (`int`, defaults to 4): most further generations for one step; after them the step trains on

@@ -101,7 +101,6 @@ GRPO_RULES: tuple[Rule, ...] = (
     adapter_rules,
     overlap_rules,
     contradictions.scorable,
-    contradictions.best_model,
     metric_rules,
     safety_options.health,
     environment_rules,

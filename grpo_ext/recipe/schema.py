@@ -103,13 +103,10 @@ class LaunchConfig(ScriptArguments):
             `None`: `cpu` without a GPU, else `single_gpu`.
         muon (`bool`, defaults to `False`): train hidden weight matrices with Muon and the rest with AdamW, whatever `optim`
             says, in one process without sharding. Small models with random weights then learn in half the steps.
-        save_merged (`bool`, defaults to `False`): at the end of a run with `use_peft`, also save the whole model to `merged`
-            in `output_dir`, with the adapter merged into its weights, in the recipe's `dtype`.
     """
 
     accelerate_config: str | None = None
     muon: bool = False
-    save_merged: bool = False
 
 
 @dataclass

@@ -26,8 +26,6 @@ class SamplingOptions:
             by default there is none, whatever training uses.
         eval_num_samples (`int`, defaults to 1): completions of each held-out prompt. With k above 1, which needs an
             `eval_temperature` above 0, `mean@k` and `pass@k` are logged beside `pass@1`, each with its standard error.
-        eval_outcome_reward (`str`, *optional*): the reward that decides pass@k; a completion passes with a score of 1 or more.
-            `None`: the task's outcome reward, or from Python the first reward.
     """
 
     sampler_check_share: PositiveShare = 0.125
@@ -38,7 +36,6 @@ class SamplingOptions:
     eval_top_k: CountOrZero = 0
     eval_min_p: Share | None = None
     eval_num_samples: Count = 1
-    eval_outcome_reward: str | None = None
 
 
 @dataclass

@@ -8,7 +8,7 @@ Mark = tuple[int, int, str, str]  # first character, end, kind (`answer` or `fau
 class Explanation(NamedTuple):
     """Why a completion got its reward."""
 
-    words: str  # lines of text for the report and `grpo-ext explain`
+    words: str  # lines of text for the report
     marks: tuple[Mark, ...] = ()  # characters that the report colours
 
 

@@ -38,7 +38,7 @@ def constant_warning(reward: Any, scores: list[Score]) -> str | None:
         return None
     return (
         f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} different completions. A reward that "
-        "cannot differ teaches nothing: try it on completions of your own with `grpo-ext rewards score`."
+        "cannot differ teaches nothing: try it on completions of your own."
     )
 
 

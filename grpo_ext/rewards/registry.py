@@ -30,8 +30,8 @@ def register(
         needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`), which pass one row a call;
             `"formulas"`: only for rows that call `same_formula`.
         examples: completions with their scores, run by `grpo-ext rewards check`.
-        explain: `explain(completion, *, ...)` says why one completion got its score, for the report and `grpo-ext explain`. It
-            takes the columns of one row and the options, each by name.
+        explain: `explain(completion, *, ...)` says why one completion got its score, for the report. It takes the columns of
+            one row and the options, each by name.
 
     Raises:
         ValueError: if the name has other characters or belongs to another function.

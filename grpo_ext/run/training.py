@@ -1,6 +1,5 @@
 """The common part of the programs `train` and `sft`: from the recipe to the trained model, with errors as messages."""
 
-import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -12,9 +11,8 @@ from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
-from grpo_ext.run.merge_adapter import save_merged
 from grpo_ext.run.output_dir import hold_folder, where_to_begin
-from grpo_ext.run.ranks import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
+from grpo_ext.run.ranks import check_ranks, end_with_launcher, leave_ranks, tell_exit
 from grpo_ext.vllm import EngineFailure
 
 
@@ -25,15 +23,13 @@ def run_training(words: list[str] | None, make_trainer: Callable[[Any], Any], su
     the recipe, its data, its rewards or the checkpoint cannot be used; 75 if a signal ended the run, which can be continued.
     """
     wait_calmly()
-    code, recipe = _train(words, make_trainer, supervised)
+    code = _train(words, make_trainer, supervised)
     leave_ranks()  # the trainer is out of scope here
-    if code == 0 and recipe.get("save_merged") and os.environ.get("RANK", "0") == "0":
-        code = save_merged(recipe)  # no rank waits for it
     return tell_exit(code)
 
 
-def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool) -> tuple[int, Any]:
-    """Return the exit code, and the recipe if it could be used."""
+def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool) -> int:
+    """Return the exit code."""
     with without_collector():
         from grpo_ext.recipe.load import load_recipe, load_sft_recipe
         from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
@@ -53,8 +49,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         resume = where_to_begin(recipe, trainer)
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
-        return 2, None
-    check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
+        return 2
     if "task" not in recipe.schema and trainer.is_world_process_zero():  # with a task, the trainer does it
         save_recipe(recipe, Path(trainer.args.output_dir))
     trainer.accelerator.print(f"Resumes from {resume}." if resume else "Starts without a checkpoint.")
@@ -62,22 +57,22 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         trainer.train(resume_from_checkpoint=resume)
     except CheckpointMismatch as error:
         print(f"Cannot resume: {error}", file=sys.stderr)
-        return 2, recipe
+        return 2
     except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
-        return stopped(trainer, error, 1), recipe
+        return stopped(trainer, error, 1)
     except Interrupted as signal:
         why = f"The cause is {signal}. The same command continues from there."
-        return stopped(trainer, why, int(signal.code or 1)), recipe
+        return stopped(trainer, why, int(signal.code or 1))
     if getattr(trainer, "stopped_by", None):
-        return stopped(trainer, trainer.stopped_by, 1), recipe
+        return stopped(trainer, trainer.stopped_by, 1)
     if wrong := save_result(trainer):
         how = "Free space on that disk: the same command then continues from the last checkpoint and saves the model."
         where = f"in {trainer.args.output_dir} ({wrong})"
         trainer.accelerator.print(f"The trained model could not be saved {where}. {how}")
-        return 1, recipe
+        return 1
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     trainer.accelerator.wait_for_everyone()  # no rank destroys the process group while another one saves
-    return 0, recipe
+    return 0
 
 
 def stopped(trainer: Any, why: Any, code: int) -> int:

@@ -43,8 +43,6 @@ class Task:
 
     name: ClassVar[str]  # the name after `task:` in a recipe
     default_rewards: ClassVar[dict[str, float]] = {}  # weights by reward, if the recipe names no `reward_funcs`
-    # The reward that decides whether a completion solves its problem, for accuracy and pass@k. `None`: that of most weight.
-    outcome_reward: ClassVar[str | None] = None
 
     def generate(self, split: str) -> Iterator[Row] | None:
         """Return rows that the task makes for `split` ("train" or "test"), or None if it needs a data set."""

@@ -37,7 +37,6 @@ class Countdown(Task):
 
     name: ClassVar[str] = "countdown"
     default_rewards: ClassVar[dict[str, float]] = {"countdown": 1.0, "format": 1.0}
-    outcome_reward: ClassVar[str] = "countdown"
 
     num_problems: int = 50_000  # training problems to make, or fewer if there are not so many
     num_test_problems: int = 512  # held-out problems to make, or fewer

@@ -45,7 +45,6 @@ class GSM8K(Task):
 
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
-    outcome_reward: ClassVar[str] = "accuracy"
 
     num_problems: int = 2_000  # stories to make if the recipe names no data set
     num_test_problems: int = 256

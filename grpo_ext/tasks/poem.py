@@ -35,7 +35,6 @@ class Poem(Task):
 
     name: ClassVar[str] = "poem"
     default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
-    outcome_reward: ClassVar[str] = "poem_format"
 
     chain_of_thought: bool = True  # ask for thoughts in <think> and the line in <answer>; if False, only for the line
     test_fraction: float = 0.2  # share of the shipped poems that is held out, by a hash of their given lines

@@ -37,7 +37,6 @@ class ReasoningGym(Task):
 
     name: ClassVar[str] = "reasoning_gym"
     default_rewards: ClassVar[dict[str, float]] = {"reasoning_gym": 1.0, "format": 0.2}
-    outcome_reward: ClassVar[str] = "reasoning_gym"
 
     generators: list[str] | dict[str, dict[str, Any] | None] = field(default_factory=lambda: ["chain_sum"])
     num_problems: int = 10_000  # training rows to make, or fewer if the generators have no more

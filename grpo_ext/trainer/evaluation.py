@@ -11,6 +11,7 @@ from grpo_ext.environments.episode import instances
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
 from grpo_ext.evaluation.score import Sample, outcome_figures, summarize
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.judge import outcome_index
 from grpo_ext.trainer.samples import by_name
 
 
@@ -119,14 +120,9 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
 
 
 def outcome_of(trainer: Any) -> str | None:
-    """Return the outcome reward of pass@k: the one that is named, else that of the largest weight; `None` for reward models.
-
-    `ValueError` if `eval_outcome_reward` is not the name of a reward.
-    """
-    kinds = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
-    rewards = [key for key, reward in kinds if not isinstance(reward, nn.Module)]
-    name = trainer.args.eval_outcome_reward
-    if name is not None and name not in rewards:
-        raise ValueError(f"eval_outcome_reward is {name!r}, which is not a reward: write one of {', '.join(rewards)}.")
-    weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-    return name or max(rewards, key=lambda reward: weights[reward], default=None)
+    """Return the outcome reward of pass@k by `outcome_index`, among those that are no models; `None` if all of them are."""
+    weighted = zip(trainer.reward_func_names, trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True)
+    weights = {name: weight for name, reward, weight in weighted if not isinstance(reward, nn.Module)}
+    metric = trainer.args.group_filter_metric
+    named = metric if metric in weights else None
+    return list(weights)[outcome_index([*weights], [*weights.values()], named)] if weights else None

@@ -120,7 +120,7 @@ class Judge:
         for name, of_ranks in lost.items():
             if all(of_ranks) and len(set().union(*of_ranks)) > 1:  # a single prompt may be a bad row of the data
                 raise RewardFailure(
-                    f"Reward {name!r} failed on every completion. Fix it, try it with `grpo-ext rewards score`, and resume; "
+                    f"Reward {name!r} failed on every completion. Fix it, try it with `grpo-ext check`, and resume; "
                     f"`reward_max_failure_rate: 1` continues without it. The last failure: {errors[name]}"
                 )
         for name, count in failed.items():

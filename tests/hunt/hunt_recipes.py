@@ -51,7 +51,7 @@ def check_and_train_agree(recipe: str, changes: list[tuple[str, str, str]]) -> N
         said = in_child(body, seconds=120, gibibytes=8.0)
     checked, trained = (int(re.search(rf"{MARK} {what} (\d+)", said).group(1)) for what in ("check", "train"))
     end = said[-2500:]
-    assert "Traceback (most" not in said and "--debug shows where" not in said, f"a bare error\n{end}"
+    assert "Traceback (most" not in said and "--debug` shows where" not in said, f"a bare error\n{end}"
     assert (checked, trained) in ((0, 0), (1, 2), (2, 2)), f"check {checked}, train {trained}\n{end}"
     assert trained == 0 or "recipe.yaml" in said, f"refused without a place\n{end}"
 

@@ -137,8 +137,8 @@ def test_groups_are_those_that_the_run_counted(tmp_path):
 
 def test_pictures_are_drawn_also_where_metrics_are_missing(tmp_path):
     logs = [{"step": s, "rewards/r/mean": 0.1 * s, "entropy": 1.0, "loss": 0.0} for s in range(1, 41)]
-    state = {"log_history": [*logs, {"step": 20, "eval_r": 0.5, "eval_r_se": 0.1}]}
-    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    rows = [*logs, {"step": 40, "eval_r": 0.5, "eval_r_se": 0.1}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     plot_runs([read_run(tmp_path, max_samples=0)], tmp_path / "curves.png", most=6)
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
     runs = [RunData(name, tmp_path, logs) for name in ("a", "b")]

@@ -116,13 +116,6 @@ def test_what_a_run_says_of_itself_is_read(tmp_path):
     assert read_run(folder).rewards == rewards
 
 
-def test_folders_that_only_look_like_checkpoints_are_no_part_of_a_run(tmp_path):
-    for name, step in (("checkpoint-2", 2), ("checkpoint-10", 10), ("checkpoint-mybackup", 99), ("checkpoint-²", 98)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": step, "reward": 1.0}]}))
-    assert read_run(tmp_path).metrics == [{"step": 10, "reward": 1.0}]
-
-
 def logged(folder, logs, whole=None):
     """What a run log writes of `logs`, where the trainer has kept `whole`."""
     args, control = TrainingArguments(str(folder), use_cpu=True), TrainerControl()

@@ -38,7 +38,6 @@ BROKEN = {
     "key_of_another_task": ({"max_prompt_tokens": 300}, "max_prompt_tokens", "task: gsm8k"),
     "loss": ({"loss_type": "drgrpo"}, "loss_type", "'dr_grpo'"),
     "cache": ({"cache_implementation": "dinamic"}, "cache_implementation", "'dynamic'"),
-    "cache_without_a_gpu": ({"cache_implementation": "offloaded"}, "cache_implementation", "write dynamic"),
     "cache_without_a_package": ({"cache_implementation": "quantized"}, "cache_implementation", "optimum or hqq"),
     "scale": ({"scale_rewards": "grp"}, "scale_rewards", "'group'"),
     "level": ({"importance_sampling_level": "tok"}, "importance_sampling_level", "'token'"),
@@ -79,7 +78,7 @@ BROKEN = {
     ),
     "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "Leave it out"),
     "no_room_for_a_prompt": ({"use_vllm": True, "vllm_max_model_length": 32}, "vllm_max_model_length", "raise it"),
-    "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "eval_strategy: steps"),
+    "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "strategy to match"),
     "adapter": ({"use_peft": True, "lora_target_modules": ["q_proj"]}, "lora_target_modules", "'.*q_proj'"),
     "sync_of_no_adapter": ({"use_vllm": True, "vllm_sync_adapter": "adapter"}, "vllm_sync_adapter", "use_peft: true"),
     "sync_of_layers": ({**ALONE, "lora_modules_to_save": ["lm_head"]}, "lora_modules_to_save", "merged"),
@@ -159,8 +158,6 @@ BROKEN = {
     "launcher_of_words": ({"accelerate_config": "words.yaml"}, "accelerate_config", "whole number"),
     "launcher_of_unknown_keys": ({"accelerate_config": "keys.yaml"}, "accelerate_config", "num_proceses"),
     "upload_without_login": ({"push_to_hub": True}, "push_to_hub", "hf auth login"),
-    "attention_typo": ({"attn_implementation": "sdp"}, "attn_implementation", "'sdpa'"),
-    "attention_of_a_gpu": ({"attn_implementation": "flash_attention_2"}, "attn_implementation", "write sdpa"),
     "output_in_a_file": ({"output_dir": "right.jsonl/run"}, "output_dir", "no folder"),
 }
 

