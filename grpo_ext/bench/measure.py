@@ -23,6 +23,7 @@ from grpo_ext.preflight.forecast import Forecast, known_config, make_forecast
 from grpo_ext.preflight.placements import Speeds, Workload, drawn_lengths
 from grpo_ext.preflight.speeds import MEAN_SHARE, by_run
 from grpo_ext.recipe.load import Recipe, load_recipe
+from grpo_ext.recipe.memory import longest_completion
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import join
@@ -158,6 +159,13 @@ class Bench:
         seconds = sum(best.get(name, 0.0) for name in PHASE)
         peak = max(row["memory/peak_gib"] for row in log)
         return Measured(seconds, sum(self.tokens) / seconds, best.get("throughput/share_of_rate"), peak)
+
+    def longest_completion(self) -> int | None:
+        """Return the tokens of the longest completion that fits on this GPU by estimate; `None` without a GPU or a size."""
+        if not torch.cuda.is_available() or self.forecast.size is None:
+            return None
+        room, prompt = torch.cuda.get_device_properties(0).total_memory, round(self.forecast.prompt_tokens or 0)
+        return longest_completion(self.forecast.size, self.recipe.flat, self.batch, room, 0, prompt)
 
     def _trainer(self, folder: str, settings: dict[str, Any], **more: Any) -> Any:
         """Return a trainer of the recipe with other settings that writes to a folder."""

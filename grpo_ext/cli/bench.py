@@ -62,11 +62,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         show("\nthe recipe's own settings are the fastest")
     show(*placement_lines(placements, f"these measurements, for {args.gpus} devices like this one"))
+    if longest := bench.longest_completion():
+        show(f"\nlongest completion that fits by estimate, one per micro-batch with checkpointing: {longest:,} tokens")
     if args.json:
         table = [{**dict(key), **(vars(x) if x else {"out_of_memory": True})} for key, x in search.found.items()]
         found = {"random_weights": bench.untrained, "as_it_stands": stands, "training_phase": table, "settings": lines}
-        found["placements"] = [placement._asdict() for placement in placements]
-        print(json.dumps({"recipe": args.config, **found}, indent=2))
+        more = {"placements": [placement._asdict() for placement in placements], "longest_completion": longest}
+        print(json.dumps({"recipe": args.config, **found, **more}, indent=2))
     return 0
 
 

@@ -38,8 +38,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.preflight.forecast import make_forecast
-    from grpo_ext.preflight.speeds import compared
+    from grpo_ext.preflight.speeds import CARDS, compared
+    from grpo_ext.recipe.folder import sharding
     from grpo_ext.recipe.load import load_recipe
+    from grpo_ext.recipe.memory import longest_completion
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     forecast = make_forecast(recipe, args.num_processes, args.rows)
@@ -57,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
     width = max(len(title) for title, _ in lines)
     for title, text in lines:
         print(f"{title:{width}}  {text}")
+    if args.gpu and forecast.size is not None:
+        room, prompt = CARDS[args.gpu][2], round(forecast.prompt_tokens or 0)
+        longest = longest_completion(forecast.size, recipe.flat, forecast.plan.batch, int(room), sharding(recipe.flat), prompt)
+        where = f"on a GPU of {in_bytes(room)}, one per micro-batch with gradient checkpointing (estimate)"
+        print(f"{'longest completion':{width}}  {longest:,} tokens {where}")
     if placements:
         print(*placement_lines(placements, args.folder or "a data sheet, an estimate"), sep="\n")
     return 0

@@ -29,9 +29,10 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.vllm.server import server_of
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
-    check_model(recipe.flat, found := Findings(places=recipe.places))
-    found.refuse()
-    server = server_of(recipe, args.num_processes)
+    if not args.dry_run:  # a dry run needs no network
+        check_model(recipe.flat, found := Findings(places=recipe.places))
+        found.refuse()
+    server = server_of(recipe, args.num_processes, here=args.dry_run)
     print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
     if args.dry_run:
         return 0

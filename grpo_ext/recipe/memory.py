@@ -12,7 +12,10 @@ Per GPU, with W processes, B completions of a micro-batch and T tokens of prompt
 - cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token of a process's share of a generation
 """
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import ChainMap
+from dataclasses import dataclass, replace
+from typing import Any
 
 from grpo_ext.recipe.batch import Batch
 from grpo_ext.recipe.rules import Values
@@ -58,6 +61,21 @@ def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int
     """Return the bytes of a checkpoint: the trained weights, and the optimizer's state unless `save_only_model` is set."""
     states = 0 if v["save_only_model"] else optimizer_bytes(size, v, deepspeed)
     return size.trainable * (trained_bytes(size, v) + states)
+
+
+def longest_completion(size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0) -> int:
+    """Return the tokens of the longest completion that a GPU with `room` bytes trains on; 0 if the model does not fit.
+
+    By estimate, with one completion per micro-batch and gradient checkpointing. Without vLLM a cache for all completions of a
+    process counts, too.
+    """
+    alone = replace(batch, per_device_train_batch_size=1, generation_batch_size=batch.completions, steps_per_generation=None)
+
+    def total(length: int) -> int:
+        values: Any = ChainMap({"gradient_checkpointing": True, "max_completion_length": length}, v)
+        return memory_estimate(size, values, alone, sharding, prompt)["total"]
+
+    return bisect_right(range(1, 2**24), room, key=total)
 
 
 def memory_estimate(size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0) -> dict[str, int]:

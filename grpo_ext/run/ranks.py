@@ -70,6 +70,15 @@ def check_ranks() -> None:
         raise SystemExit(f"accelerate was asked for several processes on a CPU and started only one. Use {how}")
 
 
+def check_sharding(fsdp: bool, deepspeed: bool) -> None:
+    """Raise `SystemExit` if the launcher asked for a sharded model and the trainer does not shard, as on a CPU."""
+    for name, variable, sharded in (("FSDP", "FSDP", fsdp), ("DeepSpeed", "DEEPSPEED", deepspeed)):
+        if os.environ.get(f"ACCELERATE_USE_{variable}", "").lower() == "true" and not sharded:
+            why = "it shards only on GPUs, and silently gives each rank the whole model on a CPU"
+            words = f"The accelerate config asks for {name}, and accelerate has not set it up"
+            raise SystemExit(f"{words}: {why}. Use recipes/accelerate/cpu_2.yaml there.")
+
+
 def lives(pid: int) -> bool:
     """Whether a process runs; a zombie does not, and a process that cannot be queried counts as running."""
     try:

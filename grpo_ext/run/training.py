@@ -12,7 +12,7 @@ from grpo_ext.recipe.difference import check_same_run, save_recipe
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.run.output_dir import hold_folder, where_to_begin
-from grpo_ext.run.ranks import check_ranks, end_with_launcher, leave_ranks, tell_exit
+from grpo_ext.run.ranks import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
 from grpo_ext.vllm import EngineFailure
 
 
@@ -50,6 +50,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
     except (ValueError, OSError) as error:
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return 2
+    check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
     if "task" not in recipe.schema and trainer.is_world_process_zero():  # with a task, the trainer does it
         save_recipe(recipe, Path(trainer.args.output_dir))
     trainer.accelerator.print(f"Resumes from {resume}." if resume else "Starts without a checkpoint.")

@@ -127,11 +127,11 @@ def answers(url: str) -> bool:
         return False
 
 
-def server_of(recipe: Recipe, num_processes: int = 1) -> Server:
+def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
     """Return the server of a recipe, not started, for `num_processes` training processes.
 
     `ValueError` if the recipe uses no server, its model cannot be served on this CPU, or other machines could reach the server
-    without a key. `OSError` if the model's config, which a CPU needs, cannot be read.
+    without a key. `OSError` if the model's config, which a CPU needs, cannot be read; with `here` only from this machine.
     """
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":
@@ -142,7 +142,16 @@ def server_of(recipe: Recipe, num_processes: int = 1) -> Server:
         from transformers import AutoConfig
 
         name, trust = v["model_name_or_path"], bool(v["trust_remote_code"])
-        model = TextModel.of(AutoConfig.from_pretrained(name, revision=v["model_revision"], trust_remote_code=trust))
+        how = {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": here}
+        try:
+            model = TextModel.of(AutoConfig.from_pretrained(name, **how))
+        except OSError:
+            if not here:
+                raise
+            raise OSError(
+                f"the config of {name}, from which the size of the server's cache follows, is not on this machine: "
+                f"`hf download {name} config.json` downloads it."
+            ) from None
     words = server_words(v, model, batch_of(v, num_processes).completions)
     log = recipe.output_dir.expanduser() / LOG
     return Server(words, server_url(v), log, None if model else v["vllm_server_devices"])

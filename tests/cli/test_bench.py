@@ -11,6 +11,7 @@ from grpo_ext.cli.main import main
 from grpo_ext.preflight.forecast import known_config, model_size
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.memory import longest_completion
 
 SMALL = {
     "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_completion_length": 8, "num_generations": 4,
@@ -88,3 +89,19 @@ def test_other_names_have_no_known_shape():
 
 def test_limits_of_a_micro_batch_lie_between_the_longest_row_and_all_rows():
     assert budgets([100] * 100) == [2048, 4096, 8192] and budgets([100]) == [] and budgets([300, 10]) == []
+
+
+@pytest.mark.parametrize(("offered", "more"), [(80e9, {}), (80e9, {"use_vllm": True}), (40e9, {"beta": 0.04})])
+def test_the_longest_completion_is_the_last_that_fits(offered, more):
+    values = {"model_name_or_path": "Qwen/Qwen2.5-1.5B", "per_device_train_batch_size": 16, "gradient_checkpointing": True}
+    given = [word for key, value in {**values, **more}.items() for word in (f"--{key}", str(value).lower())]
+    given[1] = values["model_name_or_path"]
+    recipe = load_recipe("countdown/tiny", given)
+    size, batch = model_size(recipe.flat, recipe.model), batch_of(recipe.flat, 1)
+    longest = longest_completion(size, recipe.flat, batch, int(offered), prompt=200)
+    tokens = longest + 200
+    # by hand: float32 weights, gradients and two states of AdamW; one completion's activations; a cache for all
+    weights = size.parameters * 4 * (5 if recipe.flat["beta"] else 4)
+    kept = 1536 * tokens * (34 + 2 * 28)
+    cache = 0 if more.get("use_vllm") else 2 * 28 * 256 * 2 * batch.completions * tokens
+    assert longest > 100 and weights + kept + cache <= offered < weights + (kept + cache) * (tokens + 1) / tokens

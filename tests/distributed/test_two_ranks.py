@@ -86,3 +86,12 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
         assert len(found) == 2  # at the start and after the step
         figures.append([{key: entry[key] for key in ("eval_countdown", "eval_format", "eval_length")} for entry in found])
     assert figures[0] == figures[1]
+
+
+def test_a_run_that_would_not_be_sharded_is_refused(tiny_folder, tmp_path):
+    """accelerate sets FSDP aside on a CPU; the run says so instead of training unsharded."""
+    words = ["--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder)]
+    words += ["--output_dir", str(tmp_path), *SMALL]
+    with pytest.raises(AssertionError, match="The accelerate config asks for FSDP, and accelerate has not set it up"):
+        on_ranks(2, train, words, environment={"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"})
+    assert not (tmp_path / "trainer_state.json").exists()

@@ -117,3 +117,13 @@ def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
     made = server.server_of(recipe)
     assert "will listen at" in caplog.text and "secret" not in " ".join(made.words) and "--middleware" in made.words
     assert made.environment[KEY] == "secret"
+
+
+def test_dry_run_does_not_ask_the_network(tmp_path, capsys, monkeypatch):
+    """Not even where it may: the config of a model that is not here is asked for by its name."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", lambda *_, **__: pytest.fail("it asked"))
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("model_name_or_path: nobody/nothing\nuse_vllm: true\nvllm_mode: server\nuse_cpu: true\nbf16: false\n")
+    assert main(["serve", "--config", str(recipe), "--dry_run"]) == 2
+    assert "`hf download nobody/nothing config.json`" in capsys.readouterr().err
