@@ -143,14 +143,10 @@ def known_config(name: str) -> Any:
 
 def traffic(v: Values, forecast: Forecast) -> tuple[str, int | None]:
     """Return a sentence on what travels to vLLM before each generation, and its size in bytes, `None` if unknown."""
-    adapter = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"  # a file of float32, else merged into the whole model
-    size, what = forecast.size, "adapter" if adapter else "weights"
-    travels = (4 * size.trainable if adapter else size.parameters * weight_bytes(size, v)) if size else None
+    travels = forecast.size.parameters * weight_bytes(forecast.size, v) if forecast.size else None
     if v["vllm_mode"] == "colocate":
         engines = forecast.plan.batch.num_processes // v["vllm_tensor_parallel_size"]
-        way = f"every process loads its {what} into its engine, {engines} in all"
-    elif adapter:
-        way = f"process 0 writes the adapter into output_dir, where the server reads it ({server_url(v)})"
+        way = f"every process loads its weights into its engine, {engines} in all"
     else:
         way = f"process 0 sends its weights to the server at {server_url(v)}, by port {v['vllm_group_port']}"
     return f"before each of {forecast.plan.generations:,} generations {way}", travels
