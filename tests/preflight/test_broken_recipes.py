@@ -34,7 +34,7 @@ BROKEN = {
     "typo": ({"learning_rte": 1e-5}, "learning_rte", "'learning_rate'"),
     "typo_in_a_plural": ({"num_generation": 4}, "num_generation", "'num_generations'"),
     "typo_of_a_task_key": ({"max_numbrs": 4}, "max_numbrs", "'max_numbers'"),
-    "key_of_another_task": ({"max_prompt_tokens": 300}, "max_prompt_tokens", "task: gsm8k"),
+    "key_of_another_task": ({"max_story_steps": 1}, "max_story_steps", "task: gsm8k"),
     "loss": ({"loss_type": "drgrpo"}, "loss_type", "'dr_grpo'"),
     "cache": ({"cache_implementation": "dinamic"}, "cache_implementation", "'dynamic'"),
     "cache_without_a_gpu": ({"cache_implementation": "offloaded"}, "cache_implementation", "write dynamic"),
