@@ -118,13 +118,9 @@ def nan_logprob(bench: Bench) -> Outcome:
             trainer.model.model.norm.register_forward_hook(hook)
 
     out, codes = bench.run("nan", callbacks=(Spoils,))
-    skipped, kept = last_metrics(out).get("skipped_steps"), [path.name for path in out.glob("not_finite-*")]
-    right = codes == [0] and skipped == 1 and kept == ["not_finite-6"] and finite(out)
-    return (
-        f"skipped_steps: {skipped}; kept as {', '.join(kept)}; weights and optimizer unchanged by it",
-        "one step",
-        right,
-    )
+    skipped = last_metrics(out).get("skipped_steps")
+    right = codes == [0] and skipped == 1 and finite(out)
+    return f"skipped_steps: {skipped}; weights and optimizer unchanged by it", "one step", right
 
 
 def hanging_reward(bench: Bench) -> Outcome:

@@ -155,7 +155,6 @@ def guard(folder: str, out: Path) -> None:
     seen = Seen.weights
     assert trainer.parts.finite.skipped == 2 and seen[8].isfinite().all()
     assert torch.equal(seen[2], seen[4]) and not torch.equal(seen[4], seen[5])
-    assert sorted(p.name for p in out.glob("not_finite-*")) == ["not_finite-3", "not_finite-4"]
 
 
 def held(parameter: torch.Tensor) -> torch.Tensor:

@@ -82,10 +82,6 @@ class PassRates:
             all_wrong *= (b + i) / (a + b + i)
         return np.clip(1 - all_right - all_wrong, 1e-12, None)[self.of_row]
 
-    def always_solved(self) -> np.ndarray:
-        """Return booleans (rows,): whether a prompt was seen, and solved every time that still counts."""
-        return ((self.samples > 0) & (self.right >= self.samples * (1 - 1e-9)))[self.of_row]
-
     def histogram(self) -> dict[str, float]:
         """Return the shares of the seen prompts by pass rate; empty before a prompt is seen."""
         seen = self.samples > 0

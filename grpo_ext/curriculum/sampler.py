@@ -3,9 +3,8 @@
     none          a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
     easy_to_hard  in each epoch from prompts that are often solved to those that are not
     adaptive      by the chance that a group has right and wrong completions
-    easy_pool     at random, with few prompts that are always solved (MiMo, arXiv 2505.07608)
 
-The last two draw each generation by the present pass rates, without passes over the data. The random state of each draw is made
+The last draws each generation by the present pass rates, without passes over the data. The random state of each draw is made
 from seed, epoch and number, so that no random state has to be saved.
 """
 
@@ -29,23 +28,17 @@ _SUPPLY, _STREAM, _FURTHER = 1, 2, 3  # keep these draws apart from others with 
 class Curriculum:
     """The probabilities of prompts, or their order."""
 
-    kind: str = "none"  # or "easy_to_hard", "adaptive", "easy_pool"
+    kind: str = "none"  # or "easy_to_hard", "adaptive"
     num_generations: int = 1  # completions of a prompt (G)
     rates: PassRates | None = None  # pass rate of each prompt; `None` only for "none"
     difficulty: np.ndarray | None = field(default=None, repr=False)  # (rows,), larger is harder; for "easy_to_hard"
     floor: float = 0.1  # share of the draws of "adaptive" that are uniform over all prompts
-    easy_share: float = 0.1  # share of the draws of "easy_pool" from prompts that are always solved
 
     def probabilities(self) -> np.ndarray:
-        """Return the probabilities (rows,) of the next draw."""
+        """Return the probabilities (rows,) of the next draw of "adaptive"."""
         assert self.rates is not None
-        if self.kind == "adaptive":
-            chance = self.rates.chance_of_signal(self.num_generations)
-            return (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
-        easy = self.rates.always_solved()
-        if easy.all() or not easy.any():
-            return np.full(len(easy), 1 / len(easy))
-        return np.where(easy, self.easy_share / easy.sum(), (1 - self.easy_share) / (~easy).sum())
+        chance = self.rates.chance_of_signal(self.num_generations)
+        return (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
 
     def order(self, rng: np.random.Generator) -> np.ndarray:
         """Return all prompts (rows,) from easy to hard, with equally hard ones in random order."""

@@ -17,15 +17,14 @@ GROUPS_READ = 4  # groups of each generation that are checked for repetition
 class HealthMonitor(TrainerCallback):
     """Writes alarms to the log of the process and to `metrics.jsonl`, and acts as their rules say.
 
-    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. `rollback` ends
-    the run and leaves the alarm in `rollback`, so that the trainer goes back. The main process judges; all act together.
+    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. The main process
+    judges; all act together.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):
         self.rules, self.log = rules, log
         self.watch = Watch(rules)
-        self.rollback: dict[str, Any] | None = None  # the alarm
-        self.stopped_by: str | None = None
+        self.stopped_by: str | None = None  # the alarm that ended the run
         self._repeating: list[bool] = []  # for each completion since the last log
 
     def wants(self, step: int, group: int) -> bool:
@@ -37,7 +36,7 @@ class HealthMonitor(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the earlier logs of a resumed run, without raising their alarms again."""
-        self.watch, self.rollback, self.stopped_by = Watch(self.rules), None, None
+        self.watch, self.stopped_by = Watch(self.rules), None
         for entry in state.log_history:
             if is_training_log(entry):
                 self.watch.add(entry)
@@ -58,12 +57,8 @@ class HealthMonitor(TrainerCallback):
             urgent = broadcast_object_list([urgent])[0]
         action = urgent["action"] if urgent else "warn"
         control.should_save |= action in ("checkpoint", "stop")
-        control.should_training_stop |= action in ("rollback", "stop")
-        if action == "rollback":
-            self.rollback = urgent
-            control.should_evaluate = control.should_save = False  # these weights are discarded
         if urgent and action == "stop":
-            self.stopped_by = urgent["message"]
+            control.should_training_stop, self.stopped_by = True, urgent["message"]
 
 
 def words_of(row: dict[str, Any]) -> str:

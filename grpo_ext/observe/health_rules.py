@@ -16,7 +16,7 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import did_you_mean
 
 WINDOW = 10  # logs of a mean
-Action = Literal["warn", "checkpoint", "rollback", "stop"]  # from the mildest to the strongest
+Action = Literal["warn", "checkpoint", "stop"]  # from the mildest to the strongest
 ACTIONS: tuple[Action, ...] = get_args(Action)
 REPETITION = "samples/repetition"
 

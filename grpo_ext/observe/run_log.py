@@ -18,7 +18,7 @@ from grpo_ext.common.modules import versions
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
-METRICS, SAMPLES, RUN, ROLLBACKS = "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"
+METRICS, SAMPLES, RUN = "metrics.jsonl", "samples.jsonl", "run.json"
 SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
     "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
     "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,
@@ -99,6 +99,6 @@ def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
         return
     aside = next(path for i in count(1) if not (path := folder / f"earlier-{i}").exists())
     aside.mkdir()
-    for path in [*old, folder / RUN, folder / ROLLBACKS, *folder.glob("rolled_back-*")]:
+    for path in [*old, folder / RUN]:
         if path.exists():
             path.replace(aside / path.name)

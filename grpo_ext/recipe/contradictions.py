@@ -107,9 +107,6 @@ GRPO: tuple[Contradiction, ...] = (
     # groups, rewards and prompts
     ("reward_weights", lambda v: v["reward_weights"] is not None and v["reward_funcs"] is None,
      "reward_weights needs reward_funcs: say which reward each weight is for."),
-    ("group_filter_pass_rates",
-     lambda v: (p := v["group_filter_pass_rates"]) is not None and not (len(p) == 2 and 0 <= p[0] <= p[1] <= 1),
-     "group_filter_pass_rates is the lowest and the highest share, such as [0.1, 0.9]; got {group_filter_pass_rates}."),
     ("curriculum",
      lambda v: v["curriculum"] == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]),
      "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext eval`."),

@@ -40,7 +40,7 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         for key, values in wanted.items():
             if v[key] not in values:
                 yield Problem(f"environment: credit: turn needs {key}: {values[0]}.", key)
-    if v["curriculum"] in ("adaptive", "easy_pool") or v["pass_rates_file"]:
+    if v["curriculum"] == "adaptive" or v["pass_rates_file"]:
         words = "pass rates are counted by prompt, and the games of one prompt differ by their seed"
         yield Problem(f"environment: {words}: write curriculum: none.", "curriculum")
     beside = {"use_transformers_continuous_batching": True, "loss_normalization": "micro_batch"}

@@ -21,8 +21,6 @@ class GroupOptions:
         group_filter_metric (`str`, *optional*): the reward that judges groups, and completions for pass rates and pass@k.
             `None`: the first of those with the largest weight. It is never the weighted sum, in which a format reward hides
             that all answers are wrong.
-        group_filter_pass_rates (`list[float]`, *optional*): lowest and highest share of right completions, inclusive, of a
-            group with signal. `None`: a group has signal if the reward varies within it.
         group_filter_max_rounds (`int`, defaults to 4): most further generations for one step; after them the step trains on
             the groups that it has.
         max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated in excess may be kept. It
@@ -30,27 +28,24 @@ class GroupOptions:
         pass_threshold (`float`, defaults to 1.0): the least reward of a completion that counts as right.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
             `"easy_to_hard"`: by `difficulty_column`, or by falling pass rate. `"adaptive"`: by the chance that a group has
-            right and wrong completions, 1 - p^G - (1-p)^G. `"easy_pool"`: at random, with few prompts that are always solved.
+            right and wrong completions, 1 - p^G - (1-p)^G.
         pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
             --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
         difficulty_column (`str`, *optional*): a column of numbers, larger for harder prompts; for `"easy_to_hard"`.
         pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside those of its newest group.
         curriculum_floor (`float`, defaults to 0.1): share of the draws of `"adaptive"` that are uniform over all prompts.
-        easy_pool_share (`float`, defaults to 0.1): share of the draws of `"easy_pool"` from prompts that are always solved.
     """
 
     group_filter: Literal["off", "drop", "refill"] = "off"
     group_filter_metric: str | None = None
-    group_filter_pass_rates: list[float] | None = None
     group_filter_max_rounds: Count = 4
     max_staleness: CountOrZero = 1
     pass_threshold: float = 1.0
-    curriculum: Literal["none", "easy_to_hard", "adaptive", "easy_pool"] = "none"
+    curriculum: Literal["none", "easy_to_hard", "adaptive"] = "none"
     pass_rates_file: str | None = None
     difficulty_column: str | None = None
     pass_rate_decay: Share = 0.5
     curriculum_floor: Share = 0.1
-    easy_pool_share: Share = 0.1
 
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:

@@ -55,11 +55,8 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its fields set; a task that counts tokens uses the model's tokenizer."""
-        task = self._build("task")
-        if getattr(task, "length_tokenizer", self) is None:
-            task.length_tokenizer = self.model.model_name_or_path
-        return task
+        """The task with its fields set."""
+        return self._build("task")
 
     @property
     def output_dir(self) -> Path:

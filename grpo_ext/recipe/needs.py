@@ -30,14 +30,12 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
 
 # An option that only some values of another option read: the other option, and those values.
 READERS = {
-    "group_filter_pass_rates": ("group_filter", "drop", "refill"),
     "group_filter_max_rounds": ("group_filter", "drop", "refill"),
     "max_staleness": ("group_filter", "drop", "refill"),
-    "pass_rates_file": ("curriculum", "easy_to_hard", "adaptive", "easy_pool"),
+    "pass_rates_file": ("curriculum", "easy_to_hard", "adaptive"),
     "difficulty_column": ("curriculum", "easy_to_hard"),
-    "pass_rate_decay": ("curriculum", "adaptive", "easy_pool"),
+    "pass_rate_decay": ("curriculum", "adaptive"),
     "curriculum_floor": ("curriculum", "adaptive"),
-    "easy_pool_share": ("curriculum", "easy_pool"),
 }
 
 # Options that do nothing unless another one has some value: how they begin, when they work, and what makes them work.

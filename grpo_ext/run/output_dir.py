@@ -12,7 +12,7 @@ from grpo_ext.recipe.difference import SAVED, differences
 logger = logging.getLogger(__name__)
 HELD: list[Any] = []  # the lock of this process's run
 PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
-OF_ONE_RUN = ("checkpoint-*[0-9]", "not_finite-*", "trainer_state.json", SAVED)  # files beside logs and model
+OF_ONE_RUN = ("checkpoint-*[0-9]", "trainer_state.json", SAVED)  # files beside logs and model
 
 
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:

@@ -19,32 +19,25 @@ from grpo_ext.step.tables import join
 
 @dataclass(frozen=True)
 class GroupRule:
-    """When a group has signal."""
+    """When a group has signal: if the outcome reward varies within it."""
 
     num_generations: int  #: G, completions per prompt
     pass_threshold: float = 1.0  #: a completion is right if its outcome reward is at least this
-    #: lowest and highest share of right completions, both included; `None` means that the outcome reward must vary
-    pass_rate_bounds: Sequence[float] | None = None
 
     def judge(self, outcomes: Tensor) -> GroupStats:
         """Judge whole groups by their outcome rewards (N G,), NaN for a completion that was not scored."""
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
         right = (grouped >= self.pass_threshold).sum(1)
-        rates = right / scored.clamp(min=1)  # (N,)
         varies = ~no_signal(outcomes, self.num_generations).view(-1, self.num_generations)[:, 0]
-        kept = varies
-        if self.pass_rate_bounds is not None:
-            low, high = self.pass_rate_bounds
-            kept = (rates >= low) & (rates <= high) & (scored > 0)
-        return GroupStats(kept, right, scored, ~varies & (right > 0), ~varies & (right == 0) & (scored > 0))
+        return GroupStats(varies, right, scored, ~varies & (right > 0), ~varies & (right == 0) & (scored > 0))
 
 
 @dataclass(frozen=True)
 class GroupStats:
     """The results of N groups."""
 
-    kept: Tensor  #: (N,), bool, the group has signal by the rule
+    kept: Tensor  #: (N,), bool, the group has signal
     right: Tensor  #: (N,), number of right completions
     scored: Tensor  #: (N,), number of completions that the outcome reward scored
     all_right: Tensor  #: (N,), bool, all rewards are equal and right

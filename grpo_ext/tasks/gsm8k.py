@@ -8,7 +8,6 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
@@ -51,9 +50,6 @@ class GSM8K(Task):
     max_number: int = 20  # numbers of a story lie in 2 to `max_number`; results may be larger
     max_story_steps: int = 2  # 1 or 2
     task_seed: int = 0  # chooses the stories; it does not change the split of a story
-    max_prompt_tokens: int | None = None  # drop rows whose prompt, in the chat template, has more tokens. `None`: keep all
-    max_answer_tokens: int | None = None  # drop rows whose reference answer has more tokens. `None`: keep all
-    length_tokenizer: str | None = None  # name or folder of the tokenizer that counts them; a run sets that of its model
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
 
     def __post_init__(self) -> None:
@@ -66,17 +62,6 @@ class GSM8K(Task):
         """Yield distinct stories of `split`. No story has the same template and numbers as a story of the other split."""
         test = held_out(split)
         yield from islice(self._stories(test), self.num_test_problems if test else self.num_problems)
-
-    def keep(self, row: Row) -> bool:
-        """Whether the prompt and the reference answer are short enough."""
-        if self.max_prompt_tokens is None and self.max_answer_tokens is None:
-            return True
-        if self.length_tokenizer is None:
-            raise ValueError("max_prompt_tokens and max_answer_tokens need length_tokenizer, the name of a tokenizer.")
-        tokenizer = load_tokenizer(self.length_tokenizer)
-        if self.max_answer_tokens is not None and len(tokenizer(row["answer"]).input_ids) > self.max_answer_tokens:
-            return False
-        return self.max_prompt_tokens is None or prompt_length(tokenizer, self.prompt(row)) <= self.max_prompt_tokens
 
     def columns(self, row: Row) -> Row:
         """Return `solution`: the reference answer, whose `####` line has the result."""
@@ -119,16 +104,3 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
         lines.append(sentence.format(equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words))
     answer = "\n".join([*lines, f"#### {values['x']}"])
     return {"question": story.question.format(**numbers, **words), "answer": answer}
-
-
-def prompt_length(tokenizer: Any, messages: Messages) -> int:
-    """Return the number of tokens of a prompt in the tokenizer's chat template."""
-    return len(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
-
-
-@lru_cache(maxsize=4)
-def load_tokenizer(name: str) -> Any:
-    """Load a tokenizer once a process."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(name)

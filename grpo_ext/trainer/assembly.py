@@ -79,8 +79,7 @@ class Parts:
         self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
         rules = chosen_rules(args.health_rules, args.health_action)
         self.monitor = HealthMonitor(rules, self.log) if rules else None
-        self.stopping = Stopping(trainer, self.finite, self.checkpoints, self.monitor, self.log)
-        self.checkpoints.parts["stopping"] = self.stopping
+        self.stopping = Stopping(trainer, self.finite, self.checkpoints)
         self.output = RunOutput(trainer, recipe)
 
     def figures(self, training: bool) -> dict[str, float]:

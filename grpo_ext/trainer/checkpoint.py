@@ -2,8 +2,8 @@
 
 transformers saves weights, optimizer, schedule and random states. The other state of a GRPO run is saved here, in one file per
 rank: the current generation and the position in it, the order of the prompts, carried groups, pass rates, figures that are not
-logged yet, the entropy coefficient, skipped steps, rollbacks, and a reference that changes. A manifest with size and hash of
-every file is written last, to detect a checkpoint that is incomplete or damaged. Older ones are deleted only after that.
+logged yet, the entropy coefficient, skipped steps, and a reference that changes. A manifest with size and hash of every file is
+written last, to detect a checkpoint that is incomplete or damaged. Older ones are deleted only after that.
 """
 
 import logging
@@ -22,7 +22,7 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.manifest import MANIFEST, STATE, delete_older, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 7  # of the format of a rank's file
+VERSION = 8  # of the format of a rank's file
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # errors of torch, safetensors and the system on a full disk
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class Checkpoints:
         """Return the result of `find()` on the main process to all ranks."""
         return broadcast_object_list([find() if self.trainer.accelerator.is_main_process else None])[0]
 
-    def newest(self, before: float = float("inf")) -> str | None:
-        """Return the newest whole checkpoint of `output_dir`, of step `before` or earlier."""
-        return self.by_main(lambda: newest_whole(Path(self.trainer.args.output_dir), before))
+    def newest(self) -> str | None:
+        """Return the newest whole checkpoint of `output_dir`."""
+        return self.by_main(lambda: newest_whole(Path(self.trainer.args.output_dir)))
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """Restore the checkpoint that a run continues from and return it; `None` if the run begins.

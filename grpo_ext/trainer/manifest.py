@@ -80,11 +80,9 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def newest_whole(run: Path, before: float = float("inf")) -> str | None:
-    """Return the newest whole checkpoint of a run, of step `before` or earlier; warn of damaged ones that are passed over."""
+def newest_whole(run: Path) -> str | None:
+    """Return the newest whole checkpoint of a run; warn of damaged ones that are passed over."""
     for folder in reversed(checkpoints(run)):
-        if step_of(folder) > before:
-            continue
         wrong = what_is_wrong(folder)
         if wrong is None:
             return str(folder)

@@ -1,4 +1,4 @@
-"""Steps whose gradient is not finite: skipped, counted, and kept to look at.
+"""Steps whose gradient is not finite: skipped, counted, and told.
 
 An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN on every rank, because
 gradients are summed over ranks. The gradient of such a step is deleted, so the optimizer changes no weight and no moment.
@@ -6,12 +6,11 @@ gradients are summed over ranks. The gradient of such a step is deleted, so the 
 
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
-KEPT = 2  # the number of steps that a run keeps as dumps, each as large as the trained weights
 logger = logging.getLogger(__name__)
 
 
@@ -26,17 +25,15 @@ class FiniteSteps:
         self.trainer = trainer
         self.skipped = 0
         self.in_a_row = 0
-        self._seen: list[Any] = []  # micro-batches of this step
-        self._losses: list[torch.Tensor] = []  # of these micro-batches
+        self._losses: list[torch.Tensor] = []  # of the micro-batches of this step
 
     def begin_step(self) -> None:
-        """Delete the records of the step before."""
-        self._seen, self._losses = [], []
+        """Forget the losses of the step before."""
+        self._losses = []
 
-    def after(self, inputs: Any, loss: torch.Tensor) -> None:
-        """Note a micro-batch that has run."""
+    def after(self, loss: torch.Tensor) -> None:
+        """Note the loss of a micro-batch that has run."""
         if self.trainer.model.training:
-            self._seen.append(inputs)
             self._losses.append(loss.detach())
 
     def check(self, model: Any, norm: Any) -> None:
@@ -56,40 +53,26 @@ class FiniteSteps:
             )
         self.skipped += 1
         self.in_a_row += 1
-        self._report(float(norm))
+        self._report(model, float(norm))
         model.zero_grad()
 
-    def _report(self, norm: float) -> None:
-        step, kept = self.trainer.state.global_step + 1, ""
-        if self.skipped <= KEPT:
-            folder = Path(self.trainer.args.output_dir) / f"not_finite-{step}"
-            kept = f" It is kept in {folder}." if self._keep(folder) else ""
-        losses = ", ".join(f"{float(loss):.4g}" for loss in self._losses)
-        if self.trainer.accelerator.is_main_process:
-            logger.warning(f"Step {step} is skipped: its gradient is {norm} (losses: {losses}).{kept}")
-
-    def _keep(self, folder: Path) -> bool:
-        """Write this rank's part of the step: its micro-batches, and the weights if one rank has all of them."""
-        trainer = self.trainer
-        whole = trainer.accelerator.is_main_process and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
-        named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()
-        dump = {
-            "step": trainer.state.global_step + 1,
-            "inputs": self._seen,
-            "accumulation": trainer.current_gradient_accumulation_steps,
-            "losses": [float(loss) for loss in self._losses],
-            "weights": {name: p.detach().cpu() for name, p in named if p.requires_grad} if whole else None,
-        }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            torch.save(dump, folder / f"rank_{trainer.accelerator.process_index}.pt")
-        except (OSError, RuntimeError) as error:
-            logger.warning(f"{folder} could not be written ({error}).")
-            return False
-        return True
+    def _report(self, model: Any, norm: float) -> None:
+        """Warn of the step on the main rank and on ranks with a loss that is not finite."""
+        losses, process = [float(loss) for loss in self._losses], self.trainer.accelerator
+        if process.is_main_process or not all(map(math.isfinite, losses)):
+            words = f"losses of its micro-batches on rank {process.process_index}: {', '.join(f'{x:.4g}' for x in losses)}"
+            odd = [] if math.isnan(norm) else not_finite(process.unwrap_model(model))  # clipping by NaN spoils all gradients
+            words += f"; not finite in {', '.join(odd[:3])}{' and others' if len(odd) > 3 else ''}" if odd else ""
+            logger.warning(f"Step {self.trainer.state.global_step + 1} is skipped: its gradient is {norm} ({words}).")
 
     def state_dict(self) -> dict[str, Any]:
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.skipped, self.in_a_row = state["skipped"], state["in_a_row"]
+
+
+def not_finite(model: torch.nn.Module) -> list[str]:
+    """Return the names of parameters whose gradient is not finite on this rank."""
+    grads = {name: p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad for name, p in model.named_parameters()}
+    return [name for name, grad in grads.items() if grad is not None and not grad.isfinite().all()]

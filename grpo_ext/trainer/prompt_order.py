@@ -84,7 +84,7 @@ def make_curriculum(trainer: Any) -> Curriculum:
         start = read_pass_rates(path, outcome, args.pass_threshold)
     rates = PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
     difficulty = difficulty_of(dataset, args.difficulty_column, rates) if kind == "easy_to_hard" else None
-    return Curriculum(kind, trainer.num_generations, rates, difficulty, args.curriculum_floor, args.easy_pool_share)
+    return Curriculum(kind, trainer.num_generations, rates, difficulty, args.curriculum_floor)
 
 
 def difficulty_of(dataset: Dataset, column: str | None, rates: PassRates) -> np.ndarray:

@@ -44,7 +44,7 @@ class Rollout:
     def __post_init__(self) -> None:
         args, size = self.trainer.args, self.trainer.num_generations
         self.group_filter: str = args.group_filter  # "off", "drop" or "refill"
-        self.groups = GroupRule(size, args.pass_threshold, args.group_filter_pass_rates)
+        self.groups = GroupRule(size, args.pass_threshold)
         self.outcome = outcome_of_groups(self.trainer)
         self.refill = RefillRule.of(
             args.group_filter_max_rounds,

@@ -145,7 +145,7 @@ class GRPOExtTrainer(GRPOTrainer):
             loss = self.parts.update.loss(model, inputs, accumulation)
         else:
             loss = super()._compute_loss(model, inputs)
-        self.parts.finite.after(inputs, loss)
+        self.parts.finite.after(loss)
         return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
@@ -211,7 +211,7 @@ class GRPOExtTrainer(GRPOTrainer):
     @property
     def stopped_by(self) -> str | None:
         """The alarm that ended the run; `None` if none did."""
-        return self.parts.stopping.stopped_by
+        return self.parts.monitor.stopped_by if self.parts.monitor else None
 
     @property
     def save_error(self) -> str | None:

@@ -53,7 +53,6 @@ def test_counts_decay_and_rows_with_one_prompt_share_them():
     assert rates.means().tolist() == [0.7, 0.5, 0.7]
     for _ in range(80):
         rates.observe("a", 4, 4)
-    assert rates.always_solved().tolist() == [True, False, True]
     other = PassRates(["a", "b", "a"])
     other.load_state_dict(rates.state_dict())
     assert other.state_dict() == rates.state_dict()
@@ -86,10 +85,6 @@ def test_adaptive_draws_what_has_signal_and_lets_nothing_starve():
     assert wanted[1] > 0.5 and min(wanted) > 0.1
 
 
-def test_what_is_always_solved_is_drawn_seldom():
-    assert shares("easy_pool", easy_share=0.1) == pytest.approx([0.1, 0.45, 0.45], abs=0.03)
-
-
 def test_easy_to_hard_goes_by_difficulty():
     order = list(PromptSampler(12, 4, 1, 1, 0, curriculum=known("easy_to_hard")))
     assert [index // 4 for index in order] == [0] * 4 + [1] * 4 + [2] * 4
@@ -98,7 +93,7 @@ def test_easy_to_hard_goes_by_difficulty():
     assert difficulty[order].tolist() == list(range(12))
 
 
-@pytest.mark.parametrize("kind", ["adaptive", "easy_pool", "easy_to_hard"])
+@pytest.mark.parametrize("kind", ["adaptive", "easy_to_hard"])
 def test_an_epoch_begun_again_is_the_same_although_more_is_known(kind):
     """As a trainer resumes: the epoch's generations are gone through again up to where it was."""
     whole = PromptSampler(12, 3, 2, 1, 7, curriculum=known(kind))

@@ -29,13 +29,12 @@ SOUND = {
     "num_generations": 4,
     "max_completion_length": 32,
 }
-ALONE = {"use_vllm": True, "use_peft": True, "vllm_sync_adapter": "adapter"}
 # what is changed, the key that must be named, and words of the way out
 BROKEN = {
     "typo": ({"learning_rte": 1e-5}, "learning_rte", "'learning_rate'"),
     "typo_in_a_plural": ({"num_generation": 4}, "num_generation", "'num_generations'"),
     "typo_of_a_task_key": ({"max_numbrs": 4}, "max_numbrs", "'max_numbers'"),
-    "key_of_another_task": ({"max_prompt_tokens": 300}, "max_prompt_tokens", "task: gsm8k"),
+    "key_of_another_task": ({"max_story_steps": 1}, "max_story_steps", "task: gsm8k"),
     "loss": ({"loss_type": "drgrpo"}, "loss_type", "'dr_grpo'"),
     "cache": ({"cache_implementation": "dinamic"}, "cache_implementation", "'dynamic'"),
     "cache_without_a_package": ({"cache_implementation": "quantized"}, "cache_implementation", "optimum or hqq"),
@@ -80,16 +79,6 @@ BROKEN = {
     "no_room_for_a_prompt": ({"use_vllm": True, "vllm_max_model_length": 32}, "vllm_max_model_length", "raise it"),
     "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "strategy to match"),
     "adapter": ({"use_peft": True, "lora_target_modules": ["q_proj"]}, "lora_target_modules", "'.*q_proj'"),
-    "sync_of_no_adapter": ({"use_vllm": True, "vllm_sync_adapter": "adapter"}, "vllm_sync_adapter", "use_peft: true"),
-    "sync_of_layers": ({**ALONE, "lora_modules_to_save": ["lm_head"]}, "lora_modules_to_save", "merged"),
-    "sync_of_a_head": (
-        {**ALONE, "lora_target_modules": ["q_proj", "lm_head"]},
-        "lora_target_modules",
-        "take lm_head out",
-    ),
-    "sync_of_a_great_rank": ({**ALONE, "lora_r": 513}, "lora_r", "at most 512"),
-    "sync_of_a_sharded_adapter": ({**ALONE, "accelerate_config": "zero3"}, "accelerate_config", "ddp or zero2"),
-    "sync_to_a_sleeper": ({**ALONE, "vllm_enable_sleep_mode": True}, "vllm_enable_sleep_mode", "loses its base"),
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
     "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "set max_steps"),
     "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "take it out"),

@@ -70,15 +70,6 @@ def test_where_to_begin_is_said_once_and_exists(tmp_path):
     assert recipe(tmp_path, resume_from_checkpoint="true").get("resume") == "auto"
 
 
-def test_a_rollback_needs_checkpoints_to_go_back_to(tmp_path):
-    with pytest.raises(RecipeError, match="take save_strategy: no out"):
-        recipe(tmp_path, health_action="rollback", save_strategy="no")
-    steps = {"save_strategy": "steps", "save_steps": 5, "logging_steps": 2}
-    with pytest.raises(RecipeError, match=r"at least 20 steps old .* write 5 or more"):
-        recipe(tmp_path, health_rules={"kl": {"action": "rollback"}}, save_total_limit=4, **steps)
-    recipe(tmp_path, health_action="rollback", save_total_limit=5, **steps)
-
-
 def test_a_finished_run_goes_on_where_it_is_made_longer(tmp_path):
     save_recipe(recipe(tmp_path, max_steps=10), tmp_path)
     (tmp_path / "checkpoint-10").mkdir()

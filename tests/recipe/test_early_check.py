@@ -21,7 +21,7 @@ SLIPS = [
     {"scale_rewards": "grp"},
     {"lr_scheduler_type": "cosin"},
     {"group_filter": "dropp", "preset": "grpo_papr"},
-    {"max_prompt_tokens": 3},
+    {"max_story_steps": 1},
     {"task": "countdwon"},
     {"completion_only_loss": True},
     {"torch_dtype": "float32"},

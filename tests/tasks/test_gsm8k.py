@@ -1,4 +1,4 @@
-"""GSM8K: stories whose arithmetic is right, splits that share none, the length filter, and the real rows where they are."""
+"""GSM8K: stories whose arithmetic is right, splits that share none, and the real rows where they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_ext.tasks.gsm8k import GSM8K, STORIES, prompt_length
+from grpo_ext.tasks.gsm8k import GSM8K, STORIES
 
 MARK = re.compile(r"(\d+)([-+*/])(\d+)=<<([^=]+)=(\d+)>>(\d+)")
 
@@ -88,51 +88,17 @@ def test_examples_have_what_rewards_read() -> None:
     assert build("format")(completions=[right, "42"], **columns) == [1.0, 0.0]
 
 
-def test_length_filter_counts_as_the_model_does(tiny_folder: Path, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    rows = list(GSM8K(num_problems=40).generate("train"))
-    prompts = [prompt_length(tokenizer, GSM8K().prompt(row)) for row in rows]
-    answers = [len(tokenizer(row["answer"]).input_ids) for row in rows]
-    limits = {"max_prompt_tokens": sorted(prompts)[25], "max_answer_tokens": sorted(answers)[25]}
-    expected = [
-        row["question"]
-        for row, p, a in zip(rows, prompts, answers, strict=True)
-        if p <= limits["max_prompt_tokens"] and a <= limits["max_answer_tokens"]
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    kept = GSM8K(**limits, length_tokenizer=str(tiny_folder)).dataset(dataset_name=str(path))
-    assert 0 < len(expected) < 40 and list(kept["question"]) == expected
-
-
-def test_prompt_length_is_that_of_the_rendered_chat(tiny_folder: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
-    messages = GSM8K().prompt({"question": "How many are 2 and 3?"})
-    rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    assert prompt_length(tokenizer, messages) == len(tokenizer(rendered).input_ids)
-
-
-def test_a_limit_without_a_tokenizer_is_refused() -> None:
-    with pytest.raises(ValueError, match="length_tokenizer"):
-        GSM8K(max_prompt_tokens=300).keep({"question": "?", "answer": "#### 1"})
-
-
 @pytest.mark.parametrize(("fields", "word"), [({"max_number": 2}, "max_number"), ({"max_story_steps": 3}, "max_story_steps")])
 def test_wrong_fields_are_named(fields: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         GSM8K(**fields)
 
 
-def test_real_rows(shared_data: Path, tiny_folder: Path) -> None:
+def test_real_rows(shared_data: Path) -> None:
     path = shared_data / "gsm8k_train.jsonl"
-    task = GSM8K(max_answer_tokens=400, length_tokenizer=str(tiny_folder))
-    rows = task.dataset(dataset_name=str(path))
+    rows = GSM8K().dataset(dataset_name=str(path))
     everything = path.read_text(encoding="utf-8").splitlines()
-    assert len(everything) == 2048 and 0 < len(rows) < 2048
+    assert len(everything) == len(rows) == 2048
     assert all("####" in solution for solution in rows["solution"])
     assert rows[0]["prompt"][-1]["content"] == rows[0]["question"]
     streamed = GSM8K().dataset(dataset_name=str(path), streaming=True, limit=3)

@@ -19,20 +19,15 @@ ROW = {"question": "1+1?", "answer": "#### 2", "hint": None, "nums": [1, 2], "ta
     [
         (GSM8K(), "question"),
         (GSM8K(), "answer"),
-        (GSM8K(max_answer_tokens=5, length_tokenizer="none"), "answer"),
         (Prompts(user_prompt="{question}"), "question"),
         (Prompts(prompt_column="question"), "question"),
         (Countdown(), "target"),
     ],
 )
-def test_a_null_that_is_read_is_refused(tmp_path, monkeypatch, streaming, task, column):
-    monkeypatch.setattr("grpo_ext.tasks.gsm8k.load_tokenizer", lambda _: lambda text: len(text))
+def test_a_null_that_is_read_is_refused(tmp_path, streaming, task, column):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in (ROW, {**ROW, column: None})))
-    if not getattr(task, "max_answer_tokens", None):
-        (tmp_path / "whole.jsonl").write_text(json.dumps(ROW))  # the null `hint` is read by nobody
-        assert len(list(task.dataset(dataset_name=str(tmp_path / "whole.jsonl"), streaming=streaming))) == 1
-    else:
-        path.write_text(json.dumps({**ROW, column: None}))
+    (tmp_path / "whole.jsonl").write_text(json.dumps(ROW))  # the null `hint` is read by nobody
+    assert len(list(task.dataset(dataset_name=str(tmp_path / "whole.jsonl"), streaming=streaming))) == 1
     with pytest.raises(ValueError, match=f"the column '{column}' is null in the row"):
         list(task.dataset(dataset_name=str(path), streaming=streaming))

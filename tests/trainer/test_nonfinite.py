@@ -1,4 +1,4 @@
-"""A step whose gradient is not finite changes nothing, is counted, and is kept."""
+"""A step whose gradient is not finite changes nothing, is counted, and is told."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from test_resume import STEPS, make, weights
 from grpo_ext.objective import policy
 from grpo_ext.trainer.manifest import newest_whole
 from grpo_ext.trainer.nonfinite import NonFiniteSteps
-from grpo_ext.trainer.state import load_plain
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def spoil(trainer, steps, value):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_step_without_a_finite_gradient_changes_no_weight_and_no_moment(tiny_folder, tmp_path, value):
+def test_a_step_without_a_finite_gradient_changes_no_weight_and_no_moment(tiny_folder, tmp_path, value, caplog):
     trainer = make(tiny_folder, tmp_path, logging_steps=1, max_grad_norm=0.5)
     spoil(trainer, {3, 4}, value)
     trainer.train()
@@ -56,29 +55,18 @@ def test_a_step_without_a_finite_gradient_changes_no_weight_and_no_moment(tiny_f
     counted = {line["step"]: line.get("skipped_steps") for line in lines if "loss" in line}
     assert counted == {1: None, 2: None, 3: 1, **dict.fromkeys(range(4, STEPS + 1), 2)}
     assert {line["step"] for line in lines if line.get("alarm") == "not_finite"} == {3}
+    name, told = next(name for name, _ in trainer.model.named_parameters()), [m for m in caplog.messages if "is skipped" in m]
+    assert len(told) == 2 and all(message.endswith(").") for message in told)
+    assert all((f"; not finite in {name})" in message) == math.isinf(value) for message in told)
 
 
-def losses_of(trainer, dump):
-    """The losses of a kept step's micro-batches, from its weights."""
-    trainer.model.load_state_dict(dump["weights"], strict=False)
-    trainer.model.train()
-    trainer.current_gradient_accumulation_steps = dump["accumulation"]
-    return [float(trainer._compute_loss(trainer.model, inputs)) for inputs in dump["inputs"]]
-
-
-def test_the_kept_step_has_what_its_loss_needs(tiny_folder, tmp_path, fragile):
+def test_a_loss_that_is_not_finite_is_told_with_its_micro_batch(tiny_folder, tmp_path, fragile, caplog):
     trainer = make(tiny_folder, tmp_path, loss_type="fragile", max_skipped_steps=STEPS)
     trainer.train()
-    kept = sorted(tmp_path.glob("not_finite-*"))
-    assert trainer.parts.finite.skipped >= 2 and len(kept) == 2
+    told = [message for message in caplog.messages if "is skipped: its gradient is " in message]
+    assert len(told) == trainer.parts.finite.skipped >= 2
+    assert all("micro-batches on rank 0" in message and ("inf" in message or "nan" in message) for message in told)
     assert all(p.isfinite().all() for p in trainer.model.parameters())
-    for folder in kept:
-        dump = load_plain(folder / "rank_0.pt")
-        assert not all(map(math.isfinite, dump["losses"]))
-        again = losses_of(make(tiny_folder, tmp_path / "again", loss_type="fragile"), dump)
-        assert [repr(loss) for loss in again] == [repr(loss) for loss in dump["losses"]]
-        other = losses_of(make(tiny_folder, tmp_path / "other"), dump)  # the same rows and weights, without the division
-        assert all(map(math.isfinite, other))
 
 
 def test_more_in_a_row_end_the_run_with_a_checkpoint_and_the_count_outlives_it(tiny_folder, tmp_path):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 
 import pytest
 import torch
 import yaml
-from test_nonfinite import fragile  # noqa: F401  a fixture
-from test_resume import STEPS, make
+from test_resume import make
 
 from grpo_ext.recipe.difference import differences
 from grpo_ext.trainer.manifest import write_manifest
-from grpo_ext.trainer.state import load_plain
-from grpo_ext.trainer.stopping import read_rollbacks
 
 FILES = (
     "config.json", "generation_config.json", "grpo_state_0.pt", "model.safetensors", "optimizer.pt", "rng_state.pth",
@@ -85,17 +81,7 @@ def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
             assert isinstance(failed, ValueError) and "cannot be loaded" in str(failed) and str(folder) in str(failed)
 
 
-@pytest.mark.parametrize("way", ["pickle", "zip"])
-def test_no_kept_step_runs_anything(tiny_folder, tmp_path, fragile, way):  # noqa: F811
-    make(tiny_folder, tmp_path, loss_type="fragile", max_skipped_steps=STEPS, max_steps=4).train()
-    folder = sorted(tmp_path.glob("not_finite-*"))[0]
-    poison(folder / "rank_0.pt", tmp_path / "marker", way)
-    with pytest.raises(ValueError, match=r"rank_0\.pt cannot be loaded"):
-        load_plain(folder / "rank_0.pt")
-    assert not (tmp_path / "marker").exists()
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "metrics.jsonl", "samples.jsonl", "run.json", "rollbacks.json"])
+@pytest.mark.parametrize("name", ["manifest.json", "metrics.jsonl", "samples.jsonl", "run.json"])
 def test_no_log_runs_anything(tiny_folder, tmp_path, run, name):
     marker, folder = tmp_path / "marker", tmp_path / "run"
     shutil.copytree(run, folder)
@@ -104,9 +90,9 @@ def test_no_log_runs_anything(tiny_folder, tmp_path, run, name):
     try:
         make(tiny_folder, folder, max_steps=2).train(str(folder / "checkpoint-1"))
     except ValueError as error:
-        assert name in ("manifest.json", "rollbacks.json") and name in str(error)
+        assert name == "manifest.json" and name in str(error)
     else:
-        assert name not in ("manifest.json", "rollbacks.json")
+        assert name != "manifest.json"
     assert not marker.exists()
 
 
@@ -121,16 +107,3 @@ def test_no_recipe_runs_anything(tmp_path):
     assert not (tmp_path / "marker").exists()
     yaml.unsafe_load(text)
     assert (tmp_path / "marker").exists()
-
-
-def test_rollbacks_that_cannot_be_read_stop_the_run_with_their_place(tiny_folder, tmp_path, run):
-    """To go on without them would be to train at another learning rate."""
-    for number, text in enumerate(("{", "[]]", "{}", "[1]", json.dumps([{"factor": "0.5"}]), "[{}]", "\x80")):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "rollbacks.json").write_text(text)
-        with pytest.raises(ValueError, match=r"rollbacks\.json is damaged"):
-            read_rollbacks(tmp_path / str(number))
-    shutil.copytree(run, tmp_path / "run")
-    shutil.copy(tmp_path / "0" / "rollbacks.json", tmp_path / "run")
-    with pytest.raises(ValueError, match=r"rollbacks\.json is damaged"):
-        make(tiny_folder, tmp_path / "run", max_steps=2).train(True)

@@ -33,7 +33,7 @@ SETTINGS = {
         "max_staleness": 0,
         "curriculum": "adaptive",
     },
-    "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "easy_pool"},
+    "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "adaptive"},
     "a generation under way": {"sampler": "process", "overlap": "one_step", "top_k": 9, "curriculum": "adaptive"},
     "a refilled one under way": {
         **{"sampler": "process", "overlap": "one_step", "group_filter": "refill", "max_staleness": 2},
