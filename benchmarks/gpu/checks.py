@@ -85,7 +85,7 @@ def safety(mode: Mode, sheet: Sheet) -> None:
 
 
 def vllm(mode: Mode, sheet: Sheet) -> None:
-    """Log-probs of a real engine, an update that it ignores, sleep mode, an adapter."""
+    """Log-probs of a real engine, an update that it ignores, both ways of one card, adapters."""
     from importlib.util import find_spec
 
     if not find_spec("vllm"):

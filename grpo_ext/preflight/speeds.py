@@ -45,8 +45,9 @@ def by_card(card: str, v: Values, forecast: Forecast, mean: float | None = None)
         raise ValueError(f"The model does not fit on {tp} x {card}: raise vllm_tensor_parallel_size.")
     passes = (4 * size.parameters + 2 * size.trainable) * v["num_iterations"] + 2 * size.parameters * (2 if v["beta"] else 1)
     step, row = weights / (READ * bandwidth), cache / (READ * bandwidth) + 2 * size.parameters / (COMPUTE * rate)
-    sync, token = weights / LINK, passes / (COMPUTE * rate)
-    speeds = Speeds(STARTING + step / tp, row / tp, token, 0, 0, sync, 2 * sync, min(room, slots), tp)
+    adapter = v["use_peft"] and v["vllm_sync_adapter"] == "adapter"  # sent in float32
+    sync, switch = (4 * size.trainable if adapter else weights) / LINK, 2 * weights / LINK
+    speeds = Speeds(STARTING + step / tp, row / tp, passes / (COMPUTE * rate), 0, 0, sync, switch, min(room, slots), tp)
     return Workload(lengths, prompt, batch.passes / batch.gradient_accumulation_steps), speeds
 
 

@@ -22,6 +22,7 @@ from grpo_ext.recipe.needs import NEEDS, need, unread
 from grpo_ext.recipe.overlap_options import overlap_rules
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
+from grpo_ext.recipe.vllm_options import adapter_rules
 
 
 class Unsound(Exception):
@@ -97,6 +98,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.plugins,
     contradictions.loss_type,
     contradictions.reference,
+    adapter_rules,
     overlap_rules,
     contradictions.scorable,
     metric_rules,

@@ -1,11 +1,24 @@
 """The options about vLLM that TRL does not have."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from grpo_ext.recipe.folder import sharding
+from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero, Positive
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate
+OR_MERGED = ", or write vllm_sync_adapter: merged."
+NOT_WITH_ADAPTER = {
+    "vllm_enable_sleep_mode": "an engine that sleeps loses its base model, which is not sent again: take it out",
+    "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers: take them out",
+    "lora_target_parameters": "vLLM takes adapters of layers, not of parameters: write lora_target_modules",
+    "load_in_4bit": "it is not known whether vLLM quantises the base model as the trainer does: take it out",
+    "load_in_8bit": "vLLM cannot quantise a base model to 8 bits when it loads it: take it out",
+}
 
 
 @dataclass
@@ -13,6 +26,10 @@ class EngineOptions:
     """Recipe keys about vLLM; a base of `GRPOExtConfig`.
 
     Args:
+        vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it trains a LoRA adapter.
+            `"merged"`: all weights, with the adapter merged into them, as TRL does. `"adapter"`: only the adapter, megabytes
+            instead of gigabytes, on top of the base model that the engine was started with. A server must share the file
+            system: it reads the adapter in `output_dir`.
         vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every so many syncs, compare the
             engine's log-probs of a few completions with the trainer's, at the cost of a forward pass of them; 0 never.
         vllm_sync_check_limit (`float`, *optional*): mean absolute difference above which the run ends with a checkpoint.
@@ -27,9 +44,37 @@ class EngineOptions:
             `"2,3"`; `train --serve` trains on the others.
     """
 
+    vllm_sync_adapter: Literal["merged", "adapter"] = "merged"
     vllm_sync_check_steps: CountOrZero = 1
     vllm_sync_check_limit: Positive | None = None
     vllm_server_retries: CountOrZero = 3
     vllm_server_request_timeout: Annotated[float, Field(ge=1)] = 1800.0
     vllm_server_host: str = "127.0.0.1"
     vllm_server_devices: str | None = None
+
+
+def vllm_rank(r: int) -> int | None:
+    """Return the rank to start an engine with for adapters of rank `r`; `None` if that is more than vLLM allows."""
+    return next((rank for rank in LORA_RANKS if rank >= r), None)
+
+
+def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """vLLM can take the adapter that `vllm_sync_adapter: adapter` sends."""
+    if v["vllm_sync_adapter"] != "adapter" or not v["use_vllm"]:
+        return
+    for key, reason in NOT_WITH_ADAPTER.items():
+        if v[key]:
+            yield Problem(f"{key}: {reason}{OR_MERGED}", key)
+    if not v["use_peft"]:
+        words = "adapter sends vLLM an adapter, and this recipe trains none: write use_peft: true, or merged."
+        yield Problem(f"vllm_sync_adapter: {words}", "vllm_sync_adapter")
+        return
+    if vllm_rank(v["lora_r"]) is None:
+        yield Problem(f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}", "lora_r")
+    for name in v["lora_target_modules"] or ():
+        if "lm_head" in name or "embed" in name:
+            words = f"an adapter for vLLM cannot change embeddings or the output head: take {name} out{OR_MERGED}"
+            yield Problem(words, "lora_target_modules")
+    if sharding(v) >= 3:
+        words = "the trainer cannot gather an adapter that ZeRO-3 or FSDP shards for vLLM: train with ddp or zero2"
+        yield Problem(words + OR_MERGED, "accelerate_config")

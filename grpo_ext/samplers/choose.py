@@ -25,8 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Within the context, a new trainer samples with `OurVLLM`."""
-    return generates_with(partial(OurVLLM, args))
+    """Within the context, a new trainer samples with `OurVLLM`, or `AdapterVLLM` for `vllm_sync_adapter: adapter`."""
+    generation: type[OurVLLM] = OurVLLM
+    if args.vllm_sync_adapter == "adapter":
+        from grpo_ext.samplers.vllm_adapter import AdapterVLLM as generation  # imports packages that only a client needs
+    return generates_with(partial(generation, args))
 
 
 def make_sampler(trainer: Any, watched: bool) -> Sampler:

@@ -16,6 +16,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from peft import PeftModel
+from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.recipe.schema import GRPOExtConfig
@@ -129,15 +130,18 @@ class OurVLLM(VLLMGeneration):
         return self.vllm_client.get_server_info()["model_config"]["dtype"]
 
     def _new_client(self) -> Any:
-        from grpo_ext.samplers.vllm_client import ServerClient  # imports packages that only a client needs
-
-        return ServerClient(
+        return self._client()(
             base_url=self.server_base_url,
             group_port=self.group_port,
             connection_timeout=self.server_timeout,
             request_timeout=self.options.vllm_server_request_timeout,
             vocabulary=self.model.config.get_text_config().vocab_size,
         )
+
+    def _client(self) -> Callable[..., VLLMClient]:
+        from grpo_ext.samplers.vllm_client import ServerClient
+
+        return ServerClient
 
     def _settings(self) -> dict[str, Any]:
         """Return the arguments of `vllm.LLM` in addition to those of TRL."""
@@ -157,8 +161,12 @@ class OurVLLM(VLLMGeneration):
 
     def sync_weights(self) -> None:
         """As TRL's, but wait for a server that fails; raise `EngineFailure` on all ranks if it does not come back."""
-        self._until_answered(super().sync_weights)
+        self._until_answered(self._push)
         self.syncs += 1
+
+    def _push(self) -> None:
+        """Give the engine the trainer's weights, without retries."""
+        super().sync_weights()
 
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
         """As TRL's, which merges the adapter for the transfer; afterwards restore a base that is not sharded."""
@@ -197,7 +205,8 @@ class OurVLLM(VLLMGeneration):
         }
 
         def work() -> None:
-            (version,) = broadcast_object_list([client.version])  # of the weights that each turn must come from
+            # the version of the weights that each turn must come from; the server takes an adapter for another model
+            version, client.model = broadcast_object_list([client.version, client.model])
 
             def ask(ids: list[int], most: int) -> Turn:
                 found = client.complete(ids, version, max_tokens=most, **sampling)
@@ -250,5 +259,5 @@ class OurVLLM(VLLMGeneration):
                 f"get the current weights and the request again ({attempt})."
             )
             self.vllm_client.reconnect(self.server_timeout)
-        super().sync_weights()
+        self._push()
         self.syncs += 1

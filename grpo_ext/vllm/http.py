@@ -28,11 +28,11 @@ def shape(**fields: Any) -> Any:
 
 
 MODEL = shape(dtype=str, logprobs_mode=str, max_model_len=int)
-TRANSFER = shape(backend=str) | None
+TRANSFER, LORA = shape(backend=str) | None, shape(max_lora_rank=int) | None
 SHAPES = {
     "/version": shape(version=str),
     "/v1/models": shape(data=Annotated[list[shape(id=str)], Field(min_length=1)]),  # type: ignore[misc]  # a call
-    "/server_info": shape(vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER)),
+    "/server_info": shape(vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)),
     "/get_world_size": shape(world_size=Annotated[int, Field(ge=1, le=2**16)]),
     "/weight_info": shape(weight_version=str | None),
 }

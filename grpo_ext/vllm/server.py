@@ -35,6 +35,8 @@ class Server:
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
         self.words, self.url, self.log = words, url, log
         self.environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # endpoints that take weights
+        if "--enable-lora" in words:
+            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # endpoints that take adapters
         for name in (*RANKS, "VLLM_CPU_KVCACHE_SPACE"):  # the last would replace the size in `words`
             self.environment.pop(name, None)
         if devices is not None:
@@ -156,7 +158,7 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
 
 
 def check_reach(url: str) -> None:
-    """Warn of a server that other machines can reach, and refuse it without a key, because it takes weights."""
+    """Warn of a server that other machines can reach, and refuse it without a key, because it takes weights and adapters."""
     host = urlsplit(url).hostname or ""
     try:
         alone = ipaddress.ip_address(host).is_loopback
@@ -166,7 +168,7 @@ def check_reach(url: str) -> None:
         return
     if not os.environ.get(KEY):
         raise ValueError(
-            f"anyone who reaches {host} could send the server weights, and run code in it: set {KEY} to a "
+            f"anyone who reaches {host} could send the server weights and adapters, and run code with them: set {KEY} to a "
             "secret in the environment of server and trainers, or write vllm_server_host: 127.0.0.1."
         )
     logger.warning(f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the network.")

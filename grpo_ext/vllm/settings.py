@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from grpo_ext.recipe.memory import BYTES
 from grpo_ext.recipe.rules import Values
+from grpo_ext.recipe.vllm_options import vllm_rank
 from grpo_ext.vllm.http import KEY
 
 MIB = 2**20
@@ -73,6 +74,14 @@ def cpu_settings(model: TextModel, dtype: str, sequences: int, tokens: int | Non
     return {"dtype": dtype, "enforce_eager": True, "kv_cache_memory_bytes": room}
 
 
+def adapter_settings(r: int) -> dict[str, Any]:
+    """Return further arguments of `vllm.LLM` for one adapter of rank `r`; `ValueError` if the rank is too large."""
+    rank = vllm_rank(r)
+    if rank is None:
+        raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+
+
 def server_url(v: Mapping[str, Any]) -> str:
     """Return the address of the recipe's server, without a slash at the end."""
     return (v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}").rstrip("/")
@@ -98,8 +107,11 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         "logprobs-mode": "processed_logprobs",
         "max-logprobs": -1,
         "middleware": "grpo_ext.vllm.guard.Guard" if os.environ.get(KEY) else None,
-        "weight-transfer-config": json.dumps({"backend": "gloo" if model else "nccl"}),
     }
+    if v["use_peft"] and v["vllm_sync_adapter"] == "adapter":
+        flags |= adapter_settings(v["lora_r"])
+    else:
+        flags["weight-transfer-config"] = json.dumps({"backend": "gloo" if model else "nccl"})
     loaded = str(v["dtype"] or "auto").removeprefix("torch.")
     dtype = vllm_dtype(model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"])
     if model is None:

@@ -167,5 +167,8 @@ def test_everything_at_once_with_an_engine_in_each(engine_folder, tmp_path):
     check_features(words(engine_folder, tmp_path, 2, vllm_mode="colocate", **FEATURES))
 
 
-def test_two_ranks_each_with_an_engine(engine_folder, tmp_path):
-    train(words(engine_folder, tmp_path, 2, vllm_mode="colocate"), 2)
+@pytest.mark.parametrize(
+    "adapter", [{}, {"use_peft": True, "lora_dropout": 0, "vllm_sync_adapter": "adapter"}], ids=["full", "adapter"]
+)
+def test_two_ranks_each_with_an_engine(engine_folder, tmp_path, adapter):
+    train(words(engine_folder, tmp_path, 2, vllm_mode="colocate", **adapter), 2)

@@ -1,4 +1,4 @@
-"""Real vLLM beside the trainer: log-probs as sampled, an engine that sleeps, an adapter, and one that ignores an update.
+"""Real vLLM beside the trainer: log-probs as sampled, both ways of one card, adapters, and an engine that ignores an update.
 
 On a CPU they run where vLLM's CPU build is installed, with one setting each.
 """
@@ -20,10 +20,11 @@ sys.path.append(str(REPO / "tests" / "engine"))
 if not find_spec("vllm"):
     pytest.skip("vLLM is not installed", allow_module_level=True)
 
-from engine_parts import lora, make_trainer
-from trl.generation.vllm_generation import VLLMGeneration
+from engine_parts import free_port, lora, make_trainer
 
+from grpo_ext import load_recipe
 from grpo_ext.vllm import EngineFailure
+from grpo_ext.vllm.server import server_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 CUDA = torch.cuda.is_available()
@@ -54,11 +55,12 @@ def test_log_probs_of_truncated_sampling(engine_folder, tmp_path, dtype):
     assert found["mean"] <= (0.05 if dtype == "bfloat16" else 1e-3)
 
 
-def test_an_engine_that_ignores_an_update_at_a_small_rate(engine_folder, tmp_path, monkeypatch):
+def test_an_engine_that_ignores_an_update_at_a_small_rate(engine_folder, tmp_path):
     """The sync is made and counted, and the tensors do not arrive; log-probs differ by rounding alone."""
     trainer = make_trainer(engine_folder, tmp_path, **PLACE, learning_rate=1e-6, vllm_sync_check_limit=0.2)
-    push = VLLMGeneration.sync_weights
-    monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: push(self) if self.syncs == 0 else None)
+    vllm = trainer.vllm_generation
+    push = vllm._push
+    vllm._push = lambda: push() if vllm.syncs == 0 else None
     with pytest.raises(EngineFailure, match="older weights than the trainer"):
         trainer.train()
     assert trainer.state.global_step == 1
@@ -82,11 +84,25 @@ def test_ten_steps_with_an_engine_that_sleeps(engine_folder, tmp_path):
 
 
 @only_cuda
-def test_an_adapter(engine_folder, tmp_path):
-    options = {**PLACE, "max_steps": 5, "bf16": True, "learning_rate": 1e-3}
+@pytest.mark.parametrize("how", ["adapter", "merged"])
+def test_an_adapter(engine_folder, tmp_path, how):
+    options = {**PLACE, "vllm_sync_adapter": how, "max_steps": 5, "bf16": True, "learning_rate": 1e-3}
     found = figures_of(make_trainer(engine_folder, tmp_path, lora(), **options))
-    noted("LoRA", **found)
+    noted(f"LoRA, vllm_sync_adapter: {how}", **found)
     assert found["steps"] == 5 and found["mean"] <= 0.05
+
+
+def test_ten_steps_with_a_server_on_the_same_card(engine_folder, tmp_path):
+    """An adapter goes to the server through the file system: NCCL refuses two processes of one card."""
+    place = {"vllm_mode": "server", "vllm_sync_adapter": "adapter", "vllm_max_model_length": 256, **PLACE}
+    recipe = {"model_name_or_path": str(engine_folder), "output_dir": str(tmp_path / "server"), "use_vllm": True, **place}
+    recipe |= {"use_cpu": not CUDA, "bf16": False, "use_peft": True, "lora_r": 8, "max_completion_length": 16}
+    server = server_of(load_recipe(None, {**recipe, "vllm_server_port": free_port()}))
+    with server.running(seconds=150, restarts=0):
+        options = {**place, "vllm_server_base_url": server.url, "vllm_server_timeout": 30, "max_steps": 10}
+        found = figures_of(make_trainer(engine_folder, tmp_path, lora(), learning_rate=1e-3, **options))
+    noted("server mode on one card, an adapter, 10 steps", **found)
+    assert found["steps"] == 10 and found["mean"] <= 0.05
 
 
 def test_what_is_noted_can_be_read(tmp_path, monkeypatch):

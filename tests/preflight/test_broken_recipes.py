@@ -29,6 +29,7 @@ SOUND = {
     "num_generations": 4,
     "max_completion_length": 32,
 }
+ALONE = {"use_vllm": True, "use_peft": True, "vllm_sync_adapter": "adapter"}
 # what is changed, the key that must be named, and words of the way out
 BROKEN = {
     "typo": ({"learning_rte": 1e-5}, "learning_rte", "'learning_rate'"),
@@ -79,6 +80,16 @@ BROKEN = {
     "no_room_for_a_prompt": ({"use_vllm": True, "vllm_max_model_length": 32}, "vllm_max_model_length", "raise it"),
     "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "strategy to match"),
     "adapter": ({"use_peft": True, "lora_target_modules": ["q_proj"]}, "lora_target_modules", "'.*q_proj'"),
+    "sync_of_no_adapter": ({"use_vllm": True, "vllm_sync_adapter": "adapter"}, "vllm_sync_adapter", "use_peft: true"),
+    "sync_of_layers": ({**ALONE, "lora_modules_to_save": ["lm_head"]}, "lora_modules_to_save", "merged"),
+    "sync_of_a_head": (
+        {**ALONE, "lora_target_modules": ["q_proj", "lm_head"]},
+        "lora_target_modules",
+        "take lm_head out",
+    ),
+    "sync_of_a_great_rank": ({**ALONE, "lora_r": 513}, "lora_r", "at most 512"),
+    "sync_of_a_sharded_adapter": ({**ALONE, "accelerate_config": "zero3"}, "accelerate_config", "ddp or zero2"),
+    "sync_to_a_sleeper": ({**ALONE, "vllm_enable_sleep_mode": True}, "vllm_enable_sleep_mode", "loses its base"),
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
     "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "set max_steps"),
     "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "take it out"),

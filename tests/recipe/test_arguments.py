@@ -74,6 +74,10 @@ def test_text_becomes_the_number_that_it_stands_for():
         ({"pad_to_multiple_of": 8}, "pad_to_multiple_of pads nothing"),
         ({"beta": 0.1, "kl_estimator": "k1", "use_bias_correction_kl": False}, "has an expected gradient of 0"),
         ({"beta": 0.1, "kl_estimator": "k2"}, "write use_bias_correction_kl: false, or kl_estimator: k3"),
+        (
+            {"use_vllm": True, "vllm_sync_adapter": "adapter", "vllm_enable_sleep_mode": True},
+            "an engine that sleeps loses its base",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused_by_the_rules_of_recipes(values, words):
@@ -93,6 +97,7 @@ def test_what_is_changed_later_is_checked_too():
 
 def test_what_only_a_recipe_says_is_left_out():
     for values in (
+        {"use_vllm": True, "vllm_sync_adapter": "adapter"},
         {"beta": 0.1, "sync_ref_model": True},
         {"curriculum": "adaptive"},
         {"group_filter": "refill", "group_filter_metric": "mine"},

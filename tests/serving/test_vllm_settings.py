@@ -90,6 +90,14 @@ def test_gpus_of_server_and_trainers(monkeypatch):
             server.trainer_devices(load_recipe(None, {**SERVER, "vllm_server_devices": wrong}))
 
 
+def test_server_that_is_given_adapters():
+    alone = {"use_peft": True, "lora_r": 40, "vllm_sync_adapter": "adapter"}
+    given = flags(SMALL, use_cpu=True, **alone)
+    assert (given["enable-lora"], given["max-loras"], given["max-lora-rank"]) == ("", "1", "64")
+    assert "weight-transfer-config" not in given
+    assert "enable-lora" not in flags(SMALL, use_cpu=True, use_peft=True)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.0.0.2"])
 @pytest.mark.parametrize("key", [None, "secret"])
 def test_a_server_of_this_machine_needs_no_key(host, key, monkeypatch):

@@ -1,0 +1,168 @@
+"""Give vLLM only the adapter: the base stays as the engine loaded it, and the engine adds the adapter when it computes.
+
+After each step the adapter is written as peft writes it, read by the engine under a new name, and removed. The new name keeps
+vLLM from using results of an earlier adapter: its prefix cache depends on name and path.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from grpo_ext.recipe.vllm_options import OR_MERGED
+from grpo_ext.samplers.vllm import OurVLLM
+from grpo_ext.samplers.vllm_client import ServerClient
+from grpo_ext.vllm.http import PROBE_SECONDS
+from grpo_ext.vllm.settings import adapter_settings
+
+# Fields of a LoraConfig that vLLM reads, or that do not change the output of a trained adapter.
+KNOWN = (
+    *("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+    *("lora_dropout", "task_type", "inference_mode", "base_model_name_or_path", "revision", "auto_mapping"),
+    *("peft_version", "init_lora_weights"),
+)
+
+
+class AdapterVLLM(OurVLLM):
+    """As `OurVLLM`, with an engine that gets the adapter instead of all weights.
+
+    `ValueError` for a model whose adapter has another output in vLLM than in the trainer.
+    """
+
+    def _init_vllm(self) -> None:
+        check_adapter(self.model)
+        if self._dist.is_fsdp or self._dist.is_zero3:
+            raise ValueError(f"vllm_sync_adapter does not gather a sharded adapter: train without FSDP or ZeRO-3{OR_MERGED}")
+        self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
+        super()._init_vllm()
+        if self.mode == "colocate":
+            self.llm = WithAdapter(self.llm, lambda: self.request)
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), **adapter_settings(trained(self.model).r)}
+
+    def _client(self) -> Callable[..., ServerClient]:
+        return partial(AdapterClient, rank=trained(self.model).r)
+
+    def _push(self) -> None:
+        if self.mode == "colocate":
+            with saved(self.model) as folder:
+                self._load(folder)
+        elif self.accelerator.is_main_process:
+            self.vllm_client.load_adapter(saved(self.model, self.options.output_dir))
+
+    def _load(self, folder: str) -> None:
+        from vllm.lora.request import LoRARequest
+
+        number = self.request.lora_int_id + 1 if self.request else 1
+        self.request = LoRARequest(f"sync-{number}", number, folder)
+        self.llm.llm_engine.add_lora(self.request)
+
+
+@dataclass
+class WithAdapter:
+    """A vLLM engine that adds the adapter of the last sync to its base when it generates."""
+
+    _llm: Any
+    _request: Callable[[], Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        return self._llm.generate(*args, **kwargs, lora_request=self._request())
+
+
+class AdapterClient(ServerClient):
+    """As `ServerClient`, for a server that reads an adapter of rank `rank` from a folder, without a group for weights."""
+
+    def __init__(self, *args: Any, rank: int, **kwargs: Any):
+        self._rank = rank
+        super().__init__(*args, **kwargs)
+
+    def init_communicator(self, device: torch.device | str | int = 0) -> None:
+        """Raise a `ValueError` if the server takes no adapters of this rank; join nothing."""
+        self._device = device
+        config = self.get_server_info()["lora_config"]
+        path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")  # status 405 if the path exists, for POST only
+        if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
+            rank = adapter_settings(self._rank)["max_lora_rank"]
+            raise ValueError(
+                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} now. Start it with "
+                f"`grpo-ext serve`, or with --enable-lora --max-lora-rank {rank}, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in "
+                f"its environment{OR_MERGED}"
+            )
+
+    def load_adapter(self, writing: AbstractContextManager[str]) -> None:
+        """Let the server read the adapter from the folder that `writing` yields, and use it from now on."""
+        self._attempt(lambda: self._load(writing))
+
+    def _load(self, writing: AbstractContextManager[str]) -> None:
+        self._updates += 1
+        name, former = f"{self._run}-{self._updates}", self.version
+        with writing as folder:
+            self._tell("load_lora_adapter", lora_name=name, lora_path=folder)
+        self.model = self.version = name  # requests name a model
+        if former is not None:
+            self._tell("unload_lora_adapter", lora_name=former)
+
+    def _tell(self, what: str, **body: str) -> None:
+        answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)  # without JSON on success
+        if answer.status_code == 404 and "lora_path" in body:
+            raise Exception(
+                f"Request failed: 404, the server does not find {body['lora_path']}: it must have output_dir under the same "
+                f"path as the trainer{OR_MERGED}"
+            )
+        if answer.status_code != 200:
+            raise Exception(f"Request failed: {answer.status_code}, {answer.text}")
+
+    def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
+        if version is None:
+            return
+        names = [model["id"] for model in self._get(f"{self.base_url}/v1/models", timeout=seconds)["data"]]
+        if version not in names:
+            raise ConnectionError("it was restarted, or has lost the adapter")
+
+
+def trained(model: PeftModel) -> LoraConfig:
+    """Return the config of the adapter in training."""
+    return cast(LoraConfig, model.peft_config[model.active_adapter])
+
+
+def check_adapter(model: Any) -> None:
+    """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer, with the reason."""
+    if not isinstance(model, PeftModel):
+        raise ValueError("vllm_sync_adapter: adapter needs an adapter, and the model has none: give a peft_config.")
+    config = trained(model)
+    if type(config) is not LoraConfig:
+        raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
+    adapter_settings(config.r)
+    plain, names = LoraConfig(), [field.name for field in fields(config) if field.name not in KNOWN]
+    changed = [name for name in names if getattr(config, name) != getattr(plain, name)]
+    if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
+        changed.append("init_lora_weights")
+    if changed:
+        raise ValueError(f"vLLM does not read {', '.join(changed)} of a LoraConfig: leave that out{OR_MERGED}")
+    if getattr(model.config, "quantization_config", None):
+        raise ValueError(f"vLLM's quantised base may differ from the trainer's: load the model unquantised{OR_MERGED}")
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if any(isinstance(end, BaseTunerLayer) for end in ends):
+        raise ValueError(f"vLLM gets no adapter of embeddings or of the output head: take them out{OR_MERGED}")
+
+
+@contextmanager
+def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
+    """Save the adapter in a temporary folder of `parent` and yield its absolute path; `None`: the system's default folder."""
+    if parent is not None:
+        Path(parent).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="vllm-adapter-", dir=parent and Path(parent).absolute()) as folder:
+        name = model.active_adapter
+        model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
+        yield folder if name == "default" else str(Path(folder, name))
