@@ -1,5 +1,7 @@
 """For tests that register rewards and losses: take them out of the catalogue again."""
 
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,14 +11,20 @@ from grpo_ext.rewards import registry
 
 @contextmanager
 def registry_as_before() -> Iterator[None]:
-    """Forget the rewards and losses that are registered in the block, unless they belong to the package."""
+    """Forget the rewards and losses that are registered in the block, unless they belong to the package.
+
+    The plugin files that registered rewards are forgotten too: loaded again, they register them again.
+    """
     before, losses = dict(registry._registered), dict(policy._LOSSES)
     try:
         yield
     finally:
         for name, entry in list(registry._registered.items()):
-            if not entry.function.__module__.startswith("grpo_ext."):
+            module = entry.function.__module__
+            if not module.startswith("grpo_ext."):
                 del registry._registered[name]
+            if name not in before and re.search("_[0-9a-f]{8}$", module):  # a name that `load_file` gave
+                sys.modules.pop(module, None)
         registry._registered.update(before)
         policy._LOSSES.clear()
         policy._LOSSES.update(losses)

@@ -47,6 +47,8 @@ def test_there_are_commands_on_every_page_about_recipes():
 def test_commands_are_understood(name, tmp_path, monkeypatch, capsys):
     words = ["recipes/countdown/tiny.yaml" if word in ("RECIPE", "mine.yaml") else word for word in commands()[name]]
     monkeypatch.chdir(REPO)
+    if "reasoning_gym" in name:
+        pytest.importorskip("reasoning_gym")
     args, overrides = make_parser().parse_known_args(words)
     if getattr(args, "takes_overrides", False):
         load = load_sft_recipe if getattr(args, "module", "") == "grpo_ext.sft" else load_recipe

@@ -3,16 +3,11 @@
 `@register("name")` adds a reward, `build("name", **options)` makes it callable, `list_rewards()` is the catalogue.
 """
 
-from importlib.util import find_spec
-
 # ruff: noqa: F401 - modules of rewards register them
 from grpo_ext.rewards import accuracy, answer_kinds, countdown_reward, environment, form, judge_reward, trl_builtin
 from grpo_ext.rewards.code import code_reward
 from grpo_ext.rewards.poem import poem_rewards
 from grpo_ext.rewards.registry import build, list_rewards, register
 from grpo_ext.rewards.reward import Example, Reward, RewardInfo
-
-if find_spec("reasoning_gym"):  # of the extra `reasoning-gym`
-    from grpo_ext.rewards import gym_reward
 
 __all__ = ["Example", "Reward", "RewardInfo", "build", "list_rewards", "register"]

@@ -12,7 +12,6 @@ MODULES = {
     "guess": "grpo_ext.tasks.guess:GuessTask",
     "poem": "grpo_ext.tasks.poem:Poem",
     "prompts": "grpo_ext.tasks.prompts:Prompts",
-    "reasoning_gym": "grpo_ext.tasks.reasoning_gym:ReasoningGym",
 }
 
 

@@ -272,16 +272,18 @@ def test_the_accelerate_config_says_how_many_processes_there_are():
 
 
 RECIPES = sorted(p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem)
+RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_every_recipe_is_sound_and_begins_with_its_command(path):
+def test_every_recipe_is_sound_and_begins_with_its_command(path, monkeypatch):
     if path.parent.name == "reasoning_gym":
         pytest.importorskip("reasoning_gym")
+        monkeypatch.chdir(REPO)
     load_recipe(path)
     head = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert head.startswith("#")
-    assert f"--config recipes/{path.parent.name}/{path.name}" in head
+    assert f"--config {path.relative_to(REPO)}" in head
 
 
 def test_a_machine_without_accelerator_trains_on_the_cpu_unless_the_recipe_says(monkeypatch):

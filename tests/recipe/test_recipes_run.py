@@ -14,6 +14,7 @@ from grpo_ext.train import make_trainer
 
 pytestmark = pytest.mark.slow
 RECIPES = sorted(p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem)
+RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
 
 SIZES = {
     "max_steps": 2,
@@ -37,9 +38,10 @@ SIZES = {
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_two_steps(path, tiny_folder, tmp_path):
+def test_two_steps(path, tiny_folder, tmp_path, monkeypatch):
     if path.parent.name == "reasoning_gym":
         pytest.importorskip("reasoning_gym")
+        monkeypatch.chdir(REPO)
     folder = tiny_folder
     if path.name.startswith("check-"):  # a tool needs a template that knows tools
         folder = tmp_path / "model"

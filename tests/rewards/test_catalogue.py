@@ -59,7 +59,7 @@ def test_every_reward_documents_itself(name):
 def test_cpu_heavy_ones_say_so():
     heavy = {name for name, info in CATALOGUE.items() if info.needs_cpu}
     expected = {"accuracy", "cosine_scaled", "reasoning_accuracy", "json_schema", "code"}
-    assert heavy - {"reasoning_gym"} == expected  # that one is of an extra
+    assert heavy == expected
 
 
 def test_trl_rewards_take_trls_arguments():

@@ -12,16 +12,23 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from conftest import REPO
 from hostile import hostile_completions
+from registry_state import registry_as_before
 
 pytest.importorskip("reasoning_gym")
 
 from grpo_ext import RecipeError, load_recipe
+from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
-from grpo_ext.rewards.gym_reward import EVALUATED, score
 from grpo_ext.rewards.own_examples import check_reward
 from grpo_ext.rewards.pool import RewardPool
-from grpo_ext.tasks.reasoning_gym import ReasoningGym, problems
+from grpo_ext.rewards.sources import load_plugin
+
+FILE = REPO / "examples" / "reasoning_gym" / "problems.py"
+with registry_as_before():
+    gym = load_file(FILE)
+EVALUATED, ReasoningGym, problems, score = gym.EVALUATED, gym.ReasoningGym, gym.problems, gym.score
 
 GENERATORS = (
     "arc_1d", "base_conversion", "basic_arithmetic", "binary_matrix", "caesar_cipher", "chain_sum", "codeio", "countdown",
@@ -30,7 +37,13 @@ GENERATORS = (
 )  # fmt: skip
 # The order of these depends on the order of sets: other problems in each process.
 BY_HASH = ["isomorphic_strings", "polynomial_multiplication", "ransom_note"]
-GIVEN = {"model_name_or_path": "m", "task": "reasoning_gym"}
+GIVEN = {"model_name_or_path": "m", "task": f"{FILE}:ReasoningGym"}
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """The reward, in the catalogue of each test."""
+    load_plugin(str(FILE))
 
 
 def completion(answer: str) -> str:
@@ -92,7 +105,7 @@ def test_an_entry_scores_as_the_one_that_was_made():
 @pytest.mark.slow
 def test_the_same_seed_makes_the_same_rows_in_every_process():
     code = (
-        "import sys, hashlib; from grpo_ext.tasks.reasoning_gym import ReasoningGym\n"
+        f"import sys, hashlib; from grpo_ext.tasks import get_task_class; ReasoningGym = get_task_class({GIVEN['task']!r})\n"
         f"rows = list(ReasoningGym({BY_HASH!r}, num_problems=30, task_seed=int(sys.argv[1])).generate('train'))\n"
         "print(len(rows), hashlib.md5(repr(rows).encode()).hexdigest())"
     )

@@ -1,22 +1,36 @@
-"""What the task reasoning_gym does without its package, and how difficult its problems are."""
+"""What the example of Reasoning Gym does without its package or with another version, and how difficult its problems are."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
+from conftest import REPO
 
 from grpo_ext import RecipeError, load_recipe
-from grpo_ext.tasks.reasoning_gym import difficulty
+from grpo_ext.common.modules import load_file
+
+FILE = REPO / "examples" / "reasoning_gym" / "problems.py"
+GIVEN = {"model_name_or_path": "m", "task": f"{FILE}:ReasoningGym"}
 
 
-def test_a_package_that_cannot_be_imported_is_told_with_its_extra(monkeypatch):
+def test_a_package_that_cannot_be_imported_is_told_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
-    with pytest.raises(RecipeError, match=r"needs `pip install 'grpo_ext\[reasoning-gym\]'`"):
-        load_recipe(None, {"model_name_or_path": "m", "task": "reasoning_gym"})
+    with pytest.raises(RecipeError, match=r"needs `pip install reasoning-gym==0\.1\.25`"):
+        load_recipe(None, GIVEN)
+
+
+def test_another_version_is_refused_by_task_and_reward(monkeypatch):
+    problems = load_file(FILE)
+    monkeypatch.setattr(problems, "version", lambda name: "0.1.26")
+    with pytest.raises(RecipeError, match=r"needs `pip install reasoning-gym==0\.1\.25` .version 0\.1\.26 is there"):
+        load_recipe(None, GIVEN)
+    with pytest.raises(ImportError, match=r"version 0\.1\.26 is there"):
+        problems.score("<answer>7</answer>", {"generator": "chain_sum", "options": {}})
 
 
 def test_difficulty_is_the_place_in_the_ranges():
+    difficulty = load_file(FILE).difficulty
     ranges = {"terms": (2, 6), "digits": [1, 3], "fixed": (4, 4), "share": 0.5, "untold": (0, 1), "names": ("a", "b")}
     assert difficulty({"terms": 3, "digits": 3, "fixed": 4, "share": 0.5, "names": "a", "difficulty": ranges}) == 0.625
     assert difficulty({"terms": 3}) == difficulty({"difficulty": {"terms": 3}, "terms": 3}) == 0.5
