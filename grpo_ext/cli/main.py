@@ -23,7 +23,7 @@ from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
-    "init", "recipes", "tasks", "check", "plan", "bench", "train", "serve", "sft", "eval", "merge", "report", "demo",
+    "init", "recipes", "check", "plan", "bench", "train", "serve", "sft", "eval", "merge", "report", "demo",
     "rewards",
 )  # fmt: skip
 

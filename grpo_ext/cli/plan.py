@@ -6,7 +6,7 @@ examples:
   grpo-ext plan --config mine.yaml --num_generations 16 --json
 
 The numbers are those of the run. Memory is an estimate; its formulas are in grpo_ext/recipe/memory.py. --rows gives the number
-of training rows if the data set cannot be read here. If sizes do not fit, the nearest that fit are shown.
+of training rows if the data set cannot be read here.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used
 """
@@ -97,10 +97,6 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} epochs"
     yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
     yield "", f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations"
-    if plan.refill_rounds:
-        yield "", f"and what group_filter: refill adds, at most {plan.refill_rounds} generations each time"
-    if plan.published_steps is not None:
-        yield "", f"epochs x rows x G / batch, as papers count: {plan.published_steps:,.6g} steps"
     yield "checkpoints", checkpoints_in_words(forecast)
     if plan.evaluations:
         each = f", {plan.eval_completions:,} completions each" if plan.eval_completions is not None else ""

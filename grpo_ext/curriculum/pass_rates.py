@@ -10,8 +10,6 @@ import numpy as np
 
 from grpo_ext.observe.jsonl import parts, row_of
 
-HISTOGRAM = ("never", "to_25", "to_50", "to_75", "to_100", "always")  # log names of the bins of pass rates
-
 
 def prompt_id(prompt: Any) -> str:
     """Return 12 hexadecimal digits that identify a prompt in every step and run."""
@@ -81,15 +79,6 @@ class PassRates:
             all_right *= (a + i) / (a + b + i)
             all_wrong *= (b + i) / (a + b + i)
         return np.clip(1 - all_right - all_wrong, 1e-12, None)[self.of_row]
-
-    def histogram(self) -> dict[str, float]:
-        """Return the shares of the seen prompts by pass rate; empty before a prompt is seen."""
-        seen = self.samples > 0
-        if not seen.any():
-            return {}
-        rates = self.right[seen] / self.samples[seen]
-        bins = np.digitize(rates, [1e-9, 0.25, 0.5, 0.75, 1 - 1e-9])
-        return {name: float((bins == i).mean()) for i, name in enumerate(HISTOGRAM)}
 
     def state_dict(self) -> dict[str, list[float]]:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}

@@ -68,11 +68,6 @@ def environment_class(name: str) -> type:
     return cls
 
 
-def environment_classes() -> dict[str, type]:
-    """Return the environments of this package by name."""
-    return {name: environment_class(name) for name in MODULES}
-
-
 def options_of(cls: type) -> dict[str, Any]:
     """Return the options of an environment with their defaults."""
     parameters = list(inspect.signature(cls).parameters.values())

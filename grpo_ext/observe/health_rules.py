@@ -99,12 +99,10 @@ def not_finite(history: History) -> float | None:
     return float(any(key in history.odd for key in ("loss", "grad_norm", "reward", "kl", "entropy")))
 
 
-LOGP_DIFFERENCE = ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")
-
-
 def logp_difference(history: History) -> float | None:
     """Return the difference of sampler and trainer; with overlap that after a weight sync, to which age adds nothing."""
-    return history.recent(*(["sampling/sync_difference"] if "overlap/age" in history.values else LOGP_DIFFERENCE), window=3)
+    logged = ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")  # the second by TRL
+    return history.recent(*(["sampling/sync_difference"] if "overlap/age" in history.values else logged), window=3)
 
 
 MEASURES: dict[str, Callable[[History], float | None]] = {

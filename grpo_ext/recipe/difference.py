@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from grpo_ext.common.files import checkpoints, write_atomically
+from grpo_ext.common.files import checkpoints
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.read import read_yaml
 
@@ -30,11 +30,6 @@ FREE = (
 LENGTHS = ("max_steps", "num_train_epochs")  # a finished run continues when they are raised
 # With `eval_temperature` evaluation keeps the random state, and these keys do not change what is learnt.
 EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_generations_eval", "dataset_test_split")
-
-
-def save_recipe(recipe: Recipe, folder: Path) -> None:
-    """Write `recipe.yaml`, the recipe with preset and command line applied, for the report and for another run."""
-    write_atomically(folder / SAVED, as_yaml(recipe.flat))
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:

@@ -24,14 +24,12 @@ class Plan:
     epochs: float | None  # passes over the rows
     steps: int  # optimizer steps
     generations: int
-    published_steps: float | None  # steps as papers count them: epochs * rows * G / completions of an optimizer step
     warmup_steps: int  # steps over which the learning rate rises
     checkpoints: tuple[int, ...] | None  # the steps after which one is saved; `None`: after the best evaluations
     checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: all
     evaluations: int  # how often the held-out rows are evaluated
     eval_completions: int | None  # of one evaluation; `None` if unknown
     max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
-    refill_rounds: int = 0  # further generations that a step may take with `group_filter: refill`; not counted above
 
     @property
     def prompts(self) -> int:
@@ -79,14 +77,12 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         epochs=None if rows is None else whole + last / micro,
         steps=steps,
         generations=whole * (per_epoch or 0) + math.ceil(last / batch.passes),
-        published_steps=rows and v["num_train_epochs"] * rows * batch.num_generations / batch.completions_per_step,
         warmup_steps=_every(v["warmup_steps"], steps),
         checkpoints=None if saving == "best" else tuple(_moments(saving, v["save_steps"], steps, steps_per_epoch)),
         checkpoints_kept=v["save_total_limit"],
         evaluations=_evaluations(v, steps, steps_per_epoch, micro),
         eval_completions=None if eval_rows is None or v["eval_strategy"] == "no" else eval_rows * samples,
         max_completion_length=v["max_completion_length"],
-        refill_rounds=v["group_filter_max_rounds"] if v["group_filter"] == "refill" else 0,
     )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.devices import wait_calmly
+from grpo_ext.common.files import write_atomically
 from grpo_ext.common.modules import without_collector
-from grpo_ext.recipe.difference import check_same_run, save_recipe
+from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.run.output_dir import hold_folder, where_to_begin
@@ -52,7 +53,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         return 2
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
     if "task" not in recipe.schema and trainer.is_world_process_zero():  # with a task, the trainer does it
-        save_recipe(recipe, Path(trainer.args.output_dir))
+        write_atomically(Path(trainer.args.output_dir) / SAVED, as_yaml(recipe.flat))  # with preset and command line
     trainer.accelerator.print(f"Resumes from {resume}." if resume else "Starts without a checkpoint.")
     try:
         trainer.train(resume_from_checkpoint=resume)

@@ -116,16 +116,6 @@ def sampler_stats(scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor
     }
 
 
-def correction_stats(scored: Tensor, sampled: Tensor, mask: Tensor, ratio: Tensor) -> dict[str, Stat]:
-    """Return TRL's figures for the correction of the sampler; the arguments are those of `sampler_stats`."""
-    difference = (scored - sampled)[mask.bool() & ~sampled.isnan()]  # (tokens,)
-    used = ratio.flatten() if ratio.size(1) == 1 else ratio[mask.bool()]
-    return {
-        **_spread("sampling/sampling_logp_difference", difference.abs(), "mean", "max"),
-        **_spread("sampling/importance_sampling_ratio", used),
-    }
-
-
 def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
     """Return mean, minimum and maximum of values (N,), or only these `kinds` of them."""
     number = values.numel()

@@ -5,7 +5,6 @@ from a solution. A hash of its sorted numbers and its target decides its split, 
 has a problem of any test set.
 """
 
-import logging
 import random
 import re
 from collections.abc import Iterator
@@ -17,8 +16,6 @@ from typing import ClassVar
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.share import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
-
-logger = logging.getLogger(__name__)
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["countdown"]
 
@@ -70,13 +67,9 @@ class Countdown(Task):
     def generate(self, split: str) -> Iterator[Row]:
         """Yield distinct problems of `split` in an order that the seed fixes."""
         test = held_out(split)
-        wanted, made = self.num_test_problems if test else self.num_problems, 0
+        wanted = self.num_test_problems if test else self.num_problems
         source = self._every_problem() if self._is_listable() else self._drawn_problems()
-        for row in islice((row for row in source if self.is_held_out(row) == test), wanted):
-            made += 1
-            yield row
-        if made < wanted:
-            logger.info(f"Countdown: these settings have {made} {split} problems, fewer than the {wanted} asked for.")
+        yield from islice((row for row in source if self.is_held_out(row) == test), wanted)
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a problem, from any source, belongs to the test split."""

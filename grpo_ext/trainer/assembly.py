@@ -87,7 +87,7 @@ class Parts:
         found: dict[str, float] = {f"rewards/{name}/failed": count for name, count in self.judge.failed.items()}
         if self.finite.skipped:
             found["skipped_steps"] = self.finite.skipped
-        return {**found, **({**self.order.figures(), **self.phases.figures()} if training else {})}
+        return {**found, **(self.phases.figures() if training else {})}
 
 
 def check_separate(trainer: Any, sampler: Sampler | None, generations: Generations) -> None:

@@ -13,9 +13,7 @@ from grpo_ext.objective.correction import sampler_correction
 from grpo_ext.objective.policy import ratios_move
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.scorer import Scorer
-from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import reference_of, without_checkpointing
-from grpo_ext.step.metrics import StepStats, correction_stats
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 
@@ -111,7 +109,4 @@ class OldAndReference:
             )
         bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
         ratio = sampler_correction(old, sampled, table.loss_mask, args.vllm_importance_sampling_mode, *bounds)
-        stats = StepStats()
-        stats.add(correction_stats(old, sampled, table.loss_mask, ratio))
-        seam.log_figures(self.trainer, stats.merge(self.ranks.gather, self.ranks.device))
         return replace(table, importance_sampling_ratio=ratio)

@@ -55,8 +55,7 @@ class PolicyUpdate:
 
     def _note(self, output: LossOutput, batch: MicroBatch, logps: Tensor) -> None:
         stats, rows, sampled = output.stats, batch.rows, batch.rows.sampling_per_token_logps
-        compares = self.trainer.args.logprob_policy != "trl" and self.trainer.model.training
-        if compares and sampled is not None:  # log how far the sampler's log-probs are from ours
+        if self.trainer.model.training and sampled is not None:  # log how far the sampler's log-probs are from ours
             ratio = rows.importance_sampling_ratio
             stats = stats | sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, ratio)
         if batch.filler:  # its figures mean nothing

@@ -49,11 +49,6 @@ class PromptOrder:
             for row, right, samples in zip(prompts, stats.right.tolist(), stats.scored.tolist(), strict=True):
                 self.curriculum.rates.observe(prompt_id(row["prompt"]), right, samples)
 
-    def figures(self) -> dict[str, float]:
-        """Return the shares of prompts by pass rate, if pass rates are recorded."""
-        rates = self.curriculum.rates
-        return {} if rates is None else {f"pass_rates/{name}": share for name, share in rates.histogram().items()}
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state; the same on all ranks."""
         return {

@@ -79,7 +79,7 @@ def differences(trainer) -> list[float]:
     assert moved > 5e-3  # it trained
     found = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert len(found) == STEPS and found[0]["grad_norm"] > 0
-    return [entry["sampling/sampling_logp_difference/max"] for entry in found]
+    return [entry["sampling/logp_difference/max"] for entry in found]
 
 
 def check_truncated(found: list[float], close: float) -> None:

@@ -54,7 +54,7 @@ def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampli
     """The log-probs of the kept tokens, renormalised, are those that vLLM drew with: ratios of 1, and a signal."""
     trainer = make_trainer(engine_folder, tmp_path, **sampling)
     check_truncated(differences(trainer), CLOSE)
-    ratios = [e["sampling/importance_sampling_ratio/mean"] for e in trainer.state.log_history if "loss" in e]
+    ratios = [e["sampling/ratio/mean"] for e in trainer.state.log_history if "loss" in e]
     assert ratios == pytest.approx([1.0] * STEPS, abs=5e-3)
 
 
@@ -78,7 +78,7 @@ def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
     assert trainer.vllm_generation.syncs == STEPS
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert max(entry["sampling/sync_difference"] for entry in logged) <= CLOSE
-    assert [e["sampling/importance_sampling_ratio/mean"] for e in logged] == pytest.approx([1.0] * STEPS, abs=1e-3)
+    assert [e["sampling/ratio/mean"] for e in logged] == pytest.approx([1.0] * STEPS, abs=1e-3)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"top_k": 20}], ids=["whole", "truncated"])

@@ -71,4 +71,4 @@ def test_two_machines_train_and_one_serves(engine_folder, tmp_path):
     state = json.loads((tmp_path / "2" / "trainer_state.json").read_text())
     steps = [entry for entry in state["log_history"] if "loss" in entry]
     assert len(steps) == 3
-    assert max(entry["sampling/sampling_logp_difference/max"] for entry in steps) <= 1e-5
+    assert max(entry["sampling/logp_difference/max"] for entry in steps) <= 1e-5

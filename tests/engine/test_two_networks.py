@@ -91,5 +91,5 @@ def test_weights_travel_between_two_networks(engine_folder, tmp_path, networks, 
     finally:
         server.terminate()
         assert server.wait(60) == 0, (tmp_path / "serve.log").read_text()[-3000:]
-    found = [entry["sampling/sampling_logp_difference/max"] for entry in steps_of(path)]
+    found = [entry["sampling/logp_difference/max"] for entry in steps_of(path)]
     assert len(found) == 5 and max(found) <= 1e-5

@@ -67,7 +67,7 @@ def test_zero3_beside_a_server_goes_on_from_its_checkpoint(engine_folder, tmp_pa
     options = {**OPTIONS, "group_filter": "refill", "generation_kwargs": {"seed": 1}, "vllm_group_port": free_port()}
     path = words(engine_folder, tmp_path, 2, **where, **options)
     with server_of(load_recipe(path)).running(seconds=240, restarts=0):
-        (_, losses), (_, again) = twice(path, tmp_path / "2", 4, "sampling_logp_difference/max")
+        (_, losses), (_, again) = twice(path, tmp_path / "2", 4, "logp_difference/max")
     assert losses == pytest.approx(again, abs=1e-5) and losses[3] != pytest.approx(losses[2], abs=1e-5)
 
 

@@ -38,9 +38,9 @@ def figures_of(trainer) -> dict[str, float]:
     """Train; the sampler's log-probs against the scorer's, over all steps."""
     trainer.train()
     rows = [entry for entry in trainer.state.log_history if "loss" in entry]
-    mean = [row["sampling/sampling_logp_difference/mean"] for row in rows]
-    largest = [row["sampling/sampling_logp_difference/max"] for row in rows]
-    ratio = [row["sampling/importance_sampling_ratio/mean"] for row in rows]
+    mean = [row["sampling/logp_difference/mean"] for row in rows]
+    largest = [row["sampling/logp_difference/max"] for row in rows]
+    ratio = [row["sampling/ratio/mean"] for row in rows]
     return {"steps": len(rows), "mean": sum(mean) / len(mean), "largest": max(largest), "ratio": sum(ratio) / len(ratio)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_ext.recipe.difference import check_same_run, differences, save_recipe
+from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run, differences
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 
@@ -13,6 +13,10 @@ BASE = {"model_name_or_path": "m", "eval_temperature": 0, "task": "countdown", "
 
 def recipe(folder, **settings):
     return load_recipe(None, {**BASE, "output_dir": str(folder), **settings})
+
+
+def save_recipe(recipe, folder):
+    (folder / SAVED).write_text(as_yaml(recipe.flat), encoding="utf-8")
 
 
 def test_what_shapes_training_differs_and_nothing_else(tmp_path):

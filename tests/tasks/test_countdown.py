@@ -99,12 +99,9 @@ def test_a_small_space_is_listed_completely_and_ends() -> None:
     assert 0.1 < len(test) / len(everything) < 0.2
 
 
-def test_a_large_space_that_runs_dry_ends_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_space_that_runs_dry_ends_too() -> None:
     task = Countdown(min_numbers=4, max_numbers=4, min_number=1, max_number=9, operators="+", max_target=10)
-    with caplog.at_level("INFO"):
-        rows = list(task.generate("train"))
-    assert 0 < len(rows) < 100
-    assert "fewer than" in caplog.text
+    assert 0 < len(list(task.generate("train"))) < 100
 
 
 def test_prompt_names_numbers_target_and_operators() -> None:

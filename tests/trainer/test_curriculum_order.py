@@ -30,10 +30,6 @@ def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
     live = [i for i in range(24) if seen[i] and i not in dead]
     assert max(chance[dead]) < sorted(chance[live])[len(live) // 2]
     assert chance.min() >= 0.1 / 24
-    logged = trainer.state.log_history[-2]
-    assert sum(logged[f"pass_rates/{name}"] for name in ("never", "to_25", "to_50", "to_75", "to_100", "always")) == (
-        pytest.approx(1)
-    )
     again, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
     assert again.calls == trainer.calls  # deterministic given the seed
     other, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, seed=5, **settings)

@@ -217,7 +217,7 @@ def test_an_adapter_with_gradient_checkpointing(tiny_folder, tmp_path):
         trainer = overlap_run.make(tiny_folder, tmp_path, peft=peft, gradient_checkpointing=True, max_steps=3)
         trainer.train()
         first = trainer.state.log_history[0]
-        assert first["sampling/sampling_logp_difference/max"] < 1e-4 and first["completions/max_length"] <= 6
+        assert first["sampling/logp_difference/max"] < 1e-4 and first["completions/max_length"] <= 6
 
 
 def below() -> set[int]:

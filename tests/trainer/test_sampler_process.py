@@ -106,7 +106,7 @@ def test_it_draws_at_the_temperature_that_is_scored(tiny_folder, tmp_path):
     trainer = overlap_run.make(tiny_folder, tmp_path, overlap="off", max_steps=1, generation_kwargs={"temperature": 0.5})
     trainer.train()
     assert trainer.parts.scorer.params.temperature == 0.5
-    assert trainer.state.log_history[0]["sampling/sampling_logp_difference/max"] < 1e-4
+    assert trainer.state.log_history[0]["sampling/logp_difference/max"] < 1e-4
 
 
 @pytest.mark.slow
