@@ -6,7 +6,7 @@ examples:
   grpo-ext plan --config mine.yaml --num_generations 16 --json
 
 The numbers are those of the run. Memory is an estimate; its formulas are in grpo_ext/recipe/memory.py. --rows gives the number
-of training rows if the data set cannot be read here.
+of training rows if the data set cannot be read here. If sizes do not fit, the nearest that fit are shown.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used
 """

@@ -11,6 +11,8 @@ from typing import Any
 
 from grpo_ext.recipe.problems import Problem
 
+REACH = 1000  # distance from a size up to which its neighbours are tried
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -68,6 +70,33 @@ def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
     return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
 
 
+def nearest_fits(batch: Batch) -> list[dict[str, int]]:
+    """Return up to three changes of a single key that make `batch` fit, the nearest first: `[{"num_generations": 6}, ...]`.
+
+    The distance is the ratio of new and old value, of values within `REACH`.
+    """
+    slices = "gradient_accumulation_steps"
+    if batch.generation_batch_size is not None:
+        slices = "generation_batch_size"
+    elif batch.steps_per_generation is not None:
+        slices = "steps_per_generation"
+    found = []
+    for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
+        old = getattr(batch, key)
+        unit = math.lcm(batch.micro_batch, batch.num_generations) if key == "generation_batch_size" else 1
+        middle = min(old, batch.completions) // unit
+        for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
+            if new != old and dataclasses.replace(batch, **{key: new}).fits:
+                found.append((abs(math.log(new / old)), {key: new}))
+    return [change for _, change in sorted(found, key=lambda pair: pair[0])[:3]]
+
+
+def nearest_in_words(batch: Batch) -> str:
+    """Return ` Nearest that fit: num_generations: 6, ...`, or an empty text if there are none."""
+    settings = [f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()]
+    return f" Nearest that fit: {', '.join(settings)}." if settings else ""
+
+
 def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
     """A generation is whole groups of whole micro-batches."""
     batch = batch_of(v, num_processes)
@@ -76,11 +105,12 @@ def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
         return
     micro = f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} processes"
     if batch.completions % batch.micro_batch:
-        words = f"{batch.completions} is no multiple of the micro-batch of {batch.micro_batch} completions ({micro})."
-        yield Problem(f"generation_batch_size {words}", "generation_batch_size")
+        words = f"is no multiple of the micro-batch of {batch.micro_batch} completions ({micro}).{nearest_in_words(batch)}"
+        yield Problem(f"generation_batch_size {batch.completions} {words}", "generation_batch_size")
     elif batch.completions % batch.num_generations:
+        words = f"which is no multiple of num_generations {batch.num_generations}.{nearest_in_words(batch)}"
         has = f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} slices)"
-        yield Problem(f"{has}, which is no multiple of num_generations {batch.num_generations}.", "num_generations")
+        yield Problem(f"{has}, {words}", "num_generations")
 
 
 def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:

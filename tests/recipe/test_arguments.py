@@ -92,7 +92,7 @@ def test_what_is_changed_later_is_checked_too():
     with pytest.raises(RecipeError) as error:
         check_arguments(args, 1)
     assert [problem.key for problem in error.value.problems] == ["logprob_policy", "num_generations"]
-    assert "no multiple of num_generations" in str(error.value)
+    assert "Nearest that fit" in str(error.value)
 
 
 def test_what_only_a_recipe_says_is_left_out():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from runaway import no_runaway
 
 from grpo_ext import GRPOExtConfig
-from grpo_ext.recipe.batch import Batch, batch_of, whole_eval_groups, whole_groups
+from grpo_ext.recipe.batch import Batch, batch_of, nearest_fits, whole_eval_groups, whole_groups
 from grpo_ext.recipe.rules import flat_values
 
 SIZES = st.integers(1, 24)
@@ -44,6 +45,27 @@ def test_what_is_refused_is_what_trl_refuses(tmp_path_factory, batch):
     else:
         args = config(tmp_path_factory, **values)
         assert (args.generation_batch_size, args.steps_per_generation) == (batch.completions, batch.slices)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches())
+def test_every_proposal_fits_and_they_are_the_nearest(tmp_path_factory, batch):
+    assume(not batch.fits)
+    changes = nearest_fits(batch)
+    assert changes
+    for change in changes:
+        [(key, value)] = change.items()
+        args = config(tmp_path_factory, **{**as_values(batch), **change})
+        assert args.generation_batch_size % args.num_generations == 0
+        old = getattr(batch, key)
+        nearer = [n for n in range(min(old, value) + 1, max(old, value)) if n > 1 or key != "num_generations"]
+        others = [c[key] for c in changes if key in c]
+        assert all(n in others or not dataclasses.replace(batch, **{key: n}).fits for n in nearer)
+
+
+def test_a_large_prime_is_answered_at_once():
+    with no_runaway():
+        assert {"num_generations": 8} in nearest_fits(Batch(8, 1, 1, 100_003))
 
 
 @settings(max_examples=60, deadline=None)
