@@ -79,7 +79,8 @@ def differences(trainer) -> list[float]:
     assert moved > 5e-3  # it trained
     found = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert len(found) == STEPS and found[0]["grad_norm"] > 0
-    return [entry["sampling/logp_difference/max"] for entry in found]
+    name = "sampling_logp_difference" if trainer.as_trl else "logp_difference"
+    return [entry[f"sampling/{name}/max"] for entry in found]
 
 
 def check_truncated(found: list[float], close: float) -> None:

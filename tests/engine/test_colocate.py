@@ -78,7 +78,7 @@ def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
     assert trainer.vllm_generation.syncs == STEPS
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert max(entry["sampling/sync_difference"] for entry in logged) <= CLOSE
-    assert [e["sampling/ratio/mean"] for e in logged] == pytest.approx([1.0] * STEPS, abs=1e-3)
+    assert [e["sampling/importance_sampling_ratio/mean"] for e in logged] == pytest.approx([1.0] * STEPS, abs=1e-3)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"top_k": 20}], ids=["whole", "truncated"])
