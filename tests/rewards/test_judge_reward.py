@@ -6,6 +6,7 @@ import time
 
 import pytest
 from bad_servers import reply, routes, says, serving
+from hostile import hostile_completions
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard
@@ -92,6 +93,13 @@ def test_a_busy_server_is_asked_again():
     answers = iter([reply({}, 429), reply({}, 503), reply(said("Score: 4"))])
     with serving(lambda connection, *_: connection.sendall(next(answers))) as base:
         assert reward(base)(completions=["a"], prompts=["p"]) == [0.4]
+
+
+def test_hostile_completions_are_text():
+    texts = hostile_completions()
+    with serving(routes({"/v1/chat/completions": said("Score: 3")})) as base:
+        scores = reward(base)(completions=texts, prompts=["p"] * len(texts))
+    assert scores == [0.3 if text.strip() else 0.0 for text in texts]
 
 
 BAD = {
