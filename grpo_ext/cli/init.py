@@ -43,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.files import data_lines
     from grpo_ext.preflight.check_recipe import check_recipe
-    from grpo_ext.preflight.first_recipe import ASK, Found, judged, look, recipe_of, reward_for
+    from grpo_ext.preflight.first_recipe import ASK, Found, judged, look, recipe_of
     from grpo_ext.tasks.base import open_dataset
 
     folder = Path(args.output)
@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), ROWS)]
     found = look(rows)
     if not args.yes:
-        found.prompt = answered(f"The prompt is the column [{found.prompt}]", found.prompt, list(rows[0]))
-        found = Found(found.prompt, *reward_for(rows, [name for name in rows[0] if name != found.prompt]))
-        reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, list(ASK)[:-1])
+        found = look(rows, answered(f"The prompt is the column [{found.prompt}]", found.prompt, list(rows[0])))
+        known = [name for name in ASK if name != "judge"]  # --judge names that one
+        reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, known)
         found = found if reward == found.reward else Found(found.prompt, reward, found.columns, "it was chosen")
     judge = args.judge and found.reward == "like_reference"
     if judge:

@@ -49,11 +49,11 @@ class Found:
     options: dict[str, Any] = field(default_factory=dict)  # of the reward
 
 
-def look(rows: list[Row]) -> Found:
-    """Return what fits these rows; `ValueError` if no column can be a prompt."""
+def look(rows: list[Row], prompt: str | None = None) -> Found:
+    """Return what fits these rows, with `prompt` as the column of the question; `ValueError` if no column can be one."""
     names = list(rows[0])
     texts = [name for name in names if all(isinstance(row[name], str) for row in rows)]
-    known = [name for name in PROMPTS if name in names]
+    known = [prompt] if prompt else [name for name in PROMPTS if name in names]
     if not known and not texts:
         raise ValueError(f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or `question`.")
     asked = known[0] if known else max(texts, key=lambda name: statistics.mean(len(row[name]) for row in rows))

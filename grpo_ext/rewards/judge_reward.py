@@ -82,7 +82,8 @@ def judge(
     ]
     keys = [hashlib.sha256(f"{url} {json.dumps(body)}".encode()).hexdigest() if body else "" for body in bodies]
     graded = grades_at(cache)
-    new = {name: body for name, body in zip(keys, bodies, strict=True) if name and graded.find(name) is None}
+    grades = {"": 0.0} | {name: grade for name in {*keys} if (grade := graded.find(name)) is not None}
+    new = {name: body for name, body in zip(keys, bodies, strict=True) if name not in grades}
     for name in new:
         if name in _failures:
             raise _failures.pop(name)
@@ -95,7 +96,8 @@ def judge(
         try:
             reply = answer.result()
             tokens += reply.usage.total_tokens if reply.usage else 0
-            graded.keep(name, grade_in(reply.choices[0].message.content or "", scale))
+            grades[name] = grade_in(reply.choices[0].message.content or "", scale)
+            graded.keep(name, grades[name])
         except (ConnectionError, ValueError) as error:
             failed[name] = error
     if log_metric:
@@ -104,7 +106,7 @@ def judge(
     if failed:
         _failures.update(failed)
         raise next(iter(failed.values()))
-    return [(graded.find(name) or 0.0) if name else 0.0 for name in keys]
+    return [grades[name] for name in keys]
 
 
 def request(
