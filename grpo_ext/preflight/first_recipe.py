@@ -1,6 +1,5 @@
 """A first recipe for a data file and a model: prompt, reward, sizes and learning rate, from the rows and this machine."""
 
-import json
 import re
 import statistics
 from collections.abc import Iterable
@@ -134,8 +133,7 @@ def sizes(values: dict[str, Any], limit: int, lora: bool) -> dict[str, Any]:
             "per_device_train_batch_size": size, "gradient_accumulation_steps": 64 // size,
             "gradient_checkpointing": checkpointing,
         }  # fmt: skip
-        words = [word for key, value in {**values, **found}.items() for word in (f"--{key}", json.dumps(value).strip('"'))]
-        recipe = load_recipe(None, words, 1)
+        recipe = load_recipe(None, {**values, **found}, 1)
         shape = model_size(recipe.flat, recipe.model)
         if shape is None or memory_estimate(shape, recipe.flat, batch_of(recipe.flat, 1), 0, 512)["total"] < SHARE * room:
             break

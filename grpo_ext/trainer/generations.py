@@ -143,10 +143,10 @@ class Generations:
 
         The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
         """
-        self.sync_check.refuse_stale()
-        if self.sync_check.due:
-            found = self.sampler.sample_few(request)
-            self.sync_check.check(self._table(found, [False] * len(found.prompt_ids)))
+        if not self.sync_check.due:
+            return self.sync_check.refuse_stale()
+        found = self.sampler.sample_few(request)
+        self.sync_check.check(self._table(found, [False] * len(found.prompt_ids)))
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         ids = [episode.prompt_ids for episode in episodes]
