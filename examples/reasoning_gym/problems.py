@@ -138,20 +138,9 @@ def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Itera
                     metadata[key] = ast.literal_eval(repr(value))
             row = {"generator": name, "question": question, "answer": answer}
             entry = repr({**row, "options": options, "metadata": metadata})
-            yield {**row, "answer": str(answer or ""), "difficulty": difficulty(metadata), "entry": entry}
+            yield {**row, "answer": str(answer or ""), "entry": entry}
         if len(questions) == before:
             return
-
-
-def difficulty(metadata: dict[str, Any]) -> float:
-    """Return the place of a problem in its generator's ranges: 0 easiest, 1 hardest, 0.5 if the generator gives none."""
-    ranges: Any = metadata.get("difficulty")
-    places = []
-    for key in ranges if isinstance(ranges, dict) else ():
-        with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # it is not a range of numbers, or has no value
-            (low, high), value = ranges[key], metadata[key]
-            places.append((value - low) / (high - low))
-    return sum(places) / len(places) if places else 0.5
 
 
 # Some scorers pass the answer to `eval`. They get no calls, and nothing that expands.

@@ -19,7 +19,7 @@ from typing import Any
 from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
 from grpo_ext.common.modules import without_collector
-from grpo_ext.recipe.problems import Findings, RecipeError
+from grpo_ext.recipe.problems import Findings
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -30,22 +30,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.recipe.early_check import early_problems
-    from grpo_ext.recipe.read import read_settings
+    with without_collector():
+        from grpo_ext.preflight.check_recipe import check_recipe
 
-    try:
-        findings = Findings(early_problems(read_settings(args.config, args.overrides)))
-    except RecipeError as error:
-        findings = Findings(error.problems)
-    if findings.sound:
-        with without_collector():
-            from grpo_ext.preflight.check_recipe import check_recipe
-            from grpo_ext.recipe.load import write_key_table
-
-        findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
-        write_key_table()
-    else:
-        findings.note("nothing else was checked: run `check` again when this is corrected.")
+    findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
     if args.json:
         print(json.dumps({"recipe": args.config, **findings.as_dict()}, indent=2))
     else:

@@ -1,8 +1,7 @@
 """The order of the training prompts, generation by generation, and a supply of further prompts.
 
-    none          a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
-    easy_to_hard  in each epoch from prompts that are often solved to those that are not
-    adaptive      by the chance that a group has right and wrong completions
+    none      a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
+    adaptive  by the chance that a group has right and wrong completions
 
 The last draws each generation by the present pass rates, without passes over the data. The random state of each draw is made
 from seed, epoch and number, so that no random state has to be saved.
@@ -26,12 +25,11 @@ _SUPPLY, _STREAM, _FURTHER = 1, 2, 3  # keep these draws apart from others with 
 
 @dataclass
 class Curriculum:
-    """The probabilities of prompts, or their order."""
+    """The probabilities of prompts."""
 
-    kind: str = "none"  # or "easy_to_hard", "adaptive"
+    kind: str = "none"  # or "adaptive"
     num_generations: int = 1  # completions of a prompt (G)
     rates: PassRates | None = None  # pass rate of each prompt; `None` only for "none"
-    difficulty: np.ndarray | None = field(default=None, repr=False)  # (rows,), larger is harder; for "easy_to_hard"
     floor: float = 0.1  # share of the draws of "adaptive" that are uniform over all prompts
 
     def probabilities(self) -> np.ndarray:
@@ -39,12 +37,6 @@ class Curriculum:
         assert self.rates is not None
         chance = self.rates.chance_of_signal(self.num_generations)
         return (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
-
-    def order(self, rng: np.random.Generator) -> np.ndarray:
-        """Return all prompts (rows,) from easy to hard, with equally hard ones in random order."""
-        assert self.difficulty is not None
-        shuffled = rng.permutation(len(self.difficulty))
-        return shuffled[np.argsort(self.difficulty[shuffled], kind="stable")]
 
 
 @dataclass(eq=False, repr=False)
@@ -79,9 +71,7 @@ class PromptSampler(Sampler):
                     yield from [index] * self.num_generations
 
     def _fixed_order(self) -> list[int] | None:
-        """Return the order of this epoch, if it is known at its start."""
-        if self.curriculum.kind == "easy_to_hard":
-            return self.curriculum.order(np.random.default_rng((self.seed, _STREAM, self.epoch))).tolist()
+        """Return the order of this epoch; `None` with "adaptive"."""
         if self.curriculum.kind != "none":
             return None
         if not self.shuffle:
@@ -94,15 +84,11 @@ class PromptSampler(Sampler):
     def _generation(self, number: int, fixed: list[int] | None) -> list[int]:
         """Return the prompts of the generation `number` of this epoch."""
         if fixed is not None:
-            chosen = fixed[number * self.prompts : (number + 1) * self.prompts]
-        elif number < len(self.drawn):
-            return self.drawn[number]
-        else:
+            return fixed[number * self.prompts : (number + 1) * self.prompts]
+        if number == len(self.drawn):
             rng = np.random.default_rng((self.seed, _STREAM, self.epoch, number))
-            chosen = self._draw(rng, self.prompts)
-        if number == len(self.drawn) and self.curriculum.kind != "none":
-            self.drawn.append(chosen)
-        return chosen
+            self.drawn.append(self._draw(rng, self.prompts))
+        return self.drawn[number]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
         probabilities = self.curriculum.probabilities()
@@ -110,11 +96,7 @@ class PromptSampler(Sampler):
 
     def draw_further(self, num: int, position: int) -> list[int]:
         """Return `num` further prompts by the same curriculum, after `position` others."""
-        rng = np.random.default_rng((self.seed, _FURTHER, position))
-        if self.curriculum.kind == "easy_to_hard":  # prompts up to the present difficulty
-            reached = [index for generation in self.drawn for index in generation]
-            return rng.choice(reached or (self._fixed_order() or [])[: self.prompts], num).tolist()
-        return self._draw(rng, num)
+        return self._draw(np.random.default_rng((self.seed, _FURTHER, position)), num)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `load_state_dict`, after which the same order follows."""

@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from textwrap import indent
 from typing import Any
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.evaluation.score import over_rows
 from grpo_ext.observe.jsonl import read
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData
@@ -74,7 +74,7 @@ def question(row: dict[str, Any]) -> str:
 
 
 def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """Return the name, first and last value of the figures of a run, by its log.
+    """Return the name, first and last value of the figures of a run, by its log, with standard errors.
 
     Rewards in training, with each of several `names`, are means over the first and the last tenth of the logs.
     """
@@ -83,7 +83,8 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
         values = [row[key] for row in history if isinstance(row.get(key), float | int)]
         some = len(values) // 10 or 1
         if len(values) > 1:
-            rows.append([key, f"{fmean(values[:some]):.3f}", f"{fmean(values[-some:]):.3f}"])
+            ends = (over_rows(part) for part in (values[:some], values[-some:]))
+            rows.append([key, *(figure({key: mean, f"{key}_se": error}, key) for mean, error in ends)])
     for key in dict.fromkeys(key for row in history for key in row if key.startswith("eval_")):
         at = [row for row in history if key in row]
         if len(at) > 1 and (f"{key}_se" in at[0] or key in ("eval_reward", "eval_length")):

@@ -45,6 +45,7 @@ def check_recipe(
     except RecipeError as error:
         findings.problems += error.problems
         if error.recipe is None:
+            findings.note("nothing else was checked: run `check` again when this is corrected.")
             return findings
         recipe = error.recipe
     sound, v = findings.sound, recipe.flat
@@ -99,10 +100,6 @@ def check_parts(recipe: Recipe, batch: Batch, rows: list[dict[str, Any]], reward
         findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)
     asked = check_prompts(rows, findings) if rows else []
-    difficulty = v["difficulty_column"]
-    if rows and difficulty and difficulty not in rows[0]:
-        words = f"the data has no column {difficulty!r}. Its columns: {', '.join(rows[0])}."
-        findings.problem(f"difficulty_column: {words}", "difficulty_column")
     reported = {problem.key for problem in (*findings.problems, *findings.notes)}  # also a model that is not here
     there = v["model_name_or_path"] and "model_name_or_path" not in reported
     tokenizer = load_tokenizer(v, findings) if there else None

@@ -107,9 +107,6 @@ GRPO: tuple[Contradiction, ...] = (
     # groups, rewards and prompts
     ("reward_weights", lambda v: v["reward_weights"] is not None and v["reward_funcs"] is None,
      "reward_weights needs reward_funcs: say which reward each weight is for."),
-    ("curriculum",
-     lambda v: v["curriculum"] == "easy_to_hard" and not (v["difficulty_column"] or v["pass_rates_file"]),
-     "curriculum: easy_to_hard needs difficulty_column, or pass_rates_file from `grpo-ext eval`."),
     ("pass_rates_file", lambda v: v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file(),
      "pass_rates_file: no file at {pass_rates_file}."),
     # evaluation

@@ -27,11 +27,9 @@ class GroupOptions:
             is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
         pass_threshold (`float`, defaults to 1.0): the least reward of a completion that counts as right.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
-            `"easy_to_hard"`: by `difficulty_column`, or by falling pass rate. `"adaptive"`: by the chance that a group has
-            right and wrong completions, 1 - p^G - (1-p)^G.
+            `"adaptive"`: by the chance that a group has right and wrong completions, 1 - p^G - (1-p)^G.
         pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
             --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
-        difficulty_column (`str`, *optional*): a column of numbers, larger for harder prompts; for `"easy_to_hard"`.
         pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside those of its newest group.
         curriculum_floor (`float`, defaults to 0.1): share of the draws of `"adaptive"` that are uniform over all prompts.
     """
@@ -41,9 +39,8 @@ class GroupOptions:
     group_filter_max_rounds: Count = 4
     max_staleness: CountOrZero = 1
     pass_threshold: float = 1.0
-    curriculum: Literal["none", "easy_to_hard", "adaptive"] = "none"
+    curriculum: Literal["none", "adaptive"] = "none"
     pass_rates_file: str | None = None
-    difficulty_column: str | None = None
     pass_rate_decay: Share = 0.5
     curriculum_floor: Share = 0.1
 

@@ -4,23 +4,24 @@
 demand, because TRL's depend on the machine: a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from trl import ModelConfig, SFTConfig
 
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.recipe.early_check import sort_settings, write_table
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.foreign import UNUSED
-from grpo_ext.recipe.needs import LOSSES, idle_keys, unclipped
+from grpo_ext.recipe.foreign import UNUSED, unknown_key
+from grpo_ext.recipe.needs import idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
 from grpo_ext.recipe.rules import RECIPE_RULES, SFT_RULES, Values, check_values, flat_values, processes
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
+from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class
 
 
@@ -146,6 +147,28 @@ def _checked(
     return recipe
 
 
+def sort_settings(
+    settings: Settings, known: dict[str, tuple[str, Any]], others: Container[str], grpo: bool
+) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
+    """Return the converted settings by part of the recipe, and the problems of those that cannot be converted.
+
+    `known` maps keys to part and type; `others` are the keys of the other kind of recipe, supervised training if `grpo`.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    problems = []
+    for key, (value, place) in settings.items():
+        try:
+            if key not in known:
+                raise ValueError(unknown_key(key, known, others, grpo))
+            part, hint = known[key]
+            if value == "" and part != "task":  # a task's texts may be empty
+                raise ValueError(f"{key} is empty: write a value, or take it out.")
+            values.setdefault(part, {})[key] = convert(key, value, hint)
+        except ValueError as error:
+            problems.append(Problem(str(error), key, place))
+    return values, problems
+
+
 def with_preset(settings: Settings) -> Settings:
     """Return the settings over the values of the preset that they name; the checks report an unknown preset."""
     name, _ = settings.get("preset", (None, None))
@@ -156,9 +179,3 @@ def with_preset(settings: Settings) -> Settings:
 def keys_of(*classes: type) -> dict[str, Any]:
     """Return the types of all fields of these dataclasses that are recipe keys."""
     return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
-
-
-def write_key_table() -> None:
-    """Write the table that `early_problems` reads."""
-    grpo = keys_of(GRPOExtConfig, RunConfig, ModelConfig) | {"loss_type": Literal[LOSSES]}
-    write_table(grpo, keys_of(SFTConfig, LaunchConfig))

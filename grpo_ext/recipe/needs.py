@@ -32,8 +32,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
 READERS = {
     "group_filter_max_rounds": ("group_filter", "drop", "refill"),
     "max_staleness": ("group_filter", "drop", "refill"),
-    "pass_rates_file": ("curriculum", "easy_to_hard", "adaptive"),
-    "difficulty_column": ("curriculum", "easy_to_hard"),
+    "pass_rates_file": ("curriculum", "adaptive"),
     "pass_rate_decay": ("curriculum", "adaptive"),
     "curriculum_floor": ("curriculum", "adaptive"),
 }

@@ -1,5 +1,6 @@
 """The common part of the programs `train` and `sft`: from the recipe to the trained model, with errors as messages."""
 
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -73,8 +74,22 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         trainer.accelerator.print(f"The trained model could not be saved {where}. {how}")
         return 1
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
+    if "task" in recipe.schema:
+        trainer.accelerator.print("next:", *next_commands(recipe, trainer.args.output_dir), sep="\n  ")
     trainer.accelerator.wait_for_everyone()  # no rank destroys the process group while another one saves
     return 0
+
+
+def next_commands(recipe: Any, folder: str) -> list[str]:
+    """Return the commands that show a finished run, compare its model with the first one, and use the model."""
+    out, saved, base = map(shlex.quote, (folder, f"{folder}/{SAVED}", str(recipe.get("model_name_or_path"))))
+    length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
+    longer = f"grpo-ext train --config {saved} --{length} {2 * recipe.get(length):g}"
+    return [
+        f"grpo-ext report {out}",
+        f"grpo-ext eval --config {saved} --model {base} --model {out}",
+        f"grpo-ext merge --model {out}" if recipe.get("use_peft") else longer,
+    ]
 
 
 def stopped(trainer: Any, why: Any, code: int) -> int:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
 
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
@@ -78,22 +77,4 @@ def make_curriculum(trainer: Any) -> Curriculum:
         path, outcome = Path(args.pass_rates_file).expanduser(), trainer.reward_func_names[outcome_of_groups(trainer)]
         start = read_pass_rates(path, outcome, args.pass_threshold)
     rates = PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
-    difficulty = difficulty_of(dataset, args.difficulty_column, rates) if kind == "easy_to_hard" else None
-    return Curriculum(kind, trainer.num_generations, rates, difficulty, args.curriculum_floor)
-
-
-def difficulty_of(dataset: Dataset, column: str | None, rates: PassRates) -> np.ndarray:
-    """Return the difficulty (rows,), larger is harder: the values of the column, or the negative pass rates before the run.
-
-    `ValueError` if there is neither.
-    """
-    if column is not None:
-        if column not in dataset.column_names:
-            raise ValueError(f"difficulty_column: no column {column!r}. There are {', '.join(dataset.column_names)}.")
-        return np.array(dataset[column], dtype=float)
-    if not rates.samples.any():
-        raise ValueError(
-            "curriculum: easy_to_hard needs a difficulty_column, or a pass_rates_file from `grpo-ext eval` with some of the "
-            "prompts."
-        )
-    return -rates.means()
+    return Curriculum(kind, trainer.num_generations, rates, args.curriculum_floor)

@@ -37,6 +37,7 @@ class RunOutput(TrainerCallback):
 
     def __init__(self, trainer: Any, recipe: Mapping[str, Any] | None):
         self.trainer = trainer
+        self.from_python = recipe is None
         self.recipe = as_given(trainer) if recipe is None else recipe
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -45,7 +46,7 @@ class RunOutput(TrainerCallback):
             write_atomically(Path(args.output_dir) / SAVED, as_yaml(self.recipe))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After the last step: draw curves, write the card, print the gains and the next command."""
+        """After the last step: draw curves, write the card, print the gains; a run from Python gets the next command here."""
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
@@ -56,7 +57,8 @@ class RunOutput(TrainerCallback):
             logger.warning(f"The model card could not be written: {error}")
         for name, first, last in gained(state.log_history, self.trainer.reward_func_names):
             print(f"{name}: {first} -> {last}")
-        print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
+        if self.from_python:
+            print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
     def add_to_card(self) -> None:
         """Add rewards, gains, curves and recipe to the card that TRL has written."""

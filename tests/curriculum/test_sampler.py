@@ -60,17 +60,17 @@ def test_counts_decay_and_rows_with_one_prompt_share_them():
         PassRates(["a", "b", "c"]).load_state_dict(rates.state_dict())
 
 
-def known(kind, **kwargs):
+def known(**kwargs):
     """Prompts 0 to 3 always solved, 4 to 7 in half, 8 to 11 never."""
     rates = PassRates(NAMES)
     for i, name in enumerate(NAMES):
         rates.observe(name, (16, 8, 0)[i // 4], 16)
-    return Curriculum(kind, 8, rates, **{"difficulty": -rates.means(), **kwargs})
+    return Curriculum("adaptive", 8, rates, **kwargs)
 
 
-def shares(kind, **kwargs):
+def shares(**kwargs):
     drawn = Counter()
-    sampler = PromptSampler(12, 1, 1, 1, 5, curriculum=known(kind, **kwargs))
+    sampler = PromptSampler(12, 1, 1, 1, 5, curriculum=known(**kwargs))
     for epoch in range(200):
         sampler.set_epoch(epoch)
         drawn.update(index // 4 for index in sampler)
@@ -78,30 +78,21 @@ def shares(kind, **kwargs):
 
 
 def test_adaptive_draws_what_has_signal_and_lets_nothing_starve():
-    chance = known("adaptive").rates.chance_of_signal(8)
+    chance = known().rates.chance_of_signal(8)
     wanted = [0.7 * chance[i] / chance.sum() * 4 + 0.3 / 3 for i in (0, 4, 8)]
-    assert shares("adaptive", floor=0.3) == pytest.approx(wanted, abs=0.03)  # 2,400 draws
+    assert shares(floor=0.3) == pytest.approx(wanted, abs=0.03)  # 2,400 draws
     assert wanted[1] > 0.5 and min(wanted) > 0.1
 
 
-def test_easy_to_hard_goes_by_difficulty():
-    order = list(PromptSampler(12, 4, 1, 1, 0, curriculum=known("easy_to_hard")))
-    assert [index // 4 for index in order] == [0] * 4 + [1] * 4 + [2] * 4
-    difficulty = np.array([5, 1, 3, 2, 4, 9, 8, 7, 6, 0, 10, 11])
-    order = list(PromptSampler(12, 4, 1, 1, 0, curriculum=known("easy_to_hard", difficulty=difficulty)))
-    assert difficulty[order].tolist() == list(range(12))
-
-
-@pytest.mark.parametrize("kind", ["adaptive", "easy_to_hard"])
-def test_an_epoch_begun_again_is_the_same_although_more_is_known(kind):
+def test_an_epoch_begun_again_is_the_same_although_more_is_known():
     """As a trainer resumes: the epoch's generations are gone through again up to where it was."""
-    whole = PromptSampler(12, 3, 2, 1, 7, curriculum=known(kind))
+    whole = PromptSampler(12, 3, 2, 1, 7, curriculum=known())
     going = iter(whole)
     first = [next(going) for _ in range(12)]  # two generations
     whole.curriculum.rates.observe(NAMES[0], 0, 16)
     state = whole.state_dict()
     rest = list(going)
-    again = PromptSampler(12, 3, 2, 1, 7, curriculum=known(kind))
+    again = PromptSampler(12, 3, 2, 1, 7, curriculum=known())
     again.load_state_dict(state)
     again.set_epoch(0)
     assert list(again) == first + rest

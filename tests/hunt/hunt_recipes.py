@@ -67,7 +67,7 @@ KEYS = sorted(key for key in KNOWN if not NOT_HERE.search(key))
 SOME_NUMBERS = "0 1 2 3 4 7 16 64 -1 0.5 1.0 1e-5 1e-300 1e300 .inf .nan 1000000000"
 SOME_WORDS = r"""''; null; ~; true; off; []; {}; [1]; [0.5,0.5]; [a]; {a: 1}; [[1]]; 1_000; 0x10; 1:30; 2026-01-01
 none; group; batch; token; sequence; grpo; dapo; bnpo; cispo; luspo; vespo; sapo; drgrpo; refill; drop; adaptive
-easy_to_hard; packed; useful; population; steps; epoch; no; linear; cosine; k1; k2; step; micro_batch
+adaptive; packed; useful; population; steps; epoch; no; linear; cosine; k1; k2; step; micro_batch
 model; trl; sampling; countdown; gsm8k; poem; prompts; sgd; adamw_torch; accuracy; [countdown, format]
 [{name: format, mode: strict}]; [{name: length, target: 5}]; [format, format]; '{'; '{x}'; '{nums} {target}'; '+-*/'
 "\0"; "\u0663"; &a [*a]; !!python/object:os.system x; |"""

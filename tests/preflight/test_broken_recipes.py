@@ -106,11 +106,6 @@ BROKEN = {
     "data_of_another_task": ({"dataset_name": "other.jsonl"}, "dataset_name", "nums and target"),
     "no_such_data": ({"dataset_name": "nowhere.jsonl"}, "dataset_name", "no file at"),
     "empty_data": ({"dataset_name": "empty.jsonl"}, "dataset_name", "no row"),
-    "no_difficulty": (
-        {"curriculum": "easy_to_hard", "difficulty_column": "hardness"},
-        "difficulty_column",
-        "Its columns: nums",
-    ),
     "no_held_out_rows": (
         {"dataset_name": "right.jsonl", "eval_strategy": "steps"},
         "eval_strategy",

@@ -63,7 +63,6 @@ def test_text_becomes_the_number_that_it_stands_for():
         ),
         ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "group_filter: drop needs multi"),
         ({"advantage_normalizer": "useful", "loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
-        ({"curriculum": "easy_to_hard"}, "needs difficulty_column"),
         ({"generation_kwargs": {"num_beams": 4}}, "num_beams: 4 cannot be scored exactly"),
         ({"use_vllm": True, "top_k": 5, "beta": 0.1, "vllm_importance_sampling_correction": False}, "Set beta: 0"),
         ({"eval_temperature": 0, "eval_num_samples": 8}, "the same completion 8 times"),

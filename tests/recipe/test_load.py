@@ -111,7 +111,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("generation_kwargs: {min_p: .nan}\n", "generation_kwargs must be a finite number"),
         ("reward_funcs: [{name: format, weight: 1, name: countdown}]\n", "recipe.yaml:2: name is set a second time"),
         ("use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n", "Set beta: 0"),
-        ("curriculum: adaptiv\n", "none, easy_to_hard, adaptive; got 'adaptiv'. Did you mean 'adaptive'?"),
+        ("curriculum: adaptiv\n", "none, adaptive; got 'adaptiv'. Did you mean 'adaptive'?"),
         ("vllm_server_port: 70000\n", "vllm_server_port must be at least 1 and at most 65535, got 70000"),
         ("kl_estimator: k1\nloss_normalization: micro_batch\n", "kl_estimator: k1 needs loss_normalization: step"),
         ("beta: 0.1\nkl_estimator: k2\n", "recipe.yaml:3: kl_estimator: k2 times the importance ratio"),

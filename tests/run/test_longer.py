@@ -1,11 +1,14 @@
-"""A finished run that is made longer goes on, and ends where one of that length would have ended."""
+"""The commands that a finished run prints: one of them makes it longer, and it ends where one of that length ends."""
 
 from __future__ import annotations
+
+import shlex
 
 import pytest
 import yaml
 from safetensors.torch import load_file
 
+from grpo_ext.cli.main import main as command
 from grpo_ext.train import main
 
 VALUES = {
@@ -28,7 +31,7 @@ VALUES = {
 
 
 @pytest.mark.slow
-def test_a_longer_run_is_the_run_of_that_length(tiny_folder, tmp_path, monkeypatch, capfd):
+def test_the_next_commands_work_and_a_longer_run_is_the_run_of_that_length(tiny_folder, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reward.py").write_text(
         "def length(completions, **kwargs):\n    return [len(str(c)) / 9 for c in completions]\n"
@@ -40,8 +43,13 @@ def test_a_longer_run_is_the_run_of_that_length(tiny_folder, tmp_path, monkeypat
         assert main(words) == 0
         return load_file(tmp_path / folder / "model.safetensors"), capfd.readouterr().out
 
-    begun, _ = train("a", 2)
-    longer, out = train("a", 4)
+    begun, out = train("a", 2)
+    report, compare, go_on = (shlex.split(line) for line in out.partition("next:\n")[2].splitlines()[:3])
+    assert command(report[1:]) == 0 and (tmp_path / "a" / "report.html").is_file()
+    assert command([*compare[1:], "--num_samples", "0", "--max_eval_samples", "4"]) == 0
+    capfd.readouterr()
+    assert go_on[:2] == ["grpo-ext", "train"] and main(go_on[2:]) == 0
+    longer, out = load_file(tmp_path / "a" / "model.safetensors"), capfd.readouterr().out
     assert "Resumes from" in out and "checkpoint-2" in out and "1 rank, the whole model" in out
     whole, _ = train("b", 4)
     assert any(not begun[key].equal(longer[key]) for key in begun)

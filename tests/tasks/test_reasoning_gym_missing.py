@@ -27,10 +27,3 @@ def test_another_version_is_refused_by_task_and_reward(monkeypatch):
         load_recipe(None, GIVEN)
     with pytest.raises(ImportError, match=r"version 0\.1\.26 is there"):
         problems.score("<answer>7</answer>", {"generator": "chain_sum", "options": {}})
-
-
-def test_difficulty_is_the_place_in_the_ranges():
-    difficulty = load_file(FILE).difficulty
-    ranges = {"terms": (2, 6), "digits": [1, 3], "fixed": (4, 4), "share": 0.5, "untold": (0, 1), "names": ("a", "b")}
-    assert difficulty({"terms": 3, "digits": 3, "fixed": 4, "share": 0.5, "names": "a", "difficulty": ranges}) == 0.625
-    assert difficulty({"terms": 3}) == difficulty({"difficulty": {"terms": 3}, "terms": 3}) == 0.5

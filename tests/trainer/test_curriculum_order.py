@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -48,17 +47,9 @@ def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
     assert known == wanted and sum(known["samples"]) > 0
 
 
-def test_refusals_of_curricula(tiny_folder, tmp_path):
+def test_a_stream_has_no_curriculum(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="a stream gives them one by one"):
         scripted_groups.train(tiny_folder, tmp_path, curriculum="adaptive", make=lambda rows: rows.to_iterable_dataset())
-    with pytest.raises(ValueError, match="needs difficulty_column"):
-        scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard")
-    others = tmp_path / "others.jsonl"
-    others.write_text(json.dumps({"prompt": "one of another data set", "rewards": {"solved": 1.0}}) + "\n")
-    with pytest.raises(ValueError, match="needs a difficulty_column, or a pass_rates_file"):
-        scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard", pass_rates_file=str(others))
-    with pytest.raises(ValueError, match=r"no column 'level'\. There are prompt, number"):
-        scripted_groups.train(tiny_folder, tmp_path, curriculum="easy_to_hard", difficulty_column="level")
 
 
 def test_the_samples_of_a_run_have_the_pass_rates_that_it_counted(tiny_folder, tmp_path):
@@ -70,16 +61,8 @@ def test_the_samples_of_a_run_have_the_pass_rates_that_it_counted(tiny_folder, t
     found = read_pass_rates(file, "solved", 2.0)
     rates = PassRates([prompt_id(scripted_groups.prompt_of(n)) for n in range(1, 25)], 1.0, found)
     assert rates.state_dict() == counted
-    settings["curriculum"] = "easy_to_hard"
     second, _ = scripted_groups.train(tiny_folder, tmp_path / "second", pass_rates_file=str(file), **settings)
-    means = rates.means()
-    assert [means[n - 1] for n in second.calls[0]] == sorted(means, reverse=True)[:4]
-
-
-def test_easy_to_hard_by_a_column(tiny_folder, tmp_path):
-    settings = {"curriculum": "easy_to_hard", "difficulty_column": "number", "learning_rate": 0.0}
-    trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=2, numbers=range(24, 0, -1), **settings)
-    assert trainer.calls == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert sum(second.parts.order.curriculum.rates.state_dict()["samples"]) == 4 * 16  # goes on from those
 
 
 def digits(completions, **kwargs):
