@@ -7,7 +7,7 @@ The training phase is everything but sampling: rewards, advantages, old and refe
 and ours alternate on the same completions, in one process. Parts:
 
 - time: median seconds of both, the median ratio, tokens run through the model, the largest difference of the gradient relative
-  to its largest entry, and the seconds of a lower bound at the rate of this machine's matrix products;
+  to its largest entry, and a lower bound: the seconds of the matrix products alone, at this machine's rate for that width;
 - memory: the most that a step needs above the memory of the process before it, each side in a separate process;
 - ranks: time again, on two ranks;
 - profile: how the time of our steps is spent.

@@ -37,7 +37,8 @@ def make_trainer(recipe: Recipe, model: Any = None, rewards: list[Any] | None = 
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
     check_start(recipe, train_dataset, rewards, model is not None)
-    args.model_init_kwargs = model_init_kwargs(recipe)
+    if model is None or args.beta:  # a reference is loaded with them as well
+        args.model_init_kwargs = model_init_kwargs(recipe)
     return GRPOExtTrainer(
         recipe.model.model_name_or_path if model is None else model,
         rewards,
