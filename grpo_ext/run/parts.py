@@ -25,12 +25,19 @@ def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data set is a file without such rows."""
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
-    path = Path(name or "").expanduser()
-    one_split = path.suffix in FILE_BUILDERS or (path / "state.json").exists()  # a file, or a folder that `datasets` saved
-    if name and one_split and run.eval_dataset_name is None:
+    if not has_eval_rows(recipe):
         raise ValueError(f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows.")
     where: dict[str, Any] = {"dataset_name": name, "dataset_config": run.dataset_config}
     return recipe.task.dataset(run.dataset_test_split, limit=run.max_eval_samples, **where, **how)
+
+
+def has_eval_rows(recipe: Recipe) -> bool:
+    """Whether there are held-out rows; not if the data set is a file, or a folder that `datasets` saved, without such rows."""
+    run = recipe.run
+    if run.eval_dataset_name or not run.dataset_name:
+        return True
+    path = Path(run.dataset_name).expanduser()
+    return not (path.suffix in FILE_BUILDERS or (path / "state.json").exists())
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:

@@ -82,12 +82,15 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
 
 def next_commands(recipe: Any, folder: str) -> list[str]:
     """Return the commands that show a finished run, compare its model with the first one, and use the model."""
+    from grpo_ext.run.parts import has_eval_rows
+
     out, saved, base = map(shlex.quote, (folder, f"{folder}/{SAVED}", str(recipe.get("model_name_or_path"))))
     length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
+    rows = "" if has_eval_rows(recipe) else " --train_rows 64"
     longer = f"grpo-ext train --config {saved} --{length} {2 * recipe.get(length):g}"
     return [
         f"grpo-ext report {out}",
-        f"grpo-ext eval --config {saved} --model {base} --model {out}",
+        f"grpo-ext eval --config {saved} --model {base} --model {out}{rows}",
         f"grpo-ext merge --model {out}" if recipe.get("use_peft") else longer,
     ]
 
