@@ -1,7 +1,6 @@
 """Make the episodes of a batch of rows."""
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +49,7 @@ def beginning_with_tools(
     tokens = {name: TurnTokens(tokenizer, ends, options, made[0].tools(), False) for name, made in pool.items()}
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
-        used: Counter[str | None] = Counter()
+        free = {name: iter(made) for name, made in pool.items()}
         episodes = []
         for row in rows:
             row = dict(row)
@@ -58,10 +57,9 @@ def beginning_with_tools(
             if name not in pool:
                 known = ", ".join(sorted(map(str, pool)))
                 raise ValueError(f"A row has environment {name!r}; environment_factory has {known}.")
-            if used[name] == len(pool[name]):
-                pool[name].append(ToolEnvironment(tools, making[name]()))
-            environment = pool[name][used[name]]
-            used[name] += 1
+            if (environment := next(free[name], None)) is None:
+                environment = ToolEnvironment(tools, making[name]())
+                pool[name].append(environment)
             episodes.append(Episode(rules, tokens[name], args.max_completion_length, row, environment))
         return episodes
 

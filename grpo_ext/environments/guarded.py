@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,8 @@ class GuardedEnvironment:
         self.environment, self.rules = environment, rules
         self.failures = 0  # timeouts of the environment and its tools, and errors of the environment
         self.calls = self.failed_calls = 0  # calls of tools, and those that failed for any reason
-        self._tools: Sequence[Tool] = self._begin(environment.tools, time.monotonic() + rules.step_timeout, [])()
+        self._tools: list[Tool] = []
+        self._text_of(lambda: self._tools.extend(environment.tools()))
         self._requests: list[Message] = []
         self._begun: list[Begun] = []
         self._broken = False
@@ -58,19 +59,18 @@ class GuardedEnvironment:
     def state(self) -> dict[str, Any]:
         """Return the environment's state; nothing if it fails."""
         found: dict[str, Any] = {}
-        before = self.failures
         self._text_of(lambda: found.update(self.environment.state()))
-        return found if self.failures == before else {}
+        return found
 
-    def _begin(self, work: Callable[[], Any], end: float, instead: Any = None) -> Begun:
-        """Begin a user's code, which may run until `end`. If it fails, it returns `instead`; `None`: it raises the error."""
+    def _begin(self, work: Callable[[], Any], end: float) -> Begun:
+        """Begin a user's code, which may run until `end`."""
         try:
             with deadline(max(end - time.monotonic(), 1e-3)):
                 found = work()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return partial(_raise, error) if instead is None else lambda: instead
+            return partial(_raise, error)
         return waiting(found, max(end - time.monotonic(), 0.0)) if inspect.iscoroutine(found) else lambda: found
 
     def _step(self) -> tuple[str, bool]:

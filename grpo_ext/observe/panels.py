@@ -1,12 +1,11 @@
 """The panels of a run: its curves as the page and the pictures of the report show them."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.read_run import RunData, Series, Values
 
-MOST_POINTS = 2000  # of a curve
 Column = tuple[list[int], Values]  # steps, and a value at each
 
 
@@ -69,28 +68,12 @@ def series(label: str, column: Column, errors: Column | None = None) -> Series:
     steps, values = column
     by_step = dict(zip(*errors, strict=True)) if errors else {}
     bars = [by_step.get(step) for step in steps] if by_step else None
-    return thinned(Series(label, steps, values, bars, smoothed=label != "learning rate"))
-
-
-def thinned(curve: Series) -> Series:
-    """Return a curve of at most `MOST_POINTS` values; in a longer one neighbours are averaged."""
-    size = -(-len(curve.steps) // MOST_POINTS)
-    if size <= 1:
-        return curve
-    steps = curve.steps[size - 1 :: size] + ([curve.steps[-1]] if len(curve.steps) % size else [])
-    errors, spread = (some and averaged(some, size) for some in (curve.errors, curve.spread))
-    return replace(curve, steps=steps, values=averaged(curve.values, size), errors=errors, spread=spread)
-
-
-def averaged(values: Values, size: int) -> Values:
-    """Return the mean of every `size` neighbours."""
-    cut = [[v for v in values[i : i + size] if v is not None] for i in range(0, len(values), size)]
-    return [sum(part) / len(part) if part else None for part in cut]
+    return Series(label, steps, values, bars, smoothed=label != "learning rate")
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     """Return the panels of the weighted sum and of each reward; without the latter if one reward is the sum."""
-    curves = [thinned(curve) for curve in run.curves.values()]
+    curves = list(run.curves.values())
     if not curves:
         names = {key.split("/")[1]: key for key in columns if key.startswith("rewards/") and key.endswith("/mean")}
         names |= {"reward": "reward"} if "reward" in columns else {}

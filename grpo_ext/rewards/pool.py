@@ -23,8 +23,7 @@ from grpo_ext.rewards.scores import in_full
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
 
-# The arguments for a row and the message that asks a worker for its score; or an error and an empty message.
-Row = tuple[dict[str, Any] | str, bytes]
+Row = tuple[dict[str, Any], bytes]  # the arguments for a row, and the message that asks a worker for its score
 
 
 class RewardPool(AbstractContextManager):
@@ -84,9 +83,6 @@ class RewardPool(AbstractContextManager):
         futures: list[Future] = [Future() for _ in rows]
         tasks = []
         for future, (arguments, message) in zip(futures, rows, strict=True):
-            if isinstance(arguments, str):
-                future.set_result((None, arguments))
-                continue
             with suppress(Exception), without_engine():  # a worker reports what is wrong
                 if reward.needs_cpu == "formulas":
                     [score] = reward(**arguments)
@@ -117,15 +113,12 @@ class RewardPool(AbstractContextManager):
 
 
 def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
-    """Return the pickled reward and the rows. A row that cannot be sent has its error."""
+    """Return the pickled reward and the rows."""
     packed = pickle.dumps(reward)
     columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
     rows: list[Row] = []
     for row, completion in enumerate(given["completions"]):
-        try:
-            own = {name: [value[row]] for name, value in columns.items() if value is not None}
-            own["completions"] = [plain_text(completion)]
-            rows.append((own, pickle.dumps((packed, own))))
-        except Exception as error:
-            rows.append((in_full(error), b""))
+        own = {name: [value[row]] for name, value in columns.items() if value is not None}
+        own["completions"] = [plain_text(completion)]
+        rows.append((own, pickle.dumps((packed, own))))
     return packed, rows

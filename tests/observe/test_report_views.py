@@ -218,3 +218,13 @@ def test_several_runs_are_a_table_that_can_be_sorted(tmp_path):
         assert "b" not in text(browser, "#panels .legend")
         assert browser.run("document.documentElement.scrollWidth") == 390 and not browser.run("byId('fold').open")
         assert not browser.errors
+
+
+def test_long_curves_are_thinned_and_keep_their_mean(page):
+    found = page.run(
+        "(() => { const known = new Map(), steps = [...Array(10000).keys()].map((i) => i + 1);"
+        " merge(known, [{ title: 'x', series: [{ label: 'x', steps, values: [...steps] }] }], -Infinity, MOST_VALUES);"
+        " const [{ steps: few, values }] = known.get('x').series;"
+        " return [few.length, few.at(-1), values.length, values.reduce((a, b) => a + b) / values.length]; })()"
+    )
+    assert found == [2500, 10_000, 2500, 5000.5]

@@ -34,14 +34,14 @@ class Run {
   absorb({ start, panels, more, facts, alarms }) {
     const found = { panels, more, facts: facts.map((series) => ({ title: series.label, series: [series] })) };
     const from = start ? firstStep(Object.values(found).flat()) : -Infinity;
-    for (const [kind, some] of Object.entries(found)) merge(this.curves[kind], some, from);
+    for (const [kind, some] of Object.entries(found)) merge(this.curves[kind], some, from, kind === "facts" ? Infinity : MOST_VALUES);
     order(this.titles, panels);
     this.alarms = [...this.alarms.filter((alarm) => alarm.step < from), ...alarms];
   }
 
   // Curves by completions, which have a band, take the place of those by the log.
   absorbSampled({ start, panels }) {
-    merge(this.curves.sampled, panels, start ? firstStep(panels) : -Infinity);
+    merge(this.curves.sampled, panels, start ? firstStep(panels) : -Infinity, MOST_VALUES);
     order(this.titles, panels);
   }
 
@@ -82,7 +82,8 @@ function firstStep(panels) {
   return Math.min(...panels.flatMap(({ series }) => series.map(({ steps }) => steps[0] ?? Infinity)));
 }
 
-function merge(known, panels, from) {
+// Replace all values from a step on; curves of more than `most` values are thinned.
+function merge(known, panels, from, most) {
   if (from === -Infinity) known.clear();
   for (const { series } of known.values()) for (const one of series) cut(one, from);
   for (const panel of panels) {
@@ -94,6 +95,7 @@ function merge(known, panels, from) {
       else old.series.push(series);
     }
   }
+  for (const { series } of known.values()) series.forEach((one) => thin(one, most));
 }
 
 const COLUMNS = ["steps", "values", "errors", "spread"];
@@ -112,10 +114,14 @@ function extend(old, more) {
   old.steps.push(...more.steps);
   old.values.push(...more.values);
   if (more.bounds) old.bounds = old.bounds ? [Math.min(old.bounds[0], more.bounds[0]), Math.max(old.bounds[1], more.bounds[1])] : more.bounds;
-  if (old.steps.length <= MOST_VALUES) return;
+}
+
+function thin(series, most) {
   const pairs = (values, of) => values.flatMap((value, i) => (i % 2 ? [of(values[i - 1], value)] : i + 1 === values.length ? [value] : []));
-  old.steps = pairs(old.steps, (_, b) => b);
-  for (const name of COLUMNS.slice(1)) old[name] &&= pairs(old[name], (a, b) => (a === null ? b : b === null ? a : (a + b) / 2));
+  while (series.steps.length > most) {
+    series.steps = pairs(series.steps, (_, b) => b);
+    for (const name of COLUMNS.slice(1)) series[name] &&= pairs(series[name], (a, b) => (a === null ? b : b === null ? a : (a + b) / 2));
+  }
 }
 
 // Put new titles behind the one before which they come.
