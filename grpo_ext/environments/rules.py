@@ -7,7 +7,7 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import ConfigDict, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.near import unknown
 from grpo_ext.environments.base import Environment, environment_class, options_of
 from grpo_ext.environments.tools import ToolEnvironment
 
@@ -51,8 +51,7 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
     takes = OWN.keys() | options.keys()
     for key in given:
         if key not in takes:
-            hint = did_you_mean(str(key), takes)
-            raise ValueError(f"environment {name!r} has no option {key!r}.{hint} It takes {', '.join(sorted(takes))}.")
+            raise ValueError(f"environment {name!r}: {unknown('option', str(key), takes)}")
     own = {key: given.pop(key) for key in list(given) if key in OWN}
     for key, value in own.items():
         try:

@@ -113,7 +113,7 @@ def encode_prompts(
 def generate_completions(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompts: list[Any],
+    rows: Sequence[dict[str, Any]],
     decoding: Decoding,
     *,
     batch_size: int = 64,
@@ -121,20 +121,20 @@ def generate_completions(
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
     begin: Callable[[list[dict[str, Any]]], list[Episode]] | None = None,
-    rows: Sequence[dict[str, Any]] = (),
 ) -> list[list[Completion]]:
-    """Return for each prompt, chat messages or plain text, a list of `decoding.num_samples` completions.
+    """Return for the `prompt` of each row, chat messages or plain text, a list of `decoding.num_samples` completions.
 
     `batch_size` completions are decoded at once. `fast` runs each distinct prompt once, and decodes no completion beyond its
-    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes the episodes of the prompts' `rows`; with
-    `None` a completion is one turn.
+    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes the episodes of the rows; with `None` a
+    completion is one turn.
     """
     config = decoding.generation_config(tokenizer, model)
-    places = [i for i in range(len(prompts)) for _ in range(decoding.num_samples)]
-    episodes = begin([rows[i] for i in places]) if begin else []
-    encoded = [e.prompt_ids for e in episodes] or encode_prompts([prompts[i] for i in places], tokenizer, chat_template_kwargs)
+    places = [i for i in range(len(rows)) for _ in range(decoding.num_samples)]
+    asked = [rows[i] for i in places]
+    episodes = begin(asked) if begin else []
+    encoded = [e.prompt_ids for e in episodes] or encode_prompts([r["prompt"] for r in asked], tokenizer, chat_template_kwargs)
     jobs = list(zip(places, encoded, strict=True))
-    completions: list[list[Completion]] = [[] for _ in prompts]
+    completions: list[list[Completion]] = [[] for _ in rows]
     with (
         _decoding_as(model, config, decoding.seed),
         fast_generation(model) if fast else nullcontext(),

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
-from grpo_ext.evaluation.score import Rewards, Sample, compare, mixed_share, outcome_figures, score_completions, summarize
+from grpo_ext.evaluation.score import Rewards, Sample, compare, outcome_figures, score_completions, summarize
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights, train_rows
@@ -93,28 +93,24 @@ def evaluate(
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate greedily, and with `num_samples` above 0 by sampling; `outcome_reward` decides pass@k.
 
-    `complete` takes prompts, a `Decoding` and `progress`, the title of a bar, and returns a list of completions for each
-    prompt, as `generate_completions`. `rows` have `prompt` and the columns of the rewards.
+    `complete` takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of completions for each row, as
+    `generate_completions`. `rows` have `prompt` and the columns of the rewards.
 
     Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
     "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part.
     """
-    prompts = [row["prompt"] for row in rows]
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
         settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed)
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():
-        completions = complete(prompts, decoding, progress=f"evaluate, {part}")
+        completions = complete(rows, decoding, progress=f"evaluate, {part}")
         samples[part] = score_completions(rows, completions, rewards)
         how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
         summary[part] = how | summarize(samples[part], list(rewards))
         if outcome_reward in rewards:
             summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
-    if num_samples > 1 and outcome_reward in rewards:
-        mixed = f"mixed@{num_samples}"
-        summary["sampled"][mixed], summary["sampled"][f"{mixed}_se"] = mixed_share(samples["sampled"], outcome_reward)
     return summary, samples
 
 
@@ -157,7 +153,6 @@ def evaluate_on(
     begin = beginning(training.environment, tokenizer, ends, training) if training.environment else None
     by_model = partial(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
-        chat_template_kwargs=template_options,
-        begin=begin, rows=rows,
+        chat_template_kwargs=template_options, begin=begin,
     )  # fmt: skip
     return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)

@@ -123,13 +123,14 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
     """Return the figures of the outcome reward `name` for `k` samples of each row.
 
-    They are `pass@1`, and for k above 1 `mean@k`, the mean reward, and `pass@k`; each with its standard error under `..._se`
-    (`None` for a single row).
+    They are `pass@1`, and for k above 1 `mean@k`, the mean reward, `pass@k`, and `mixed@k`, the `mixed_share`; each with its
+    standard error under `..._se` (`None` for a single row).
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:
         figures[f"mean@{k}"] = mean_and_error(samples, score_of(name))
         figures[f"pass@{k}"] = pass_at_k(samples, name, k)
+        figures[f"mixed@{k}"] = mixed_share(samples, name)
     return {key: v for name, pair in figures.items() for key, v in zip((name, f"{name}_se"), pair, strict=True)}
 
 

@@ -57,8 +57,8 @@ class VllmCompletions:
             options |= cpu_settings(model, wanted, SEQUENCES, tokens)
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
-    def __call__(self, prompts: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
-        """Complete each prompt `decoding.num_samples` times, as `generate_completions` does.
+    def __call__(self, rows: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
+        """Complete the prompt of each row `decoding.num_samples` times, as `generate_completions` does.
 
         The seed is the engine's `seed` instead of `decoding.seed`, because vLLM takes no seed with a request on a CPU.
         """
@@ -74,7 +74,7 @@ class VllmCompletions:
             stop_token_ids=[self.tokenizer.eos_token_id],  # the engine adds those of the model
             detokenize=False,
         )
-        encoded = encode_prompts(prompts, self.tokenizer, self.chat_template_kwargs)
+        encoded = encode_prompts([row["prompt"] for row in rows], self.tokenizer, self.chat_template_kwargs)
         ids = [{"prompt_token_ids": tokens} for tokens in encoded]
         found = self.llm.generate(ids, params, use_tqdm=progress is not None)
 

@@ -25,7 +25,7 @@ class SamplingOptions:
         eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an `eval_temperature` above 0;
             by default there is none, whatever training uses.
         eval_num_samples (`int`, defaults to 1): completions of each held-out prompt. With k above 1, which needs an
-            `eval_temperature` above 0, `mean@k` and `pass@k` are logged beside `pass@1`, each with its standard error.
+            `eval_temperature` above 0, `mean@k`, `pass@k` and `mixed@k` are logged beside `pass@1`, with standard errors.
     """
 
     sampler_check_share: PositiveShare = 0.125

@@ -33,14 +33,9 @@ class RewardPool(AbstractContextManager):
         workers: how many rows are scored at once; each takes one CPU core.
         timeout: seconds a row may take; then its worker is killed and the row stays unscored.
         memory_limit: bytes of data a worker may hold; a row that needs more gets a `MemoryError`.
-
-    Raises:
-        ValueError: if `workers` or `timeout` is not positive.
     """
 
     def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
-        if workers < 1 or timeout <= 0:
-            raise ValueError(f"A pool needs at least one worker and a positive timeout, not {workers}, {timeout:g} s.")
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
         self._crew: Crew | None = None

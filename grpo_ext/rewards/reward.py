@@ -95,8 +95,6 @@ class Reward:
             if name not in given:
                 there = ", ".join(key for key in given if key not in EXTRAS) or "none"
                 raise ValueError(f"Reward {self.name!r} reads the column {name!r}, which is missing. There: {there}.")
-        if signature.extras.get("completion_ids") and given.get("completion_ids") is None:
-            raise ValueError(f"Reward {self.name!r} reads `completion_ids`, the token ids, which were not passed.")
         wanted = given if signature.rest else (*signature.columns, *signature.optional, *signature.extras)
         return {name: given[name] for name in wanted if name in given and name not in self.options}
 

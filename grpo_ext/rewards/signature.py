@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.near import did_you_mean, unknown
 
 # What TRL's trainer passes beside the completions and the data set's columns.
 EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
@@ -24,7 +24,7 @@ class Signature:
 
     columns: tuple[str, ...] = ()  # columns of the data set that it needs
     optional: dict[str, Any] = field(default_factory=dict)  # options with defaults; one that is not set may be a column
-    extras: dict[str, bool] = field(default_factory=dict)  # those of `EXTRAS` that it names, and whether it needs them
+    extras: tuple[str, ...] = ()  # those of `EXTRAS` that it names
     options: dict[str, Any] = field(default_factory=dict)  # keyword-only parameters with their defaults, or `REQUIRED`
     types: dict[str, Any] = field(default_factory=dict)  # annotations of `options` and `optional`
     rest: bool = False  # whether `**columns` takes everything else
@@ -37,7 +37,8 @@ def read_signature(function: Callable) -> Signature:
     if "completions" not in parameters:
         raise TypeError(f"{label}: a reward function needs a parameter named `completions`, the list of texts.")
     columns: list[str] = []
-    extras, options, optional, rest = {}, {}, {}, False
+    extras: list[str] = []
+    options, optional, rest = {}, {}, False
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise TypeError(f"{label}: parameter `{name}` is positional, but rewards are called by name.")
@@ -46,7 +47,7 @@ def read_signature(function: Callable) -> Signature:
         if parameter.kind is parameter.VAR_KEYWORD:
             rest = True
         elif name in EXTRAS:
-            extras[name] = parameter.default is REQUIRED
+            extras.append(name)
         elif parameter.kind is parameter.KEYWORD_ONLY:
             options[name] = parameter.default
         elif parameter.default is REQUIRED:
@@ -58,7 +59,7 @@ def read_signature(function: Callable) -> Signature:
     except Exception:  # they cannot be resolved
         hints = {}
     types = {name: hints[name] for name in (*options, *optional) if name in hints}
-    return Signature(tuple(columns), optional, extras, options, types, rest)
+    return Signature(tuple(columns), optional, tuple(extras), options, types, rest)
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
@@ -66,9 +67,7 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     takes = [*signature.options, *signature.optional]
     for name, value in given.items():
         if name not in takes:
-            hint = did_you_mean(name, [*takes, "weight", "label"])
-            known = ", ".join(takes) or "none"
-            raise ValueError(f"Reward {reward!r} has no option {name!r}.{hint} Its options: {known}.")
+            raise ValueError(f"Reward {reward!r}: {unknown('option', name, [*takes, 'weight', 'label'])}")
         if name in signature.types and not fits(value, signature.types[name]):
             wanted = describe_type(signature.types[name])
             hint = did_you_mean(str(value), map(str, get_args(signature.types[name])))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.modules import load_class, load_file
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.near import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
 from grpo_ext.rewards.registry import build, list_rewards, names
 from grpo_ext.rewards.signature import EXTRAS, read_signature
@@ -112,7 +112,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     known = [p.name for p in parameters]
     for option in options:
         if option not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            raise ValueError(f"Reward {name!r} has no option {option!r}.{did_you_mean(option, known)}")
+            raise ValueError(f"Reward {name!r}: {unknown('option', option, known)}")
     bound: Any = partial(function, **options)
     bound.name = bound.__name__ = reward_name(function)
     return bound

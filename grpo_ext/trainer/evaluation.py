@@ -42,8 +42,8 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
 
     Returns:
         Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and, with k samples per prompt,
-        `mean@k` and `pass@k` (see `outcome_figures`); standard errors under `..._se`. Named data sets add their names to the
-        prefix.
+        `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`); standard errors under `..._se`. Named data sets add their
+        names to the prefix.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
@@ -108,14 +108,13 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
         return generate_completions(
             model,
             trainer.processing_class,
-            [row.get("prompt") for row in rows],
+            rows,
             decoding,
             batch_size=args.per_device_eval_batch_size,
             fast=args.fast_generate,
             chat_template_kwargs=trainer.chat_template_kwargs,
             progress=None if args.disable_tqdm or not trainer.is_world_process_zero() else "evaluate",
             begin=begin,
-            rows=rows,
         )
 
 

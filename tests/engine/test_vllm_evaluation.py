@@ -29,20 +29,20 @@ def test_completions_of_both_engines(engine_folder, tmp_path):
     start = {"start": "3 4 5"}
     model = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
     task = Countdown(num_problems=16, max_numbers=3, max_number=9, operators="+-", max_target=30)
-    prompts = [row["prompt"] for row in task.dataset("train")]
+    rows = list(task.dataset("train"))
     greedy = Decoding(12)
     sampled = Decoding(4, temperature=0.7, num_samples=64, top_k=3)
-    expected = generate_completions(model, tokenizer, prompts, greedy, chat_template_kwargs=start)
-    assert generate_completions(model, tokenizer, prompts, greedy) != expected
+    expected = generate_completions(model, tokenizer, rows, greedy, chat_template_kwargs=start)
+    assert generate_completions(model, tokenizer, rows, greedy) != expected
     base = AutoModelForCausalLM.from_pretrained(engine_folder)
-    assert generate_completions(base, tokenizer, prompts, greedy, chat_template_kwargs=start) != expected
+    assert generate_completions(base, tokenizer, rows, greedy, chat_template_kwargs=start) != expected
     engine = VllmCompletions(str(tmp_path / "merged"), tokenizer, None, 256, start)
     try:
-        assert engine(prompts, greedy) == expected
-        ours = engine(prompts, sampled)
+        assert engine(rows, greedy) == expected
+        ours = engine(rows, sampled)
     finally:
         engine.close()
-    theirs = generate_completions(model, tokenizer, prompts, sampled, batch_size=1024, chat_template_kwargs=start)
+    theirs = generate_completions(model, tokenizer, rows, sampled, batch_size=1024, chat_template_kwargs=start)
     for mine, other in zip(ours, theirs, strict=True):
         assert len(mine) == len(other) == 64
         counts = [[[c.ids[0] for c in some].count(token) for some in (mine, other)] for token in {c.ids[0] for c in other}]

@@ -23,7 +23,7 @@ class Turned(Environment):
     [
         ("gues", "unknown environment 'gues'. Did you mean 'guess'?"),
         ({"turns": 4}, "environment has no name"),
-        ({"name": "guess", "hihg": 3}, "no option 'hihg'. Did you mean 'high'?"),
+        ({"name": "guess", "hihg": 3}, "unknown option 'hihg'. Did you mean 'high'?"),
         ({"name": "guess", "turns": 0}, "turns is 0: write a number above 0"),
         ({"name": "guess", "turns": True}, "turns is True"),
         ({"name": "guess", "credit": "token"}, "credit is 'token': write episode or turn."),

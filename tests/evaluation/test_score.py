@@ -94,6 +94,8 @@ def test_figures_of_an_outcome():
         "mean@4_se": pytest.approx((1.0 - 0.125) / 2),
         "pass@4": 0.5,
         "pass@4_se": pytest.approx(0.5),
+        "mixed@4": 1.0,
+        "mixed@4_se": 0.0,
     }
     assert list(outcome_figures(samples([[1.0], [0.0]]), "r", 1)) == ["pass@1", "pass@1_se"]
 

@@ -296,12 +296,6 @@ def test_empty_batch(odd):
         assert ask(pool, odd()) == ([], {})
 
 
-@pytest.mark.parametrize(("workers", "timeout"), [(0, 1), (1, 0), (1, -1)])
-def test_impossible_pools_are_refused(workers, timeout):
-    with pytest.raises(ValueError):
-        RewardPool(workers, timeout=timeout)
-
-
 def test_guard_counts_what_the_pool_gave_up(odd):
     with RewardPool(2, timeout=0.3) as pool:
         guard = Guard(odd(), pool=pool, max_failure_rate=1)

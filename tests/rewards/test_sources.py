@@ -97,8 +97,8 @@ def test_labels_make_one_reward_two():
     ("specs", "weights", "words"),
     [
         (["cuntdown"], None, "No reward is named 'cuntdown'. Did you mean 'countdown'"),
-        ([{"name": "format", "mod": "strict"}], None, "no option 'mod'. Did you mean 'mode'"),
-        ([{"name": "format", "wieght": 1}], None, "no option 'wieght'. Did you mean 'weight'"),
+        ([{"name": "format", "mod": "strict"}], None, "unknown option 'mod'. Did you mean 'mode'"),
+        ([{"name": "format", "wieght": 1}], None, "unknown option 'wieght'. Did you mean 'weight'"),
         ([{"nmae": "format"}], None, "has no `name`.*Did you mean 'name'"),
         (["format", "format"], None, "2 rewards are called 'format'.*label"),
         (["a/rm", "b/rm"], None, "2 rewards are called 'rm'"),
@@ -125,7 +125,7 @@ def test_wrong_specs_say_what_to_write(specs, weights, words):
 def test_wrong_options_of_functions_are_found(tmp_path):
     path = tmp_path / "strict.py"
     path.write_text("def plain(completions, volume, *, factor=1): return []")
-    with pytest.raises(ValueError, match=r"no option 'factr'\. Did you mean 'factor'"):
+    with pytest.raises(ValueError, match=r"unknown option 'factr'\. Did you mean 'factor'"):
         resolve_rewards([{"name": f"{path}:plain", "factr": 1}])
 
 
