@@ -3,12 +3,12 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from grpo_ext.evaluation.completions import Completion
 
@@ -30,9 +30,6 @@ class Sample:
     length: int
     finish_reason: str = "stop"
     episode: Row | None = None
-
-
-Value = Callable[[Sample], float | None]
 
 
 def score_completions(
@@ -59,65 +56,44 @@ def score_completions(
     ]
 
 
-def mean_and_error(samples: list[Sample], value: Value) -> tuple[float | None, float | None]:
-    """Return the mean of `value(sample)` over rows, and its standard error; samples of one row are averaged first."""
-    return over_rows(list(row_means(samples, value).values()))
+def by_row(samples: list[Sample], name: str | None) -> pd.Series:
+    """Return the score of each sample by the reward `name` (`None`: its length) under the number of its row; NaN: no score."""
+    values = [sample.length if name is None else sample.rewards[name] for sample in samples]
+    return pd.Series(values, [sample.row for sample in samples], dtype=float)
 
 
-def by_row(samples: list[Sample], value: Value) -> dict[int, list[Any]]:
-    """Return the values of the samples of each row, without `None`."""
-    found: dict[int, list[Any]] = {}
-    for sample in samples:
-        if (v := value(sample)) is not None:
-            found.setdefault(sample.row, []).append(v)
-    return found
+def row_means(samples: list[Sample], name: str | None) -> pd.Series:
+    """Return the mean of each row's samples by the reward `name` (`None`: of their lengths); NaN if none was scored."""
+    return by_row(samples, name).groupby(level=0).mean()
 
 
-def row_means(samples: list[Sample], value: Value) -> dict[int, float]:
-    """Return the mean of `value(sample)` over the samples of each row, without `None`."""
-    return {row: fmean(values) for row, values in by_row(samples, value).items()}
-
-
-def over_rows(values: list[float]) -> tuple[float | None, float | None]:
+def over_rows(values: pd.Series) -> tuple[float | None, float | None]:
     """Return the mean of one value for each row, and its standard error s / sqrt(rows) (s: sample standard deviation)."""
-    if not values:
-        return None, None
-    n, mean = len(values), fmean(values)
-    return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else None
+    mean, error = (None if math.isnan(found) else float(found) for found in (values.mean(), values.sem()))
+    return mean, error
 
 
 def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
-    """Return the mean of each reward with its standard error under `NAME_se`, and the mean length."""
+    """Return the mean of each reward over rows with its standard error under `NAME_se`, and the mean length."""
     summary: dict[str, float | None] = {}
     for name in names:
-        summary[name], summary[f"{name}_se"] = mean_and_error(samples, score_of(name))
-    summary["length"], _ = mean_and_error(samples, lambda s: s.length)
+        summary[name], summary[f"{name}_se"] = over_rows(row_means(samples, name))
+    summary["length"], _ = over_rows(row_means(samples, None))
     return summary
-
-
-def score_of(name: str) -> Value:
-    """Return the function that reads the score of the reward `name`."""
-    return lambda sample: sample.rewards[name]
-
-
-def passes(sample: Sample, name: str) -> bool:
-    """Whether a completion passes: the reward `name` gave it a score of 1 or more."""
-    return (sample.rewards[name] or 0) >= 1
 
 
 def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, float | None]:
     """Return the unbiased estimate of pass@k, the chance that one of k completions passes, and its standard error.
 
-    It is the mean over rows of 1 - C(n - c, k) / C(n, k) for n samples of which c pass (Chen et al. 2021, arXiv 2107.03374,
-    equation 1). `ValueError` if a row has fewer than k samples.
+    A completion passes if the reward `name` gave it a score of 1 or more. The estimate is the mean over rows of
+    1 - C(n - c, k) / C(n, k) for n samples of which c pass (Chen et al. 2021, arXiv 2107.03374, equation 1). `ValueError` if a
+    row has fewer than k samples.
     """
-    estimates = []
-    for passed in by_row(samples, lambda sample: passes(sample, name)).values():
-        n, c = len(passed), sum(passed)
-        if n < k:
-            raise ValueError(f"pass@{k} needs {k} samples a row, got {n}.")
-        estimates.append(1 - math.comb(n - c, k) / math.comb(n, k))
-    return over_rows(estimates)
+    passed = (by_row(samples, name) >= 1).groupby(level=0)
+    if (fewest := passed.size().min()) < k:
+        raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
+    counts = zip(passed.size(), passed.sum(), strict=True)
+    return over_rows(pd.Series([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts], dtype=float))
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
@@ -128,7 +104,7 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:
-        figures[f"mean@{k}"] = mean_and_error(samples, score_of(name))
+        figures[f"mean@{k}"] = over_rows(row_means(samples, name))
         figures[f"pass@{k}"] = pass_at_k(samples, name, k)
         figures[f"mixed@{k}"] = mixed_share(samples, name)
     return {key: v for name, pair in figures.items() for key, v in zip((name, f"{name}_se"), pair, strict=True)}
@@ -139,45 +115,34 @@ def mixed_share(samples: list[Sample], name: str) -> tuple[float | None, float |
 
     For k samples of a row it estimates the share of groups with signal in training with `num_generations` k.
     """
-    rows = by_row(samples, score_of(name)).values()
-    return over_rows([float(len(set(map(np.float32, scores))) > 1) for scores in rows])  # float32: as the trainer compares
+    scores = by_row(samples, name).dropna().astype("float32")  # as the trainer compares
+    return over_rows((scores.groupby(level=0).nunique() > 1).astype(float))
 
 
-def bootstrap_interval(values: list[float], resamples: int = 2000) -> tuple[float, float]:
+def bootstrap_interval(values: Sequence[float], resamples: int = 2000) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13), by a fixed seed.
 
-    `values` has one value for each row, since rows are resampled. `ValueError` if it is empty.
+    `values` has one value for each row, since rows are resampled.
     """
-    if not values:
-        raise ValueError("a bootstrap interval needs at least one value.")
     rng = np.random.default_rng(0)
     rows = np.asarray(values, dtype=np.float64)  # (n,)
     low, high = np.quantile([rng.choice(rows, len(rows)).mean() for _ in range(resamples)], [0.025, 0.975])
     return float(low), float(high)
 
 
-def paired_difference(before: list[Sample], after: list[Sample], value: Value, resamples: int = 2000) -> dict[str, Any] | None:
-    """Return how much `value` increases from before to after, row by row, so that the difficulty of rows cancels out.
+def paired_difference(
+    before: list[Sample], after: list[Sample], name: str | None, resamples: int = 2000
+) -> dict[str, Any] | None:
+    """Return how much the reward `name` (`None`: the length) increases row by row, so that the difficulty of rows cancels out.
 
     The keys are `mean`, the bounds `low` and `high` of its bootstrap interval, and `rows`, the number of rows with both values;
     `None` if there are no such rows.
     """
-    first, second = row_means(before, value), row_means(after, value)
-    differences = [second[row] - first[row] for row in first if row in second]
-    if not differences:
+    differences = (row_means(after, name) - row_means(before, name)).dropna()
+    if differences.empty:
         return None
     low, high = bootstrap_interval(differences, resamples)
-    return {"mean": fmean(differences), "low": low, "high": high, "rows": len(differences)}
-
-
-def changed_rows(before: list[Sample], after: list[Sample], right: Callable[[Sample], bool]) -> dict[str, list[int]]:
-    """Return the rows that became right and those that became wrong, from one sample of each row."""
-    was, now = ({s.row: right(s) for s in samples} for samples in (before, after))
-    rows = sorted(was.keys() & now.keys())
-    return {
-        "became_right": [row for row in rows if now[row] and not was[row]],
-        "became_wrong": [row for row in rows if was[row] and not now[row]],
-    }
+    return {"mean": float(differences.mean()), "low": low, "high": high, "rows": len(differences)}
 
 
 def compare(before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str) -> dict[str, Any]:
@@ -187,12 +152,11 @@ def compare(before: dict[str, list[Sample]], after: dict[str, list[Sample]], nam
     "became_right": [3, 17], "became_wrong": [5]}`. A row with a score of 1 or more by the reward `outcome` is solved.
     """
     found: dict[str, Any] = {}
-    for part in ("greedy", "sampled"):
-        if part not in before or part not in after:
-            continue
-        pairs = {name: paired_difference(before[part], after[part], score_of(name)) for name in names}
-        pairs["length"] = paired_difference(before[part], after[part], lambda s: s.length)
+    for part in before:
+        pairs = {name: paired_difference(before[part], after[part], name) for name in names}
+        pairs["length"] = paired_difference(before[part], after[part], None)
         found[part] = {name: difference for name, difference in pairs.items() if difference is not None}
     if outcome in names:
-        found |= changed_rows(before["greedy"], after["greedy"], lambda s: passes(s, outcome))
+        was, now = (by_row(samples["greedy"], outcome) >= 1 for samples in (before, after))
+        found["became_right"], found["became_wrong"] = now.index[now & ~was].tolist(), now.index[was & ~now].tolist()
     return found

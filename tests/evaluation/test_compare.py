@@ -16,18 +16,14 @@ from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import (
     Sample,
     bootstrap_interval,
-    changed_rows,
     compare,
-    mean_and_error,
+    over_rows,
     paired_difference,
+    row_means,
     score_completions,
 )
 from grpo_ext.evaluation.table import cell, table
 from grpo_ext.rewards import build
-
-
-def reward(sample):
-    return sample.rewards["countdown"]
 
 
 def scripted(rates, rng, count, rows, countdown):
@@ -51,9 +47,9 @@ def test_intervals_cover_the_truth_of_a_scripted_policy():
         hard = [rng.random() * 0.8 for _ in rows]  # mean 0.4
         before = scripted(hard, rng, count, rows, countdown)
         after = scripted([rate + gain for rate in hard], rng, count, rows, countdown)
-        difference = paired_difference(before, after, reward, resamples=400)
+        difference = paired_difference(before, after, "countdown", resamples=400)
         in_difference += difference["low"] <= gain <= difference["high"]
-        mean, error = mean_and_error(after, reward)
+        mean, error = over_rows(row_means(after, "countdown"))
         in_accuracy += abs(mean - (0.4 + gain)) <= 1.96 * error
     assert 0.91 <= in_difference / trials <= 0.98
     assert 0.91 <= in_accuracy / trials <= 0.98
@@ -77,7 +73,7 @@ def test_the_interval_is_as_wide_as_the_normal_one():
 def test_pairing_makes_a_small_gain_visible():
     rows = [Sample(i, "", {"countdown": i / 50}, 1) for i in range(50)]
     better = [Sample(i, "", {"countdown": i / 50 + 0.01}, 1) for i in range(50)]
-    difference = paired_difference(rows, better, reward)
+    difference = paired_difference(rows, better, "countdown")
     assert difference["low"] == pytest.approx(0.01) == difference["high"]
     assert difference["rows"] == 50
 
@@ -85,19 +81,15 @@ def test_pairing_makes_a_small_gain_visible():
 def test_rows_without_a_score_are_left_out():
     before = [Sample(0, "", {"countdown": None}, 1), Sample(1, "", {"countdown": 0.0}, 1)]
     after = [Sample(0, "", {"countdown": 1.0}, 1), Sample(1, "", {"countdown": 1.0}, 1)]
-    assert paired_difference(before, after, reward)["rows"] == 1
-    assert paired_difference(before[:1], after[:1], reward) is None
-    with pytest.raises(ValueError, match="at least one"):
-        bootstrap_interval([])
+    assert paired_difference(before, after, "countdown")["rows"] == 1
+    assert paired_difference(before[:1], after[:1], "countdown") is None
 
 
 def test_changed_rows_are_named():
     before = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([0.0, 1.0, 1.0, None])]
     after = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([1.0, 0.0, 1.0, 1.0])]
-    changed = changed_rows(before, after, lambda s: (reward(s) or 0) >= 1)
-    assert changed == {"became_right": [0, 3], "became_wrong": [1]}
     found = compare({"greedy": before}, {"greedy": after}, ["countdown"], "countdown")
-    assert found["became_wrong"] == [1] and "sampled" not in found
+    assert found["became_right"] == [0, 3] and found["became_wrong"] == [1] and "sampled" not in found
     assert found["greedy"]["length"] == {"mean": 0.0, "low": 0.0, "high": 0.0, "rows": 4}
 
 

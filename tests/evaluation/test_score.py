@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import (
     Sample,
-    mean_and_error,
     mixed_share,
     outcome_figures,
+    over_rows,
     pass_at_k,
+    row_means,
     score_completions,
     summarize,
 )
@@ -41,7 +42,7 @@ def test_pass_at_k_refuses_too_few_samples():
 
 
 def test_unscored_samples_leave_the_mean():
-    mean, error = mean_and_error(samples([[1.0, None], [0.0, 0.0], [None, None]]), lambda s: s.rewards["r"])
+    mean, error = over_rows(row_means(samples([[1.0, None], [0.0, 0.0], [None, None]]), "r"))
     assert mean == 0.5
     assert error == pytest.approx(0.5)  # two rows at 1 and 0: s = 0.7071, / sqrt(2)
 
@@ -53,7 +54,7 @@ def test_the_standard_error_covers_the_truth():
     for _ in range(trials):
         rates = [rng.random() for _ in range(100)]
         scores = [[float(rng.random() < rate) for _ in range(8)] for rate in rates]
-        mean, error = mean_and_error(samples(scores), lambda s: s.rewards["r"])
+        mean, error = over_rows(row_means(samples(scores), "r"))
         hits += abs(mean - 0.5) <= 1.96 * error
     assert 0.92 <= hits / trials <= 0.98
 
