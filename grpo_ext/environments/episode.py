@@ -81,7 +81,7 @@ class Episode:
     def ask(self) -> None:
         """End the current turn and pass it to the environment, whose async code runs until `hear`."""
         ids = self.ids[self._first :]
-        text = self.tokens.text(ids)
+        text = str(self.tokens.tokenizer.decode(ids, skip_special_tokens=True))
         message, broken = self.tokens.message(text, ids, self.prompt_ids + self.ids[: self._first])
         self.take_turn(message, text, ids[-1] in self.tokens.ends, broken)
 

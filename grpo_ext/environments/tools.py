@@ -30,9 +30,8 @@ class ToolEnvironment(Environment):
         if self.instance is None:
             return None
         parameters = inspect.signature(self.instance.reset).parameters.values()
-        takes_all = any(p.kind == p.VAR_KEYWORD for p in parameters)
-        names = {p.name for p in parameters}
-        said = self.instance.reset(**{key: value for key, value in row.items() if takes_all or key in names or key != "seed"})
+        takes_seed = any(p.name == "seed" or p.kind == p.VAR_KEYWORD for p in parameters)
+        said = self.instance.reset(**{key: value for key, value in row.items() if takes_seed or key != "seed"})
         if isinstance(said, list) and all(block.get("type") == "text" for block in said):
             return "".join(block["text"] for block in said)
         return said

@@ -112,10 +112,6 @@ class TurnTokens:
         answer = str(self.tokenizer.decode(ids)).rpartition("</think>")[2]
         return found, any(line.lstrip().startswith(self._opening_of_call) for line in answer.splitlines())
 
-    def text(self, ids: list[int]) -> str:
-        """Return the text of a turn without special tokens."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
-
     def _written(self, messages: list[Message], opens: bool = False) -> str:
         options = {"tokenize": False, "add_generation_prompt": opens, **self._options}
         try:

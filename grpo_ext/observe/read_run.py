@@ -45,15 +45,14 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
     train = [(row["step"], row["group"], {"reward": row["reward"], **row["rewards"]}) for row in rows if row["mode"] == "train"]
     if not train:
         return {}
-    names = list(dict.fromkeys(name for *_, scores in train for name in scores))
     index = pd.MultiIndex.from_tuples([(step, group) for step, group, _ in train])
-    table = pd.DataFrame([[scores.get(name) for name in names] for *_, scores in train], index=index, dtype=float)
+    table = pd.DataFrame([scores for *_, scores in train], index=index, dtype=float)
     groups = table.groupby(level=[0, 1])
     means, spreads = (part.groupby(level=0).mean() for part in (groups.mean(), groups.std(ddof=0)))
     curves = {}
-    for i, name in enumerate(names):
-        mean, spread = ([None if math.isnan(value) else value for value in part[i]] for part in (means, spreads))
-        bounds = (table[i].min(), table[i].max()) if table[i].notna().any() else None
+    for name in table:
+        mean, spread = ([None if math.isnan(value) else value for value in part[name]] for part in (means, spreads))
+        bounds = (table[name].min(), table[name].max()) if table[name].notna().any() else None
         curves[name] = Series(name, means.index.tolist(), mean, spread=spread, bounds=bounds)
     return curves
 

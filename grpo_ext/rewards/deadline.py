@@ -25,8 +25,8 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
     There is no limit outside the main thread, where signals do not arrive, or while another timer runs.
     """
-    possible = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
-    if seconds is None or not possible or signal.getitimer(signal.ITIMER_REAL)[0]:
+    elsewhere = threading.current_thread() is not threading.main_thread()
+    if seconds is None or elsewhere or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
 
@@ -99,7 +99,7 @@ def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
 @contextmanager
 def paused() -> Iterator[None]:
     """Stop the clock of the deadline during the block: an import that is cut short leaves a broken module."""
-    left, again = signal.setitimer(signal.ITIMER_REAL, 0) if hasattr(signal, "setitimer") else (0.0, 0.0)
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         yield
     finally:

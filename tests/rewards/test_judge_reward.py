@@ -136,7 +136,7 @@ def test_a_bad_reply_leaves_its_row_unscored(kind):
         assert guard(completions=["fine", "bad", ""], prompts=["p"] * 3) == [1.0, None, 0.0]
     assert words in guard.last_error and guard.failed == 1
     if words in ("no grade from 0 to 10", "no chat completion"):
-        assert len(asked) == 2  # though the guard scored row by row after the batch
+        assert len(asked) == 2
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_bad_reply_leaves_its_row_unscored(kind):
     ids=["silent", "drips"],
 )
 def test_a_server_that_hangs_takes_its_time_once(answer):
-    """A batch that fails is scored again row by row; those rows are not asked for again."""
+    """The rows that fail are not asked for again."""
     start = time.monotonic()
     with serving(answer) as base:
         guard = Guard(reward(base, seconds=1.0), max_failure_rate=1.0)
