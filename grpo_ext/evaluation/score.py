@@ -67,9 +67,10 @@ def row_means(samples: list[Sample], name: str | None) -> pd.Series:
     return by_row(samples, name).groupby(level=0).mean()
 
 
-def over_rows(values: pd.Series) -> tuple[float | None, float | None]:
+def over_rows(values: Sequence[float] | pd.Series) -> tuple[float | None, float | None]:
     """Return the mean of one value for each row, and its standard error s / sqrt(rows) (s: sample standard deviation)."""
-    mean, error = (None if math.isnan(found) else float(found) for found in (values.mean(), values.sem()))
+    known = pd.Series(values, dtype=float)
+    mean, error = (None if math.isnan(found) else float(found) for found in (known.mean(), known.sem()))
     return mean, error
 
 
@@ -93,7 +94,7 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
     if (fewest := passed.size().min()) < k:
         raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
     counts = zip(passed.size(), passed.sum(), strict=True)
-    return over_rows(pd.Series([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts], dtype=float))
+    return over_rows([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts])
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
@@ -116,7 +117,7 @@ def mixed_share(samples: list[Sample], name: str) -> tuple[float | None, float |
     For k samples of a row it estimates the share of groups with signal in training with `num_generations` k.
     """
     scores = by_row(samples, name).dropna().astype("float32")  # as the trainer compares
-    return over_rows((scores.groupby(level=0).nunique() > 1).astype(float))
+    return over_rows(scores.groupby(level=0).nunique() > 1)
 
 
 def bootstrap_interval(values: Sequence[float], resamples: int = 2000) -> tuple[float, float]:

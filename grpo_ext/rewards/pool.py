@@ -17,7 +17,7 @@ from typing import Any
 
 from grpo_ext.rewards.crew import Crew
 from grpo_ext.rewards.engine import without_engine
-from grpo_ext.rewards.reward import Reward, plain_text
+from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import in_full
 
 # What the trainer passes and another process cannot have.
@@ -113,7 +113,6 @@ def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
     columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
     rows: list[Row] = []
     for row, completion in enumerate(given["completions"]):
-        own = {name: [value[row]] for name, value in columns.items() if value is not None}
-        own["completions"] = [plain_text(completion)]
+        own = {"completions": [completion], **{name: [value[row]] for name, value in columns.items() if value is not None}}
         rows.append((own, pickle.dumps((packed, own))))
     return packed, rows
