@@ -8,8 +8,7 @@
    its speed.
 2. poem_format on one core: at least 10,000 poems per second.
 3. accuracy through two workers and the same rows in this process: at least 1.6 times as fast (on two free cores).
-4. A batch of 256 with 5 hanging answers and one that exhausts memory, through two workers: done within three deadlines and 5 s
-   for new workers, with 250 right scores.
+4. A batch of 256 with 5 hanging answers and one that exhausts memory: done within the deadline + 2 s, with 250 right scores.
 5. accuracy, TRL's accuracy_reward and math-verify on tests/rewards/answers.tsv, 10 s per row: with ours no wrong answer counts
    as right, and at most three right ones as wrong.
 """
@@ -246,7 +245,7 @@ def main() -> int:
         "countdown_speed_over_eval": figures["countdown_speed_over_eval"] >= 0.8,
         "poem_per_s": figures["poem_per_s"] >= 10_000,
         "accuracy_two_workers": figures["accuracy_two_workers"] >= 1.6,
-        "hanging_s": figures["hanging_s"] <= 3 * figures["hanging_timeout_s"] + 5,
+        "hanging_s": figures["hanging_s"] <= figures["hanging_timeout_s"] + 2,
         "hanging_right_scores": figures["hanging_right_scores"] == 250,
         "accuracy_false_right": figures["accuracy_false_right"] == 0,
         "accuracy_false_wrong": figures["accuracy_false_wrong"] <= 3,

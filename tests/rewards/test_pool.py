@@ -115,13 +115,67 @@ def test_what_a_reward_writes_on_the_pipe_is_not_unpickled(odd):
     assert scores == [1.0, None, 2.0] and "ChildProcessError" in errors[1] and not hasattr(os, "unpickled")
 
 
+def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
+    texts = [str(n) for n in range(256)]
+    for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
+        texts[place] = text
+    with RewardPool(2, timeout=8.0) as pool:
+        started = time.perf_counter()
+        scores, _ = ask(pool, odd(), *texts)
+        assert time.perf_counter() - started < 20  # one after the other they would take 40, two and two 24
+    assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
+
+
+def test_a_slow_reward_keeps_to_its_workers(odd):
+    """Rows that take long as a rule are no reason to start more workers."""
+    with RewardPool(2, timeout=10.0) as pool:
+        ask(pool, odd(), *["nap 0.4"] * 4)
+        crew = pool._ready_crew()
+        most = 0
+        thread = threading.Thread(target=ask, args=(pool, odd(), *["nap 0.4"] * 8))
+        thread.start()
+        while thread.is_alive():
+            most = max(most, len(crew.workers))
+            time.sleep(0.02)
+        assert most <= 4  # the crew, and at most as many while the first rows were new
+
+
+def test_while_a_row_hangs_the_next_worker_gets_ready(odd):
+    """Else the next batch would wait for the deadline and for a worker's start."""
+    with RewardPool(1, timeout=30.0) as pool:
+        ask(pool, odd(), "1")
+        crew = pool._ready_crew()
+        thread = threading.Thread(target=ask, args=(pool, odd(), "sleep"))
+        thread.start()
+        while not (len(crew.workers) == 2 and crew.workers[1].known):
+            assert thread.is_alive()
+            time.sleep(0.02)
+        ready = {worker.process.pid for worker in crew.workers}
+        assert ask(pool, odd(), "2") == ([2.0], {})
+        assert {worker.process.pid for worker in crew.workers} == ready and len(ready) == 2
+
+
+def test_overdue_workers_get_one_replacement_each(odd):
+    """More would take the processor from those that are at work while they load what the reward needs."""
+    with RewardPool(2, timeout=2.0) as pool:
+        ask(pool, odd(), "1")
+        crew = pool._ready_crew()
+        thread = threading.Thread(target=ask, args=(pool, odd(), "hang", "hang", "hang", *map(str, range(50))))
+        thread.start()
+        most = 0
+        while thread.is_alive():
+            most = max(most, sum(not worker.overdue for worker in list(crew.workers)))
+            time.sleep(0.005)
+        assert most == 2
+
+
 def test_workers_that_are_killed_are_replaced(odd):
     with RewardPool(2, timeout=0.3) as pool:
         before = set(ask(pool, odd(), *["pid"] * 20)[0])
         ask(pool, odd(), "hang", "hang", "hang")
         after = set(ask(pool, odd(), *["pid"] * 20)[0])
-        while len({worker.process.pid for worker in pool._ready_crew().workers} - before) < 2:
-            time.sleep(0.02)
+        time.sleep(0.5)
+        assert len(pool._ready_crew().workers) == 2
     assert after and not any(alive(int(pid)) for pid in before | after)
 
 
