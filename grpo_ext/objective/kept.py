@@ -31,7 +31,10 @@ class KeptSet:
         counts = mask.sum(-1)  # (N,)
         dense = 32 * counts > mask.size(-1)
         ids = (mask & ~dense.unsqueeze(-1)).nonzero()[:, 1].int().cpu()
-        return cls(mask.size(-1), counts.masked_fill(dense, -1).cpu(), ids, _pack(mask[dense]).cpu())
+        width = -(-mask.size(-1) // 8)
+        bits = torch.nn.functional.pad(mask[dense], (0, 8 * width - mask.size(-1))).view(-1, width, 8).to(torch.uint8)
+        packed = (bits << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(-1, dtype=torch.uint8)
+        return cls(mask.size(-1), counts.masked_fill(dense, -1).cpu(), ids, packed.cpu())
 
     def mask(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return the kept tokens as a mask (N, V), bool."""
@@ -70,9 +73,3 @@ class KeptSet:
             torch.cat([part.ids for part in parts]),
             torch.cat([part.bits for part in parts]),
         )
-
-
-def _pack(mask: torch.Tensor) -> torch.Tensor:
-    width = -(-mask.size(-1) // 8)
-    padded = torch.nn.functional.pad(mask, (0, 8 * width - mask.size(-1))).view(-1, width, 8).to(torch.uint8)
-    return (padded << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(-1, dtype=torch.uint8)

@@ -17,7 +17,6 @@ older policy and adds the missing part of the gradient. Without the correction t
 
 import torch
 
-KL_ESTIMATORS = ("k1", "k2", "k3")
 # (estimator, whether it is corrected) whose gradient is not that of a KL: why, and what to write instead.
 REFUSED = {
     ("k1", False): (
@@ -41,17 +40,12 @@ def kl_per_token(
         ref_logps: (B, T), of the reference.
         estimator: "k1", "k2" or "k3".
         ratio: (B, T), the importance ratio of each token, with gradient; `None`: the estimate is not corrected.
-
-    Raises:
-        ValueError: for another estimator.
     """
     log_r = ref_logps - logps
     if estimator == "k1":
         kl = -log_r
     elif estimator == "k2":
         kl = log_r**2 / 2
-    elif estimator == "k3":
-        kl = torch.exp(log_r) - log_r - 1
     else:
-        raise ValueError(f"kl_estimator is {estimator!r}: write one of {', '.join(KL_ESTIMATORS)}.")
+        kl = torch.exp(log_r) - log_r - 1
     return kl if ratio is None else kl * ratio

@@ -167,5 +167,6 @@ def reward_parts(recipe: Recipe, findings: Findings) -> list[Any]:
         return named_rewards_and_weights(recipe)[0]
     except ValueError as error:
         if not any(problem.key == "reward_weights" for problem in findings.problems):  # reported already
-            findings.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")
+            key = "reward_funcs" if recipe.run.reward_funcs else "reward_plugins"
+            findings.problem(error, "reward_weights" if "reward_weights" in str(error) else key)
         return []

@@ -91,24 +91,20 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
     return [change for _, change in sorted(found, key=lambda pair: pair[0])[:3]]
 
 
-def nearest_in_words(batch: Batch) -> str:
-    """Return ` Nearest that fit: num_generations: 6, ...`, or an empty text if there are none."""
-    settings = [f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()]
-    return f" Nearest that fit: {', '.join(settings)}." if settings else ""
-
-
 def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
     """A generation is whole groups of whole micro-batches."""
     batch = batch_of(v, num_processes)
     if batch.generation_batch_size and batch.steps_per_generation:
         yield Problem("set generation_batch_size or steps_per_generation, not both.", "generation_batch_size")
         return
+    settings = [] if batch.fits else [f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()]
+    nearest = f" Nearest that fit: {', '.join(settings)}." if settings else ""
     micro = f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} processes"
     if batch.completions % batch.micro_batch:
-        words = f"is no multiple of the micro-batch of {batch.micro_batch} completions ({micro}).{nearest_in_words(batch)}"
+        words = f"is no multiple of the micro-batch of {batch.micro_batch} completions ({micro}).{nearest}"
         yield Problem(f"generation_batch_size {batch.completions} {words}", "generation_batch_size")
     elif batch.completions % batch.num_generations:
-        words = f"which is no multiple of num_generations {batch.num_generations}.{nearest_in_words(batch)}"
+        words = f"which is no multiple of num_generations {batch.num_generations}.{nearest}"
         has = f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} slices)"
         yield Problem(f"{has}, {words}", "num_generations")
 

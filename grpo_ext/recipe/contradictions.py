@@ -1,6 +1,6 @@
 """Options of a recipe that contradict each other."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +11,11 @@ from grpo_ext.objective.policy import loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.folder import sharding
-from grpo_ext.recipe.needs import LOSSES
+from grpo_ext.recipe.needs import LOSSES, Values
 from grpo_ext.recipe.overlap_options import SHARDED, separate
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
-Values = Mapping[str, Any]
 # The key at fault, when there is a contradiction, and the message, which names values of the recipe in braces.
 Contradiction = tuple[str, Callable[[Values], Any], str]
 
@@ -81,13 +80,8 @@ GRPO: tuple[Contradiction, ...] = (
     ("max_completion_length", lambda v: v["max_completion_length"] is None and not v["use_vllm"],
      "max_completion_length: null ends completions after 20 tokens if transformers samples: write a number."),
     ("vllm_max_model_length",
-     lambda v: v["use_vllm"] and _reaches(v["max_completion_length"], v["vllm_max_model_length"]),
+     lambda v: v["use_vllm"] and v["vllm_max_model_length"] and (v["max_completion_length"] or 0) >= v["vllm_max_model_length"],
      "vllm_max_model_length leaves no prompt beside max_completion_length {max_completion_length}: raise it."),
-    ("vllm_importance_sampling_clip_min",
-     lambda v: _reaches(v["vllm_importance_sampling_clip_min"], v["vllm_importance_sampling_clip_max"]),
-     "vllm_importance_sampling_clip_min is not below vllm_importance_sampling_clip_max: lower it."),
-    ("log_completions_hub_repo", lambda v: v["log_completions_hub_repo"] and not v["log_completions"],
-     "log_completions_hub_repo uploads nothing without log_completions: true."),
     # the loss
     ("loss_type", lambda v: v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1,
      "loss_type cispo clips all tokens if epsilon_high is below 1: write epsilon_high: 5.0 (ScaleRL, arXiv 2510.13786)."),
@@ -118,14 +112,7 @@ GRPO: tuple[Contradiction, ...] = (
      "eval_temperature 0 gives the same completion {eval_num_samples} times: write eval_num_samples: 1, or raise it."),
     ("num_generations_eval", lambda v: v["eval_temperature"] is None and v["num_generations_eval"] == 1,
      "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead."),
-    ("lr_scheduler_type",
-     lambda v: v["lr_scheduler_type"] in ("reduce_lr_on_plateau", "greedy") and v["eval_strategy"] == "no",
-     "lr_scheduler_type {lr_scheduler_type} follows the evaluations: set eval_strategy."),
 )  # fmt: skip
-
-
-def _reaches(value: float | None, limit: float | None) -> bool:
-    return value is not None and limit is not None and value >= limit
 
 
 def corrected(v: Values) -> bool:
@@ -154,13 +141,6 @@ def reference(v: Values, _: int) -> Iterator[Problem]:
     """The estimator of the KL has the gradient of a KL."""
     if v["beta"] and (why := REFUSED.get((v["kl_estimator"], v["use_bias_correction_kl"]))):
         yield Problem(f"kl_estimator: {why}.", "kl_estimator")
-
-
-def weights_match(v: Values, _: int) -> Iterator[Problem]:
-    """There is one weight for each reward."""
-    rewards, weights = v["reward_funcs"], v["reward_weights"]
-    if rewards is not None and weights is not None and len(rewards) != len(weights):
-        yield Problem(f"{len(weights)} reward_weights for {len(rewards)} reward_funcs.", "reward_weights")
 
 
 def scorable(v: Values, num_processes: int) -> Iterator[Problem]:

@@ -94,7 +94,6 @@ GRPO_RULES: tuple[Rule, ...] = (
     *(need(*row) for row in NEEDS),
     whole_groups,
     whole_eval_groups,
-    contradictions.weights_match,
     contradictions.plugins,
     contradictions.loss_type,
     contradictions.reference,

@@ -23,7 +23,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
-BOUND_WORDS = {"gt": "above", "ge": "at least", "le": "at most"}
 BOUND_ERRORS = {"greater_than", "greater_than_equal", "less_than_equal"}
 
 
@@ -55,7 +54,8 @@ def convert(key: str, value: Any, hint: Any) -> Any:
             with suppress(ValueError):
                 return convert(key, [value], hint)  # one item needs no brackets
         if {part["type"] for part in error.errors()} <= BOUND_ERRORS:
-            raise ValueError(f"{key} must be {bounds_in_words(hint)}, got {value}.") from None
+            bound = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise ValueError(f"{key} must be {bound}, got {value}.") from None
         guess = did_you_mean(value, map(str, words)) if isinstance(value, str) else ""
         raise ValueError(f"{key} is {in_words(hint)}; got {value!r}.{guess}") from None
 
@@ -82,14 +82,6 @@ def in_words(hint: Any) -> str:
     if origin is list:
         return f"a list of items, each {in_words(arguments[0])}" if arguments else "a list"
     return "a mapping" if origin is dict else getattr(hint, "__name__", str(hint))
-
-
-def bounds_in_words(hint: Any) -> str:
-    """Return the bounds of a number's type in words: `Share` is "at least 0 and at most 1"."""
-    kinds = (hint, *typing.get_args(hint))
-    bounds = [bound for kind in kinds for info in getattr(kind, "__metadata__", ()) for bound in info.metadata]
-    named = [(bound, name) for bound in bounds for name in BOUND_WORDS if hasattr(bound, name)]
-    return " and ".join(f"{BOUND_WORDS[name]} {getattr(bound, name):g}" for bound, name in named)
 
 
 def _numbers(value: Any) -> Iterable[float]:

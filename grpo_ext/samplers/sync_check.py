@@ -37,8 +37,6 @@ class SyncCheck:
         same = args.logprob_policy == "sampling" or not truncated
         same &= args.logprob_policy != "model" or args.temperature == 1.0
         self.compares = bool(self.every) and same and isinstance(self.engine, OurVLLM | ProcessSampler)
-        # mean absolute difference above which the run ends; `None` until the number type of the engine is known
-        self.limit = args.vllm_sync_check_limit or (None if trainer.accelerator.mixed_precision == "no" else 0.2)
         self._checked: int | None = None  # the sync of the last check
         self._sent: tuple[int, list[int]] = -1, []  # the last sync that was seen, and the checksums of its weights
         self._arrived: set[str] | None = None  # tensors of the engine that equalled ours after the first sync
@@ -57,15 +55,15 @@ class SyncCheck:
         self.refuse_stale()
         if not self.due or self.ranks.any(bool(table.model_inputs) or table.sampling_per_token_logps is None):
             return
-        if self.limit is None:
-            self.limit = 1e-3 if self.engine.dtype() == "float32" else 0.2
         total, tokens = self.ranks.total(torch.stack(self._apart(table))).tolist()
         if not tokens:  # all of them are truncated and masked
             return
         self._checked, difference = self.engine.syncs, total / tokens
-        if not difference <= self.limit:
+        exact = self.trainer.accelerator.mixed_precision == "no" and self.engine.dtype() == "float32"
+        limit = self.trainer.args.vllm_sync_check_limit or (1e-3 if exact else 0.2)
+        if not difference <= limit:
             raise EngineFailure(
-                f"The sampler's log-probs differ by {difference:.3g} on average from the trainer's, and at most {self.limit:g} "
+                f"The sampler's log-probs differ by {difference:.3g} on average from the trainer's, and at most {limit:g} "
                 "was expected (vllm_sync_check_limit): the engine does not compute with the weights that it was given."
             )
         seam.log_figures(self.trainer, {"sampling/sync_difference": difference})

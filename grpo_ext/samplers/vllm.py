@@ -183,9 +183,8 @@ class OurVLLM(VLLMGeneration):
 
     def start(self, *args: Any, **kwargs: Any) -> None:
         """Send a server the request that the next `generate` with the same arguments answers."""
-        client = self.vllm_client if self.accelerator.is_main_process else None
-        if client is not None:
-            client.starts = True
+        if self.accelerator.is_main_process:
+            self.vllm_client.starts = True
         super().generate(*args, **kwargs)  # gathers the prompts of all ranks; the client answers nothing yet
 
     def play(self, request: Request, logps: LogProbs) -> None:
@@ -194,15 +193,8 @@ class OurVLLM(VLLMGeneration):
         A server that fails is waited for, given the current weights, and the episodes go on. `EngineFailure` as for `generate`.
         """
         client = self._client_of_rank()
-        sampling = {
-            "repetition_penalty": self.repetition_penalty,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p or 0.0,
-            "logprobs": self.logprobs,
-            "generation_kwargs": self.generation_kwargs,
-        }
+        names = ("repetition_penalty", "temperature", "top_p", "top_k", "logprobs", "generation_kwargs")
+        sampling = {"min_p": self.min_p or 0.0, **{name: getattr(self, name) for name in names}}
 
         def work() -> None:
             # the version of the weights that each turn must come from; the server takes an adapter for another model

@@ -32,15 +32,12 @@ class RefillRule:
     unit: int = 1  #: groups are generated in multiples of this, so that all ranks make the same number of completions
 
     @classmethod
-    def of(
-        cls, max_rounds: int, max_staleness: int, passes: int, accumulation: int, group: int, ranks: int, ahead: bool = False
-    ) -> RefillRule:
-        """Return the rule if a generation gives `passes` micro-batches and a step takes `accumulation` of them.
-
-        `ahead`: whether a generation is sampled by the weights of the one before.
-        """
-        between = -(-passes // accumulation)
-        return cls(max_rounds, max_staleness, max_staleness >= between * (1 + ahead), between, ranks // math.gcd(group, ranks))
+    def of(cls, args: Any, ranks: int) -> RefillRule:
+        """Return the rule by the training arguments."""
+        between = -(-args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
+        lives = between * (1 + (args.overlap != "off"))  # with overlap the weights of the generation before sample
+        unit = ranks // math.gcd(args.num_generations, ranks)
+        return cls(args.group_filter_max_rounds, args.max_staleness, args.max_staleness >= lives, between, unit)
 
 
 @dataclass(frozen=True)

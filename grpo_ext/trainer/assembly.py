@@ -5,7 +5,6 @@ from typing import Any
 
 from accelerate.utils import gather_object
 from torch.distributed.checkpoint.stateful import Stateful
-from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.rules import COLUMNS
@@ -19,6 +18,7 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import cut
+from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.feed import Feed
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.trainer.checkpoint import Checkpoints
@@ -53,7 +53,8 @@ class Parts:
                 "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: "
                 "take it out."
             )
-        self.sampler = sampler or make_sampler(trainer, settings.watches(trainer, by_trl))
+        by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching  # else one call of `generate`
+        self.sampler = sampler or make_sampler(trainer, watched=args.logprob_policy != "trl" and not by_others)
         params = scoring_params(trainer, self.sampler)
         layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
         self.cutting = settings.cut_rule(trainer, layout, loss)
@@ -71,7 +72,8 @@ class Parts:
         self.generations = Generations(trainer, self.sampler, self.scorer, self.judge, ranks, by_trl, self.phases)
         check_separate(trainer, sampler, self.generations)
         self.rollout = Rollout(trainer, self.generations, self.order, self.samples, ranks, self.feed.following)
-        entropy, self.finite = settings.entropy_control(args), FiniteSteps(trainer)
+        change = args.entropy_target, args.entropy_coef_delta, args.entropy_coef_min, args.entropy_coef_max
+        entropy, self.finite = EntropyControl(args.entropy_coef, args.use_adaptive_entropy, *change), FiniteSteps(trainer)
         self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks, self.phases)
         settings.align_reference(trainer)
         kept: dict[str, Stateful] = {"rollout": self.rollout, "judge": self.judge, "entropy": entropy, "finite": self.finite}
@@ -113,12 +115,6 @@ def check_data(trainer: Any) -> None:
         check_columns([r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns)
     for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
         check_prompt(rows)
-
-
-def callbacks_of(trainer: Any) -> list[TrainerCallback]:
-    """Return the callbacks of a trainer's parts; the one that may stop the run comes last."""
-    parts = trainer.parts
-    return [parts.phases, parts.log, parts.output, *([parts.monitor] if parts.monitor else []), parts.stopping]
 
 
 def about(trainer: Any) -> dict[str, Any]:

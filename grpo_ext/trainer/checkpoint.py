@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from grpo_ext.samplers.vllm import from_main
 from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.manifest import MANIFEST, STATE, delete_older, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
@@ -49,13 +50,9 @@ class Checkpoints:
         """The folder of the checkpoint of this step."""
         return Path(self.trainer.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
 
-    def by_main(self, find: Callable[[], Any]) -> Any:
-        """Return the result of `find()` on the main process to all ranks."""
-        return broadcast_object_list([find() if self.trainer.accelerator.is_main_process else None])[0]
-
     def newest(self) -> str | None:
         """Return the newest whole checkpoint of `output_dir`."""
-        return self.by_main(lambda: newest_whole(Path(self.trainer.args.output_dir)))
+        return from_main(self.trainer.accelerator, lambda: newest_whole(Path(self.trainer.args.output_dir)))
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """Restore the checkpoint that a run continues from and return it; `None` if the run begins.
@@ -67,7 +64,7 @@ class Checkpoints:
             return None
         folder = Path(found)
         if resume_from_checkpoint is not True:
-            wrong = self.by_main(lambda: what_is_wrong(folder))
+            wrong = from_main(self.trainer.accelerator, lambda: what_is_wrong(folder))
             if wrong:
                 raise CheckpointMismatch(f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest whole one.")
         self._restore(folder)
@@ -106,7 +103,7 @@ class Checkpoints:
 
     def save_failure(self) -> None:
         """Save a checkpoint in the middle of a step, unless the current step already has a whole one, which is better."""
-        if self.by_main(lambda: what_is_wrong(self.folder)) is not None:
+        if from_main(self.trainer.accelerator, lambda: what_is_wrong(self.folder)) is not None:
             self.trainer.save_checkpoint()
 
     def _state(self) -> dict[str, Any]:

@@ -27,10 +27,6 @@ class FiniteSteps:
         self.in_a_row = 0
         self._losses: list[torch.Tensor] = []  # of the micro-batches of this step
 
-    def begin_step(self) -> None:
-        """Forget the losses of the step before."""
-        self._losses = []
-
     def after(self, loss: torch.Tensor) -> None:
         """Note the loss of a micro-batch that has run."""
         if self.trainer.model.training:
@@ -38,7 +34,7 @@ class FiniteSteps:
 
     def check(self, model: Any, norm: Any) -> None:
         """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken the step."""
-        trainer = self.trainer
+        trainer, losses, self._losses = self.trainer, self._losses, []
         if trainer.accelerator.scaler is not None:  # fp16 skips such steps itself, and starts with some
             return
         if math.isfinite(float(norm)):
@@ -53,12 +49,12 @@ class FiniteSteps:
             )
         self.skipped += 1
         self.in_a_row += 1
-        self._report(model, float(norm))
+        self._report(model, float(norm), [float(loss) for loss in losses])
         model.zero_grad()
 
-    def _report(self, model: Any, norm: float) -> None:
+    def _report(self, model: Any, norm: float, losses: list[float]) -> None:
         """Warn of the step on the main rank and on ranks with a loss that is not finite."""
-        losses, process = [float(loss) for loss in self._losses], self.trainer.accelerator
+        process = self.trainer.accelerator
         if process.is_main_process or not all(map(math.isfinite, losses)):
             words = f"losses of its micro-batches on rank {process.process_index}: {', '.join(f'{x:.4g}' for x in losses)}"
             odd = [] if math.isnan(norm) else not_finite(process.unwrap_model(model))  # clipping by NaN spoils all gradients

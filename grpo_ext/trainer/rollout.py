@@ -42,19 +42,11 @@ class Rollout:
     _said_missing: bool = False
 
     def __post_init__(self) -> None:
-        args, size = self.trainer.args, self.trainer.num_generations
+        args = self.trainer.args
         self.group_filter: str = args.group_filter  # "off", "drop" or "refill"
-        self.groups = GroupRule(size, args.pass_threshold)
+        self.groups = GroupRule(self.trainer.num_generations, args.pass_threshold)
         self.outcome = outcome_of_groups(self.trainer)
-        self.refill = RefillRule.of(
-            args.group_filter_max_rounds,
-            args.max_staleness,
-            args.steps_per_generation * args.num_iterations,
-            args.gradient_accumulation_steps,
-            size,
-            self.ranks.count,
-            args.overlap != "off",
-        )
+        self.refill = RefillRule.of(args, self.ranks.count)
 
     def __call__(self, rows: list[Row]) -> Scored:
         """Return scored completions of this rank's rows; the copies of one prompt are adjacent."""

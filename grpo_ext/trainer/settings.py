@@ -27,7 +27,6 @@ from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import run_model, score_images
 from grpo_ext.step.cut import CutRule
-from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.judge import EndRule
 from grpo_ext.step.loss import LossSettings
 
@@ -58,12 +57,6 @@ def loss_settings(trainer: Any) -> LossSettings:
     given = {**named(LossSettings), "router_aux_loss_coef": trainer.router_aux_loss_coef}
     ranks = trainer.accelerator.num_processes
     return LossSettings(**given, loss=get_loss(args.loss_type), options=LossOptions(**options), ranks=ranks)
-
-
-def entropy_control(args: Any) -> EntropyControl:
-    """Return the control of the entropy bonus."""
-    bounds = args.entropy_coef_min, args.entropy_coef_max
-    return EntropyControl(args.entropy_coef, args.use_adaptive_entropy, args.entropy_target, args.entropy_coef_delta, *bounds)
 
 
 def end_rule(trainer: Any) -> EndRule:
@@ -130,12 +123,6 @@ def turn_weights(trainer: Any) -> dict[str, float] | None:
     return dict(found)
 
 
-def watches(trainer: Any, by_trl: bool) -> bool:
-    """Whether every sampled token goes through one call of transformers' `generate` that can be watched."""
-    by_others = trainer.use_transformers_continuous_batching or by_trl
-    return not by_others and trainer.args.logprob_policy != "trl" and not trainer.as_trl
-
-
 def align_reference(trainer: Any) -> None:
     """Give the reference the weights of the policy that was passed in.
 
@@ -146,11 +133,6 @@ def align_reference(trainer: Any) -> None:
         return
     unwrap = trainer.accelerator.unwrap_model
     unwrap(trainer.ref_model).load_state_dict(unwrap(trainer.model).state_dict())
-
-
-def by_batch(trainer: Any) -> bool:
-    """Whether the loss depends on which rows a micro-batch holds: entropy quantiles and the balance of experts do."""
-    return trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
 
 
 def layout_of(trainer: Any) -> Layout:
@@ -174,11 +156,12 @@ def layout_of(trainer: Any) -> Layout:
 def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
     """Return how a step may be cut; `ValueError` if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut."""
     args = trainer.args
-    deals = layout.trimmed and not by_batch(trainer)
+    by_batch = trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled  # the loss depends on which rows run together
+    deals = layout.trimmed and not by_batch
     if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
-        reason = "a model whose positions count padding, or layout: padded"
-        if by_batch(trainer):
-            reason = "top_entropy_quantile below 1 or the balance of experts, which are taken over a micro-batch"
+        reason = "a model whose positions count padding"
+        if trainer.aux_loss_enabled:
+            reason = "the balance of experts, which is taken over a micro-batch"
         if trainer.is_deepspeed_enabled:
             reason = "DeepSpeed, which counts backward passes"
         raise ValueError(f"max_tokens_per_micro_batch does not go with {reason}. Take it out.")

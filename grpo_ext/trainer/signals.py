@@ -67,6 +67,4 @@ class StopSignals:
 
     def agreed(self, accelerator: Accelerator) -> int:
         """Return the signal that any rank has received, 0 for none; the same on every rank."""
-        if accelerator.num_processes == 1:
-            return self.seen
         return int(accelerator.gather(torch.tensor([self.seen], device=accelerator.device)).max())

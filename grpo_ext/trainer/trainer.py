@@ -20,7 +20,7 @@ from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch
-from grpo_ext.trainer.assembly import Parts, callbacks_of
+from grpo_ext.trainer.assembly import Parts
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
 from grpo_ext.trainer.judging import rewards_for
 from grpo_ext.trainer.run_output import check_prompt, first_lines
@@ -76,10 +76,11 @@ class GRPOExtTrainer(GRPOTrainer):
         with our_vllm(args):
             super().__init__(model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs)
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs  # TRL's trainer does not take it
-        self.parts = Parts(self, sampler, recipe)
+        self.parts = parts = Parts(self, sampler, recipe)
         show_progress(self)
-        for callback in callbacks_of(self):
-            self.add_callback(callback)
+        for callback in (parts.phases, parts.log, parts.output, parts.monitor, parts.stopping):  # the last may stop the run
+            if callback is not None:
+                self.add_callback(callback)
 
     # ---- a run
 
@@ -110,7 +111,6 @@ class GRPOExtTrainer(GRPOTrainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         batches, num_items = super().get_batch_samples(self.parts.feed.batches.of(epoch_iterator), num_batches, device)
         self.parts.feed.begin_step(batches)
-        self.parts.finite.begin_step()
         return batches, num_items
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:

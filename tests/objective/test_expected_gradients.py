@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grpo_ext.objective.aggregate import StepCounts
-from grpo_ext.objective.kl import KL_ESTIMATORS, REFUSED
+from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import get_loss
 from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.loss import LossSettings, step_loss
@@ -20,7 +20,7 @@ G = torch.Generator().manual_seed(0)
 POLICY, REFERENCE, OLDER = (
     [torch.randn(V, dtype=torch.float64, generator=G), torch.randn(V, V, dtype=torch.float64, generator=G)] for _ in range(3)
 )
-ACCEPTED = [pair for pair in itertools.product(KL_ESTIMATORS, (False, True)) if pair not in REFUSED]
+ACCEPTED = [pair for pair in itertools.product(("k1", "k2", "k3"), (False, True)) if pair not in REFUSED]
 
 
 def parameters():

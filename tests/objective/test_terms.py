@@ -101,8 +101,6 @@ def test_kl_estimators_agree_in_the_mean():
         assert (p.exp() * kl_per_token(p, q, name)).sum().item() == pytest.approx(exact.item(), rel=1e-4)
     assert (kl_per_token(p, q, "k2") >= 0).all() and (kl_per_token(p, q, "k3") >= 0).all()
     torch.testing.assert_close(kl_per_token(p, q, "k3", torch.tensor(2.0)), 2 * kl_per_token(p, q, "k3"))
-    with pytest.raises(ValueError, match="write one of k1, k2, k3"):
-        kl_per_token(p, q, "k4")
 
 
 def plain_advantages(rewards: list[float], size: int, scale: str, estimator: str) -> list[float]:

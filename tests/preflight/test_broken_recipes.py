@@ -50,10 +50,10 @@ BROKEN = {
     "word_for_a_number": ({"num_generations": "many"}, "num_generations", "a whole number"),
     "word_for_a_rate": ({"learning_rate": "fast"}, "learning_rate", "a number"),
     "word_for_a_switch": ({"gradient_checkpointing": "perhaps"}, "gradient_checkpointing", "true or false"),
-    "no_temperature": ({"temperature": 0}, "temperature", "above 0"),
-    "top_p": ({"top_p": 1.5}, "top_p", "at most 1"),
+    "no_temperature": ({"temperature": 0}, "temperature", "greater than 0"),
+    "top_p": ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
     "not_a_number": ({"learning_rate": float("nan")}, "learning_rate", "finite"),
-    "group_of_one": ({"num_generations": 1}, "num_generations", "at least 2"),
+    "group_of_one": ({"num_generations": 1}, "num_generations", "greater than or equal to 2"),
     "groups": ({"per_device_train_batch_size": 6}, "num_generations", "`num_generations: 3`"),
     "slices": ({"generation_batch_size": 12}, "generation_batch_size", "`generation_batch_size: 16`"),
     "two_sizes": ({"generation_batch_size": 16, "steps_per_generation": 2}, "generation_batch_size", "not both"),
@@ -93,7 +93,7 @@ BROKEN = {
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
     "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "set max_steps"),
     "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "take it out"),
-    "upload_of_nothing": ({"log_completions_hub_repo": "a/b"}, "log_completions_hub_repo", "log_completions: true"),
+    "upload_of_nothing": ({"log_completions_hub_repo": "a/b"}, "log_completions_hub_repo", "Enable log_completions"),
     "truncation_without_a_cap": (
         {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": None},
         "vllm_importance_sampling_mode",
@@ -274,7 +274,7 @@ def test_what_depends_on_nothing_wrong_is_looked_at_all_the_same(folder, tiny_fo
 def test_weights_that_do_not_match_are_told_once(folder, tiny_folder):
     changes = {"reward_funcs": ["countdown"], "reward_weights": [1.0, 2.0]}
     report = check_recipe(written(folder, tiny_folder, changes))
-    assert [problem.message for problem in report.problems] == ["2 reward_weights for 1 reward_funcs."]
+    assert [problem.message for problem in report.problems] == ["2 reward_weights for 1 rewards."]
 
 
 def test_an_empty_recipe_lacks_a_model(folder):

@@ -31,7 +31,7 @@ def config(cls=GRPOExtConfig, **values):
             "loss_normalization is one of step, micro_batch; got 'stp'. Did you mean 'step'?",
         ),
         ({"eval_strategy": "stps"}, "eval_strategy is one of no, steps, epoch; got 'stps'. Did you mean 'steps'?"),
-        ({"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5."),
+        ({"top_p": 1.5}, "top_p must be less than or equal to 1, got 1.5."),
         ({"reward_workers": "many"}, "reward_workers is a whole number; got 'many'."),
         ({"temperature": float("nan")}, "temperature must be a finite number, got nan."),
     ],

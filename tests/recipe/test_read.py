@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.recipe.read import MOST_BYTES, MOST_VALUES, read_yaml
+from grpo_ext.recipe.read import MOST_BYTES, read_yaml
 
 
 def bomb(levels: int, width: int = 9) -> str:
@@ -18,6 +18,7 @@ def bomb(levels: int, width: int = 9) -> str:
     "text, words",
     [
         (bomb(9), "aliases"),
+        (bomb(2), "aliases"),
         ("a: &a [*a]\n", "aliases"),
         ("a: &a {b: *a}\n", "aliases"),
         ("a: " + "[" * 3000 + "]" * 3000, "not a recipe"),
@@ -32,14 +33,6 @@ def test_what_a_file_may_hold_is_bounded(tmp_path, text, words):
     with pytest.raises(RecipeError, match=words) as error:
         read_yaml(path)
     assert str(path) in str(error.value)
-
-
-def test_aliases_that_stay_small_are_read(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(bomb(4))  # 9^4 and what leads there: below the bound
-    assert MOST_VALUES > 9**4
-    values = {key: value for key, (value, _) in read_yaml(path).items()}
-    assert values["a1"] == [["x"] * 9] * 9
 
 
 def test_no_device_is_read_to_its_end():

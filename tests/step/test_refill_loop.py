@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -99,17 +100,36 @@ def test_groups_come_in_multiples_of_the_unit():
     assert numbers(filled.groups) == [2, 3, 4, 5, 6, 7] and numbers(filled.carried) == [8, 9]
 
 
+def arguments(group: int, passes: int = 1, accumulation: int = 1, staleness: int = 1, overlap: str = "off") -> SimpleNamespace:
+    return SimpleNamespace(
+        group_filter_max_rounds=4,
+        max_staleness=staleness,
+        steps_per_generation=passes,
+        num_iterations=1,
+        gradient_accumulation_steps=accumulation,
+        num_generations=group,
+        overlap=overlap,
+    )
+
+
 @pytest.mark.parametrize(
-    "passes, accumulation, staleness, may_carry",
-    [(1, 1, 0, False), (1, 1, 1, True), (4, 2, 1, False), (4, 2, 2, True)],
+    "passes, accumulation, staleness, overlap, may_carry",
+    [
+        (1, 1, 0, "off", False),
+        (1, 1, 1, "off", True),
+        (4, 2, 1, "off", False),
+        (4, 2, 2, "off", True),
+        (4, 2, 2, "one_step", False),
+        (4, 2, 4, "one_step", True),
+    ],
 )
-def test_groups_are_carried_where_they_live_until_the_next_generation(passes, accumulation, staleness, may_carry):
-    assert RefillRule.of(4, staleness, passes, accumulation, group=8, ranks=1).may_carry is may_carry
+def test_groups_are_carried_where_they_live_until_the_next_generation(passes, accumulation, staleness, overlap, may_carry):
+    assert RefillRule.of(arguments(8, passes, accumulation, staleness, overlap), 1).may_carry is may_carry
 
 
 @pytest.mark.parametrize("group, ranks, unit", [(8, 1, 1), (8, 2, 1), (3, 2, 2), (4, 6, 3)])
 def test_the_unit_gives_all_ranks_equally_many_completions(group, ranks, unit):
-    assert RefillRule.of(4, 1, 1, 1, group, ranks).unit == unit
+    assert RefillRule.of(arguments(group), ranks).unit == unit
     assert unit * group % ranks == 0
 
 
