@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
+from grpo_ext.common.main_rank import from_main
 from grpo_ext.objective.policy import ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, SamplingParams, resolve_sampling
 from grpo_ext.recipe.overlap_options import SHARDED
@@ -18,7 +19,7 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.process import ProcessSampler
-from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler, from_main
+from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.seams.vllm import generates_with
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from peft import PeftModel
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
+from grpo_ext.common.main_rank import from_main
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.as_ready import LogProbs, Turn, play_as_ready
 from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
@@ -87,20 +87,6 @@ class VLLMSampler(Sampler):
         finally:
             self.vllm.max_completion_length = longest
         return [list(row) for row in ids], [[token[0] for token in row] for row in logprobs]
-
-
-def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
-    """Return the result of `ask()` on the main process to all ranks, or raise its error on all ranks."""
-    found = error = None
-    if accelerator.is_main_process:
-        try:
-            found = ask()
-        except Exception as raised:
-            error = raised
-    found, error = broadcast_object_list([found, error])
-    if error is not None:
-        raise error
-    return found
 
 
 class OurVLLM(VLLMGeneration):

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch.distributed.checkpoint.stateful import Stateful
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from grpo_ext.samplers.vllm import from_main
+from grpo_ext.common.main_rank import from_main
 from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.manifest import MANIFEST, STATE, delete_older, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain

@@ -1,0 +1,21 @@
+"""What only the main process finds out, and all ranks learn."""
+
+from collections.abc import Callable
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+
+def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
+    """Return the result of `ask()` on the main process to all ranks, or raise its error on all ranks."""
+    found = error = None
+    if accelerator.is_main_process:
+        try:
+            found = ask()
+        except Exception as raised:
+            error = raised
+    found, error = broadcast_object_list([found, error])
+    if error is not None:
+        raise error
+    return found
