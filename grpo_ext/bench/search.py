@@ -102,6 +102,16 @@ class Search:
         return simulate(self.bench.work, replace(self.bench.speeds, token=1 / best.tokens_per_second), gpus)
 
 
+def fastest_settings(config: str) -> dict[str, Any]:
+    """Measure a recipe on this machine as `grpo-ext bench` does, and return `Search.lines`."""
+    bench = Bench(config, [])
+    bench.as_it_stands()
+    search = Search(bench)
+    for _ in search():
+        pass
+    return search.lines()
+
+
 def largest_divisor(number: int, most: int) -> int:
     """Return the largest divisor of a number up to `most`, at least 1."""
     return max(n for n in range(1, number + 1) if number % n == 0 and n <= max(1, most))

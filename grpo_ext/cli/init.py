@@ -5,10 +5,11 @@ examples:
   grpo-ext init rows.jsonl runs/countdown-tiny/warm_start --output mine --yes
   grpo-ext init openai/gsm8k Qwen/Qwen2.5-7B-Instruct --lora
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
+  grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
 It looks at the first rows, proposes the prompt, the reward, sizes that fit this machine by estimate, and a learning rate, and
 asks about the first two. It writes recipe.yaml, rewards.py or the judge's rubric.md, and README.md with the next commands, and
-checks the recipe.
+checks the recipe. With --bench it then measures as `grpo-ext bench` does, and takes the fastest settings.
 
 exit codes: 0 written; 1 written, but the check found faults; 2 the data cannot be used, or a recipe is there already
 """
@@ -37,6 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)")
     parser.add_argument("--judge", metavar="URL", help="an OpenAI-like address: its model grades what no rule can judge")
     parser.add_argument("--lora", action="store_true", help="train an adapter")
+    parser.add_argument("--bench", action="store_true", help="measure for about two minutes, and take the fastest settings")
     parser.add_argument("--yes", action="store_true", help="ask nothing")
 
 
@@ -74,6 +76,11 @@ def run(args: argparse.Namespace) -> int:
     problems = check_recipe(recipe).problems
     for problem in problems:
         print(problem)
+    if args.bench and not problems:
+        from grpo_ext.bench.search import fastest_settings
+
+        values |= fastest_settings(recipe)
+        (folder / "recipe.yaml").write_text(in_yaml(values, found, args.lora, measured=True), encoding="utf-8")
     return int(bool(problems))
 
 
@@ -84,8 +91,9 @@ def answered(question: str, default: str, allowed: list[str]) -> str:
     return said
 
 
-def in_yaml(values: dict[str, Any], found: Found, lora: bool) -> str:
-    """Return the recipe with a comment where a value was a choice."""
+def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = False) -> str:
+    """Return the recipe with a comment where a value was a choice; the sizes are `measured` or estimated."""
+    sizes = "by `grpo-ext bench` on this machine" if measured else "fits by estimate; `grpo-ext bench` measures"
     rate = (
         "as in the demos, for a tiny model"
         if values["learning_rate"] > 1e-4
@@ -95,7 +103,7 @@ def in_yaml(values: dict[str, Any], found: Found, lora: bool) -> str:
     )
     why = {
         "reward_funcs": found.why, "max_steps": "raise it once the curves look right",
-        "per_device_train_batch_size": "fits by estimate; `grpo-ext bench` measures", "learning_rate": rate,
+        "per_device_train_batch_size": sizes, "learning_rate": rate,
     }  # fmt: skip
     lines = []
     for key, value in values.items():

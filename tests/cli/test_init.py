@@ -9,6 +9,8 @@ from bad_servers import routes, serving
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.first_recipe import look
+from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.load import load_recipe
 
 ROWS = {
     "solutions.jsonl": [
@@ -58,6 +60,18 @@ def test_what_it_writes_trains_without_an_edit(tiny_folder, tmp_path, monkeypatc
     assert main(["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes", "--lora"]) == 0
     assert main(["train", "--config", "mine/recipe.yaml", "--max_steps", "1", "--per_device_train_batch_size", "8"]) == 0
     assert (tmp_path / "mine" / "run" / "adapter_config.json").exists()
+
+
+@pytest.mark.slow
+def test_with_bench_the_recipe_takes_the_fastest_settings(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", write(tmp_path, "solutions.jsonl"), str(tiny_folder), "--yes", "--bench"]) == 0, (
+        capsys.readouterr().out
+    )
+    text = (tmp_path / "mine" / "recipe.yaml").read_text()
+    assert "# by `grpo-ext bench` on this machine" in text and not (tmp_path / "mine" / "run").exists()
+    batch = batch_of(load_recipe(tmp_path / "mine" / "recipe.yaml").flat, 1)
+    assert batch.completions == batch.completions_per_step == 64  # whatever the settings
 
 
 @pytest.mark.slow
