@@ -88,7 +88,8 @@ def advised(mode: Mode, shape: str) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         model = build(Path(folder) / "model", shape, mode.device)
         words = ["--config", RECIPE, "--json", "--model_name_or_path", str(model), "--dataset_name", "null"]
-        words += ["--use_cpu", "true", "--bf16", "false", "--dtype", "float32"] if mode.dry else []
+        if mode.dry:
+            words += ["--use_cpu", "true", "--bf16", "false", "--dtype", "float32", "--max_completion_length", "16"]
         command = [sys.executable, "-m", "grpo_ext", "bench", *words]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     print(done.stdout[-4000:], done.stderr[-2000:], flush=True)
