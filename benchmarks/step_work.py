@@ -60,15 +60,15 @@ class Case:
     flash: bool = False
 
 
-COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5, most=2.4)
+COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5, most=3.0)
 UNEVEN = Case(64, 8, 8, (150, 150), (350, 0.6, 1024), 0.25, 32_000, layers=4, bound=5.0)
 SHORT = replace(UNEVEN, rows=32, completion=(120, 0.6, 350), vocab=2000, bound=None)  # for many variants
 CASES: dict[str, Case] = {
     "countdown": COUNTDOWN,
     "uneven": UNEVEN,
-    "long prompts": Case(16, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0, most=2.4),
+    "long prompts": Case(16, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0, most=3.5),
     "equal, all live": Case(64, 64, 8, (16, 16), (128, 0.0, 128), 0.0, 340, bound=0.97),
-    "uneven, short": replace(SHORT, most=3.5),
+    "uneven, short": replace(SHORT, most=4.0),
     **{f"uneven, short, {share:.0%} dead": replace(SHORT, dead=share) for share in (0.0, 0.5, 0.75)},
     "uneven, short, beta .04": replace(SHORT, settings=(("beta", 0.04),)),
     "uneven, short, packed": replace(SHORT, settings=(("layout", "packed"),)),
