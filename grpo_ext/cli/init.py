@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.bench and not problems:
         from grpo_ext.bench.search import fastest_settings
 
+        print("Measuring for about two minutes.", flush=True)
         values |= fastest_settings(recipe)
         (folder / "recipe.yaml").write_text(in_yaml(values, found, args.lora, measured=True), encoding="utf-8")
     return int(bool(problems))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.devices import wait_calmly
-from grpo_ext.common.files import write_atomically
+from grpo_ext.common.files import checkpoints, write_atomically
 from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
@@ -81,18 +81,18 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
 
 
 def next_commands(recipe: Any, folder: str) -> list[str]:
-    """Return the commands that show a finished run, compare its model with the first one, and use the model."""
+    """Return the commands that show a finished run, compare its model with the first one, and merge the adapter or go on."""
     from grpo_ext.run.parts import has_eval_rows
 
     out, saved, base = map(shlex.quote, (folder, f"{folder}/{SAVED}", str(recipe.get("model_name_or_path"))))
     length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
     rows = "" if has_eval_rows(recipe) else " --train_rows 64"
-    longer = f"grpo-ext train --config {saved} --{length} {2 * recipe.get(length):g}"
-    return [
-        f"grpo-ext report {out}",
-        f"grpo-ext eval --config {saved} --model {base} --model {out}{rows}",
-        f"grpo-ext merge --model {out}" if recipe.get("use_peft") else longer,
-    ]
+    found = [f"grpo-ext report {out}", f"grpo-ext eval --config {saved} --model {base} --model {out}{rows}"]
+    if recipe.get("use_peft"):
+        found.append(f"grpo-ext merge --model {out}")
+    elif checkpoints(Path(folder)):  # without one, a longer run is refused
+        found.append(f"grpo-ext train --config {saved} --{length} {2 * recipe.get(length):g}")
+    return found
 
 
 def stopped(trainer: Any, why: Any, code: int) -> int:
