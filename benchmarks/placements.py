@@ -4,35 +4,41 @@
 
 Speeds are fitted to three settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
 of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower
-each of them is while the other works is measured once, in a setting in which that side never waits. Then ten settings are
-predicted, in turn and with overlap, from the lengths of their completions, and run. `--published` simulates published settings
-instead, from what was published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
+each of them is while the other works is measured once, in a setting in which that side never waits. Ten settings, in turn and
+with overlap, are predicted from the lengths of their completions, and run. A machine that others use too can be a third slower
+a minute later, so all runs are alive at the same time, but stopped, and take turns: one works for a few generations, then the
+next. `--published` simulates published settings instead, from what was published about their runs without overlap, and prints
+the table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from transformers import TrainerCallback
 
-from benchmarks.countdown_runs import PROCESS, STILL, in_a_process, recipe_for, train, warm_start
+from benchmarks.countdown_runs import PROCESS, STILL, recipe_for, train, warm_start
 from benchmarks.placements_published import table
 from grpo_ext.preflight.placements import Placement, Speeds, Workload, simulate
 from grpo_ext.preflight.speeds import GENERATION, fitted
 
 BOUND, OF_TEN = 0.10, 9
-GENERATIONS = 18  # of a run; in the first two processes start
+ENDED = "a generation has ended"
+STARTING, TURN, TURNS, UNSETTLED = 2, 5, 4, 2  # generations of a run at first and a turn; turns; generations of each left out
 CALIBRATION: dict[str, dict[str, Any]] = {
     "short": {"max_completion_length": 32, "per_device_train_batch_size": 384},
     "long": {"max_completion_length": 160, "temperature": 1.5, "per_device_train_batch_size": 64},
@@ -60,11 +66,14 @@ CASES: dict[str, dict[str, Any]] = {
 class Seen(TrainerCallback):
     """Watches a run's optimizer steps and completions."""
 
+    passes: int  # optimizer steps of a generation
     ends: list[float] = field(default_factory=list)  # of optimizer steps
     samples: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)  # by step: length, and whether it is trained on
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.ends.append(time.monotonic())
+        if len(self.ends) % self.passes == 0:
+            print(ENDED, flush=True)
 
     def wants(self, step: int, group: int) -> bool:
         return True
@@ -89,21 +98,53 @@ class Made:
 Runs = tuple[list[Made], list[Made]]  # in turn, and with overlap
 
 
-def run(model: Path, settings: dict[str, Any], folder: Path, generations: int) -> list[Made]:
-    """Train, and return the generations after the first two, in which processes start."""
+def run(model: Path, settings: dict[str, Any], turns: int) -> list[Made]:
+    """Train, and return the generations that are neither at the beginning nor the first of a turn."""
     passes = settings.get("num_iterations", 1)
-    recipe = recipe_for(model, folder, max_steps=generations * passes, logging_steps=1, **PROCESS, **STILL, **settings)
-    seen = Seen()
-    rows = [row for row in train("ours", recipe, callbacks=[seen]) if GENERATION in row]
-    gc.collect()  # ends the sampler process of this trainer
+    steps, seen = (STARTING + turns * TURN) * passes, Seen(passes)
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = recipe_for(model, folder, max_steps=steps, logging_steps=1, **PROCESS, **STILL, **settings)
+        rows = [row for row in train("ours", recipe, callbacks=[seen]) if GENERATION in row]
     ends, samples = seen.ends[passes - 1 :: passes], [seen.samples[step] for step in sorted(seen.samples)]
     found = []
-    for i in range(2, generations):
+    for i in (i for i in range(STARTING, len(ends)) if (i - STARTING) % TURN >= UNSETTLED):
         lengths, trained = [n for n, _ in samples[i]], sum(n for n, live in samples[i] if live)
         updates = passes * settings.get("gradient_accumulation_steps", 1)
         times = ends[i] - ends[i - 1], rows[i][GENERATION]
         found.append(Made(*times, lengths, passes * trained, updates, rows[i].get("time/waiting", 0.0)))
     return found
+
+
+class Side:
+    """A run in a process of its own, with one thread a side, that stands still except in its turns."""
+
+    def __init__(self, model: Path, settings: dict[str, Any], turns: int):
+        words = ["-m", "benchmarks.placements", "--model", str(model), "--here", json.dumps([settings, turns])]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        quiet: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen([sys.executable, *words], env=environment, **quiet)
+        self.take(STARTING)
+
+    def take(self, generations: int) -> None:
+        """Let it make so many generations."""
+        assert self.process.stdout is not None
+        self._all("resume")
+        for line in self.process.stdout:
+            generations -= line.strip() == ENDED
+            if not generations:
+                return self._all("suspend")
+        raise RuntimeError("A run ended early; `--here` runs it alone.")
+
+    def result(self) -> list[Made]:
+        """Let it end, and return its generations."""
+        self._all("resume")
+        return [Made(**one) for one in json.loads(self.process.communicate()[0].splitlines()[-1])]
+
+    def _all(self, do: str) -> None:
+        """Stop or continue the trainer and its sampler process."""
+        trainer = psutil.Process(self.process.pid)
+        for process in (trainer, *trainer.children(recursive=True)):
+            getattr(process, do)()
 
 
 def calibrated(made: list[Made]) -> Speeds:
@@ -150,9 +191,7 @@ def mean_of(made: list[Made], name: str) -> float:
     return statistics.mean(getattr(one, name) for one in made)
 
 
-def slowing(
-    long_training: tuple[list[Made], list[Made]], long_generation: tuple[list[Made], list[Made]]
-) -> tuple[float, float]:
+def slowing(long_training: Runs, long_generation: Runs) -> tuple[float, float]:
     """Return how many times as long generation and training take beside the other side, each where that side never waits."""
     (turn, over), (turn_too, over_too) = long_training, long_generation
     alone = mean_of(turn_too, "whole") - mean_of(turn_too, "generation")
@@ -160,32 +199,43 @@ def slowing(
     return mean_of(over, "generation") / mean_of(turn, "generation"), beside / alone
 
 
+def all_runs(model: Path, cases: dict[str, dict[str, Any]], turns: int) -> tuple[dict[str, list[Made]], dict[str, Runs]]:
+    """Return the runs of `CALIBRATION`, and those of `SHARED` and `cases` in turn and with overlap, made in alternation."""
+    both = {**SHARED, **cases}
+    settings = [*CALIBRATION.values(), *both.values(), *({**case, "overlap": "one_step"} for case in both.values())]
+    with ExitStack() as stack:
+        sides = []
+        for one in settings:
+            sides.append(side := Side(model, one, turns))
+            stack.callback(side.process.kill)
+        for turn in range(turns - 1):
+            print(f"turn {turn + 1} of {turns}", file=sys.stderr, flush=True)
+            for side in sides:
+                side.take(TURN)
+        made = [side.result() for side in sides]
+    alone, in_turn, over = made[: len(CALIBRATION)], made[len(CALIBRATION) : -len(both)], made[-len(both) :]
+    return dict(zip(CALIBRATION, alone, strict=True)), {name: (in_turn[i], over[i]) for i, name in enumerate(both)}
+
+
 def measure(model: Path, quick: bool) -> dict[str, Any]:
     """Return speeds, the slowing, and seconds a generation predicted and seen, in turn and overlapped, by setting."""
-    generations = 7 if quick else GENERATIONS
-    with tempfile.TemporaryDirectory() as folder:
-
-        def both(settings: dict[str, Any]) -> Runs:
-            """Return a run in turn, and the same with overlap."""
-            turn = run(model, settings, Path(folder), generations)
-            return turn, run(model, {**settings, "overlap": "one_step"}, Path(folder), generations)
-
-        speeds = calibrated([one for case in CALIBRATION.values() for one in run(model, case, Path(folder), generations)])
-        slowed = slowing(*map(both, SHARED.values()))
-        found = {}
-        for name, settings in list(CASES.items())[: 2 if quick else None]:
-            turn, over = both(settings)
-            placements = simulated(turn, speeds)
-            found[name] = {
-                "in turn": (placements["in turn"].whole, mean_of(turn, "whole")),
-                "overlap": (overlapped(placements["overlap"], slowed), mean_of(over, "whole")),
-                "generation": (placements["in turn"].generation, mean_of(turn, "generation")),
-                "training": (
-                    placements["in turn"].training + placements["in turn"].other,
-                    mean_of(turn, "whole") - mean_of(turn, "generation"),
-                ),
-            }
-            print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
+    cases = dict(list(CASES.items())[: 2 if quick else None])
+    alone, pairs = all_runs(model, cases, turns=2 if quick else TURNS)
+    speeds = calibrated([one for made in alone.values() for one in made])
+    slowed = slowing(*(pairs[name] for name in SHARED))
+    found = {}
+    for name in cases:
+        turn, over = pairs[name]
+        placements = simulated(turn, speeds)
+        found[name] = {
+            "in turn": (placements["in turn"].whole, mean_of(turn, "whole")),
+            "overlap": (overlapped(placements["overlap"], slowed), mean_of(over, "whole")),
+            "generation": (placements["in turn"].generation, mean_of(turn, "generation")),
+            "training": (
+                placements["in turn"].training + placements["in turn"].other,
+                mean_of(turn, "whole") - mean_of(turn, "generation"),
+            ),
+        }
     return {"speeds": speeds.__dict__, "slowed": slowed, "settings": found}
 
 
@@ -211,11 +261,11 @@ def report(found: dict[str, Any]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer generations, and two settings")
+    parser.add_argument("--quick", action="store_true", help="fewer turns, and two settings")
     parser.add_argument("--check", action="store_true", help="exit with 1 if fewer than nine of ten are within the bound")
     parser.add_argument("--published", action="store_true", help="simulate published settings, and run nothing")
     parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--here", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     given = parser.parse_args()
     if given.published:
@@ -224,10 +274,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         model = given.model or warm_start(Path(folder))
         if given.here:
-            print(json.dumps(measure(model, given.quick)))
+            print(json.dumps([asdict(one) for one in run(model, *json.loads(given.here))]))
             return 0
-        again = ["--here", "--model", str(model), *["--quick"] * given.quick]
-        found = in_a_process("benchmarks.placements", again, threads=1)  # one thread a side
+        found = measure(model, given.quick)
     good = report(found)
     if given.out:
         given.out.write_text(json.dumps(found, indent=2) + "\n")
