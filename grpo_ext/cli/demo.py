@@ -6,6 +6,7 @@ examples:
   grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
+  grpo-ext demo --level hard           four numbers to 99 and all operators, 15 minutes
   grpo-ext demo --seed 1               another seed, in another folder
   grpo-ext demo --max_steps 3          a minute or less: all stages run, and little is learnt
 
@@ -23,6 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
     tasks = ("countdown", "gsm8k", "poem", "guess", "check")
     parser.add_argument("task", nargs="?", default="countdown", choices=tasks, help="default: countdown")
+    parser.add_argument("--level", choices=("easy", "hard"), default="easy", help="of Countdown; hard takes longer")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
     parser.add_argument("--max_steps", type=int, metavar="N", help="of each training (default: the recipes')")
@@ -32,9 +34,13 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.demo.known import DEMOS
     from grpo_ext.demo.pipeline import run_demo
 
-    folder = args.folder or Path(f"runs/{args.task}-tiny" + (f"-seed{args.seed}" if args.seed else ""))
+    task = args.task if args.level == "easy" else f"{args.task}-hard"
+    if task not in DEMOS:
+        print(f"grpo-ext demo: {args.task} has one level: leave out --level.", file=sys.stderr)
+        return 2
+    folder = args.folder or Path(f"runs/{task}-tiny" + (f"-seed{args.seed}" if args.seed else ""))
     try:
-        run_demo(DEMOS[args.task], folder, args.seed, args.max_steps)
+        run_demo(DEMOS[task], folder, args.seed, args.max_steps)
     except RuntimeError as error:
         print(f"grpo-ext demo: {error}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from grpo_ext.environments.check import Check
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
 from grpo_ext.tiny.demonstrations import Demonstration, check_demonstrations, countdown_demonstrations, guess_demonstrations
-from grpo_ext.tiny.model import build_model
+from grpo_ext.tiny.model import build_model, compose_numbers
 from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TERSE, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
@@ -29,6 +30,7 @@ class Demo:
     count: int  # number of demonstrations
     tokenizer: Callable[[Any], dict[str, Any]]  # returns options of `build_tokenizer` for a task
     shape: dict[str, Any]  # options of `build_model`
+    composed: bool = False  # whether numbers begin as sums of their digits (`compose_numbers`)
 
     def prepare(self, task: Task, folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl` and, in `model`, a tokenizer trained on the first 2,000 and an untrained model."""
@@ -38,7 +40,10 @@ class Demo:
         corpus = [text for row in rows[:2000] for part in ("prompt", "completion") for text in texts_of(row[part])]
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
-        build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape).save_pretrained(folder / "model")
+        model = build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape)
+        if self.composed:
+            compose_numbers(model, tokenizer, seed)
+        model.save_pretrained(folder / "model")
 
 
 def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
@@ -67,6 +72,12 @@ DEMOS = {
     "countdown": Demo(
         "countdown/tiny.yaml", "countdown/tiny-sft.yaml", countdown_demonstrations, 12_800, lambda task: {"pattern": NUMBERS},
         {**NARROW, **WIDE_INIT},
+    ),
+    # four numbers to 99 and all operators; the attempts only add and subtract
+    "countdown-hard": Demo(
+        "countdown/hard-tiny.yaml", "countdown/hard-tiny-sft.yaml",
+        partial(countdown_demonstrations, operators="+-", give_up=0.5), 38_400, lambda task: {"pattern": NUMBERS},
+        {**NARROW, **WIDE_INIT}, composed=True,
     ),
     # word problems of one or two steps, and a model that can calculate but is careless with the problem
     "gsm8k": Demo(

@@ -86,12 +86,7 @@ def mean_stat(values: torch.Tensor, mask: torch.Tensor) -> Stat:
 
 
 def register_loss(
-    name: str,
-    *,
-    aggregation: str,
-    stats: LossStats = clip_stats,
-    needs_advantage: bool = False,
-    corrects_sampler: bool = False,
+    name: str, *, aggregation: str, stats: LossStats = clip_stats, needs_advantage: bool = False, corrects_sampler: bool = False
 ) -> Callable[[PolicyTerm], PolicyTerm]:
     """Register a policy term as a value of `loss_type`; a recipe finds it in a file of `reward_plugins`.
 

@@ -54,12 +54,7 @@ class Filled:
 
 
 def refill(
-    wanted: int,
-    take: Callable[[int], list[Any]],
-    generate: GenerateGroups,
-    carried: Groups | None,
-    step: int,
-    rule: RefillRule,
+    wanted: int, take: Callable[[int], list[Any]], generate: GenerateGroups, carried: Groups | None, step: int, rule: RefillRule
 ) -> Filled:
     """Generate until there are enough groups with signal, or the rounds have run out.
 

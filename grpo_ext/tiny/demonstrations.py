@@ -37,6 +37,7 @@ def countdown_demonstrations(
     count: int,
     *,
     give_up: float = 0.7,  # share that stops after one attempt; the others stop at a hit, or after the last value
+    operators: str | None = None,  # of the attempts; default: the task's
     seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages."""
@@ -45,7 +46,7 @@ def countdown_demonstrations(
     for _ in range(count):
         problem = rng.choice(problems)
         nums, target = rng.sample(problem["nums"], len(problem["nums"])), problem["target"]
-        attempts = attempts_downwards(tuple(sorted(nums)), task.operators, task.max_target)
+        attempts = attempts_downwards(tuple(sorted(nums)), operators or task.operators, task.max_target)
         start = rng.randrange(len(attempts))
         attempts = attempts[start:] + attempts[:start]
         hit = next((place for place, (value, *_) in enumerate(attempts, 1) if value == target), None)
@@ -59,22 +60,19 @@ def countdown_demonstrations(
 def attempts_downwards(nums: tuple[int, ...], operators: str, largest: int) -> list[tuple[int, str, str]]:
     """Return (value, steps, equation) for each value of 1 to `largest`, or else for any, the largest value first.
 
-    Of the equations of `chains` for a value, it is the one whose numbers come from the largest.
+    Of the equations of `chains` for a value without a step above `largest`, it is the one whose numbers come from the largest.
     """
-
-    def numbers(chain: tuple[str, str]) -> list[int]:
-        return [int(number) for number in re.findall(r"\d+", chain[1])]
-
-    found = chains(nums, operators)
+    found = chains(nums, operators, largest)
+    found = found if any(found) else chains(nums, operators)
     values = [value for value in found if 1 <= value <= largest] or list(found)
-    return [(value, *max(found[value], key=numbers)) for value in sorted(values, reverse=True)]
+    return [(value, *max(found[value], key=lambda chain: numbers_in(chain[1]))) for value in sorted(values, reverse=True)]
 
 
 @lru_cache(maxsize=100_000)
-def chains(nums: tuple[int, ...], operators: str) -> dict[int, list[tuple[str, str]]]:
+def chains(nums: tuple[int, ...], operators: str, largest: int | None = None) -> dict[int, list[tuple[str, str]]]:
     """Return the equations that use each number once from left to right, as (steps, equation) pairs by their value.
 
-    Every step is whole and not negative, as in `5 + 11 → 16 - 8 → 8` for the equation `5 + 11 - 8`.
+    Every step is whole, not negative and at most `largest`, as in `5 + 11 → 16 - 8 → 8` for the equation `5 + 11 - 8`.
     """
     found: dict[int, list[tuple[str, str]]] = {}
     for order in sorted(set(permutations(nums))):
@@ -83,7 +81,7 @@ def chains(nums: tuple[int, ...], operators: str) -> dict[int, list[tuple[str, s
             steps = equation = str(order[0])
             is_sum = False
             for sign, n in zip(signs, order[1:], strict=True):
-                if (result := apply(sign, value, n)) is None:
+                if (result := apply(sign, value, n)) is None or (largest is not None and result > largest):
                     break
                 value = result
                 if is_sum and sign in "*/":
@@ -93,6 +91,10 @@ def chains(nums: tuple[int, ...], operators: str) -> dict[int, list[tuple[str, s
             else:
                 found.setdefault(value, []).append((steps, equation))
     return found
+
+
+def numbers_in(equation: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", equation)]
 
 
 def guess_demonstrations(
@@ -152,6 +154,6 @@ def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for value, equations in chains(tuple(sorted(nums)), operators).items():
         for _, equation in equations:
-            if [int(number) for number in re.findall(r"\d+", equation)] in orders:
+            if numbers_in(equation) in orders:
                 found.setdefault(value, []).append(equation)
     return found

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 
+import pytest
 from conftest import REPO
 
 from grpo_ext.demo.known import DEMOS
@@ -13,13 +14,14 @@ from grpo_ext.evaluation.completions import encode_prompts
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 
 
-def test_what_is_prepared_fits_the_recipes(tmp_path):
+@pytest.mark.parametrize(("name", "times"), [("countdown", 1), ("countdown-hard", 2)])
+def test_what_is_prepared_fits_the_recipes(tmp_path, name, times):
     from transformers import AutoTokenizer
 
-    demo = DEMOS["countdown"]
+    demo = DEMOS[name]
     recipe = load_recipe(REPO / "recipes" / demo.recipe)
     sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe)
-    assert demo.count == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen once
+    assert demo.count * times == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen so often
     replace(demo, count=500).prepare(recipe.task, tmp_path, 0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     rows = [json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -45,6 +45,14 @@ def test_every_step_and_every_label_is_right(operators: str) -> None:
     assert verdicts == {"yes", "no"}
 
 
+def test_no_step_of_an_attempt_exceeds_the_largest_value() -> None:
+    attempts = attempts_downwards((5, 17, 33, 40), "+-", 60)  # by hand, without the limit: 95, 85, 61 as well
+    assert [value for value, *_ in attempts] == [51, 29, 19, 15, 5]
+    for _, steps, equation in attempts:
+        assert max(map(int, re.findall(r"→ (\d+)", steps))) <= 60
+        assert sorted(map(int, re.findall(r"\d+", equation))) == [5, 17, 33, 40]
+
+
 def test_values_go_down_and_round_and_work_ends_with_a_hit() -> None:
     for nums, _, work, _ in make(give_up=0.2):
         values = [int(value) for value in re.findall(r"→ (\d+) vs", work)]

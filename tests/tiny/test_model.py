@@ -9,7 +9,7 @@ import torch
 
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import countdown_demonstrations
-from grpo_ext.tiny.model import ARCHITECTURES, build_model
+from grpo_ext.tiny.model import ARCHITECTURES, build_model, compose_numbers
 from grpo_ext.tiny.optimizer import MuonWithAdamW, muon_with_adamw
 from grpo_ext.tiny.tokenizer import NUMBERS, build_tokenizer
 
@@ -51,6 +51,25 @@ def test_weights_follow_the_seed_and_leave_the_generator_alone() -> None:
     pairs = zip(first.parameters(), same.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
+
+
+def test_numbers_can_begin_as_sums_of_their_digits() -> None:
+    tokenizer = build_tokenizer([f"{n} + {n}" for n in range(100)], pattern=NUMBERS)
+    model, plain = (build_model(tokenizer, seed=3) for _ in range(2))
+    before = torch.random.get_rng_state()
+    compose_numbers(model, tokenizer, seed=3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    weight, former = (one.get_input_embeddings().weight.detach() for one in (model, plain))
+    row = {n: tokenizer(str(n)).input_ids for n in range(100)}
+    assert all(len(ids) == 1 for ids in row.values())
+    for a, b in ((30, 40), (0, 90), (10, 20)):  # a step from 2 to 7 is the same in every ten
+        steps = [weight[row[ten + 7][0]] - weight[row[ten + 2][0]] for ten in (a, b)]
+        torch.testing.assert_close(*steps)
+        assert steps[0].norm() > 0.1
+    others = sorted(set(range(len(tokenizer))) - {ids[0] for ids in row.values()})
+    assert torch.equal(weight[others], former[others])
+    numbers = weight[[ids[0] for ids in row.values()]]
+    assert 0.8 < numbers.std() / former.std() < 1.2
 
 
 def test_optimizer_gives_matrices_to_muon_and_the_rest_to_adamw() -> None:

@@ -16,12 +16,7 @@ logger = logging.getLogger(__name__)
 
 @register("poem_format", explain=explain_format, examples=shipped_examples("poem_format"))
 def poem_format(
-    completions: list[str],
-    lines: list,
-    *,
-    tones: Tones = "modern",
-    rhyme_book: RhymeBook = "pingshui",
-    strict: bool = False,
+    completions: list[str], lines: list, *, tones: Tones = "modern", rhyme_book: RhymeBook = "pingshui", strict: bool = False
 ) -> list[float | None]:
     """The share of the last line's places whose tone fits the pattern of Chinese regulated verse, 0 to 1.
 
@@ -40,12 +35,7 @@ def poem_format(
 
 @register("poem_yun", explain=explain_yun, examples=shipped_examples("poem_yun"))
 def poem_yun(
-    completions: list[str],
-    lines: list,
-    *,
-    tones: Tones = "modern",
-    rhyme_book: RhymeBook = "pingshui",
-    strict: bool = False,
+    completions: list[str], lines: list, *, tones: Tones = "modern", rhyme_book: RhymeBook = "pingshui", strict: bool = False
 ) -> list[float | None]:
     """1 where the last line ends on a level-tone character of the poem's rhyme group, else 0.
 
