@@ -11,7 +11,7 @@ It looks at the first rows, proposes the prompt, the reward, sizes that fit this
 asks about the first two. It writes recipe.yaml, rewards.py or the judge's rubric.md, and README.md with the next commands, and
 checks the recipe. With --bench it then measures as `grpo-ext bench` does, and takes the fastest settings.
 
-exit codes: 0 written; 1 written, but the check found faults; 2 the data cannot be used, or a recipe is there already
+exit codes: 0 written; 1 written, but check or measurement failed; 2 the data cannot be used, or a recipe is there already
 """
 
 from __future__ import annotations
@@ -80,7 +80,11 @@ def run(args: argparse.Namespace) -> int:
         from grpo_ext.bench.search import fastest_settings
 
         print("Measuring for about two minutes.", flush=True)
-        values |= fastest_settings(recipe)
+        try:
+            values |= fastest_settings(recipe)
+        except ValueError as error:
+            print(f"Nothing was measured, and the sizes stay estimates: {error}")
+            return 1
         (folder / "recipe.yaml").write_text(in_yaml(values, found, args.lora, measured=True), encoding="utf-8")
     return int(bool(problems))
 

@@ -51,7 +51,8 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         found = evaluate_models(recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)
         save_evaluation(folder / f"{name}.json", found)
 
-    made_from = [demo.count, demo.tokenizer(recipe.task), demo.shape]
+    demonstrations_of = getattr(demo.demonstrations, "keywords", {})  # of a `partial`
+    made_from = [demo.count, demo.tokenizer(recipe.task), demo.shape, demo.composed, demonstrations_of]
     start = [made_from, {key: repr(value) for key, value in vars(recipe.task).items()}, seed]
     stages.run("data and model", start, lambda begun: demo.prepare(recipe.task, folder, seed))
     stages.run("warm start", [sft_path.read_text(encoding="utf-8"), sft_words], warm_start)

@@ -48,7 +48,7 @@ GRPO: tuple[Contradiction, ...] = (
      lambda v: v["pad_to_multiple_of"] not in (None, "auto") and v["loss_normalization"] == "step",
      "pad_to_multiple_of pads nothing, because padding is cut: take it out, or write loss_normalization: micro_batch."),
     ("max_tokens_per_micro_batch",
-     lambda v: v["max_tokens_per_micro_batch"] and (v["top_entropy_quantile"] or 1.0) < 1.0,
+     lambda v: v["max_tokens_per_micro_batch"] and v["top_entropy_quantile"] not in (None, 1.0),
      "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one out."),
     ("max_steps", lambda v: v["max_steps"] == 0,
      "max_steps: 0 trains nothing: write a number above 0, or -1 for num_train_epochs."),
