@@ -19,7 +19,7 @@ RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
 SIZES = {
     "max_steps": 2,
     "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 2,
+    "gradient_accumulation_steps": 4,  # whole groups of 16
     "max_completion_length": 16,
     "max_train_samples": 16,
     "max_eval_samples": 4,
