@@ -53,7 +53,7 @@ def compose_numbers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
 
     A model that starts so adds 9 of 10 pairs right after 38,400 demonstrations; with independent embeddings, 1 of 4.
     """
-    weight = model.get_input_embeddings().weight  # (V, H)
+    weight = model.get_input_embeddings().get_parameter("weight")  # (V, H)
     scale, generator = model.config.initializer_range / 2**0.5, torch.Generator().manual_seed(seed)
     tens, ones = scale * torch.randn(2, 10, weight.shape[1], generator=generator)  # (10, H) each
     with torch.no_grad():
