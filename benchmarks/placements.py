@@ -5,10 +5,10 @@
 Speeds are fitted to three settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
 of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower
 each of them is while the other works is measured once, in a setting in which that side never waits. Ten settings, in turn and
-with overlap, are predicted from the lengths of their completions, and run. A machine that others use too can be a third slower
-a minute later, so all runs are alive at the same time, but stopped, and take turns: one works for a few generations, then the
-next. `--published` simulates published settings instead, from what was published about their runs without overlap, and prints
-the table of docs/overlap.md; it runs nothing.
+with overlap, are predicted from the lengths of their completions, and run. A machine that others use too can be a third slower a
+minute later. So a batch of settings and the runs that give the speeds are alive at the same time, but stopped, and take turns: one
+works for a few generations, then the next. A run takes 0.7 GB. `--published` simulates published settings instead, from what was
+published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from grpo_ext.preflight.speeds import GENERATION, fitted
 BOUND, OF_TEN = 0.10, 9
 ENDED = "a generation has ended"
 STARTING, TURN, TURNS, UNSETTLED = 2, 5, 4, 2  # generations of a run at first and a turn; turns; generations of each left out
+AT_ONCE = 5  # settings of a batch
 CALIBRATION: dict[str, dict[str, Any]] = {
     "short": {"max_completion_length": 32, "per_device_train_batch_size": 384},
     "long": {"max_completion_length": 160, "temperature": 1.5, "per_device_train_batch_size": 64},
@@ -218,35 +219,41 @@ def all_runs(model: Path, cases: dict[str, dict[str, Any]], turns: int) -> tuple
 
 
 def measure(model: Path, quick: bool) -> dict[str, Any]:
-    """Return speeds, the slowing, and seconds a generation predicted and seen, in turn and overlapped, by setting."""
-    cases = dict(list(CASES.items())[: 2 if quick else None])
-    alone, pairs = all_runs(model, cases, turns=2 if quick else TURNS)
-    speeds = calibrated([one for made in alone.values() for one in made])
-    slowed = slowing(*(pairs[name] for name in SHARED))
-    found = {}
-    for name in cases:
-        turn, over = pairs[name]
-        placements = simulated(turn, speeds)
-        found[name] = {
-            "in turn": (placements["in turn"].whole, mean_of(turn, "whole")),
-            "overlap": (overlapped(placements["overlap"], slowed), mean_of(over, "whole")),
-            "generation": (placements["in turn"].generation, mean_of(turn, "generation")),
-            "training": (
-                placements["in turn"].training + placements["in turn"].other,
-                mean_of(turn, "whole") - mean_of(turn, "generation"),
-            ),
-        }
-    return {"speeds": speeds.__dict__, "slowed": slowed, "settings": found}
+    """Return each batch's speeds and slowing, and each setting's seconds a generation."""
+    cases = list(CASES.items())[: 2 if quick else None]
+    found: dict[str, Any] = {"batches": [], "settings": {}}
+    for first in range(0, len(cases), AT_ONCE):
+        batch = dict(cases[first : first + AT_ONCE])
+        alone, pairs = all_runs(model, batch, turns=2 if quick else TURNS)
+        speeds = calibrated([one for made in alone.values() for one in made])
+        slowed = slowing(*(pairs[name] for name in SHARED))
+        found["batches"].append({"speeds": asdict(speeds), "slowed": slowed})
+        found["settings"] |= {name: compared(pairs[name], speeds, slowed) for name in batch}
+    return found
+
+
+def compared(runs: Runs, speeds: Speeds, slowed: tuple[float, float]) -> dict[str, tuple[float, float]]:
+    """Return seconds a generation of a setting, predicted and seen."""
+    turn, over = runs
+    placements = simulated(turn, speeds)
+    alone, generation = placements["in turn"], mean_of(turn, "generation")
+    return {
+        "in turn": (alone.whole, mean_of(turn, "whole")),
+        "overlap": (overlapped(placements["overlap"], slowed), mean_of(over, "whole")),
+        "generation": (alone.generation, generation),
+        "training": (alone.training + alone.other, mean_of(turn, "whole") - generation),
+    }
 
 
 def report(found: dict[str, Any]) -> bool:
     """Print the predictions beside what was seen; return whether enough settings are within the bound."""
-    speeds = found["speeds"]
-    print(f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ", end="")
-    print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms, ", end="")
-    print(f"judging a completion {1e6 * speeds['reward']:.0f} us")
-    print("while both sides work, generation takes {:.2f} times as long, training {:.2f} times\n".format(*found["slowed"]))
-    print("| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |")
+    for batch in found["batches"]:
+        speeds = batch["speeds"]
+        print(f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ", end="")
+        print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms, ", end="")
+        print(f"judging a completion {1e6 * speeds['reward']:.0f} us; while both sides work, ", end="")
+        print("generation takes {:.2f} times as long, training {:.2f} times".format(*batch["slowed"]))
+    print("\n| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |")
     print("|---|---|---|---|---|---|---|---|---|")
     good = 0
     for name, case in found["settings"].items():
