@@ -5,10 +5,10 @@
 Speeds are fitted to three settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
 of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower
 each of them is while the other works is measured once, in a setting in which that side never waits. Ten settings, in turn and
-with overlap, are predicted from the lengths of their completions, and run. A machine that others use too can be a third slower a
-minute later. So a batch of settings and the runs that give the speeds are alive at the same time, but stopped, and take turns: one
-works for a few generations, then the next. A run takes 0.7 GB. `--published` simulates published settings instead, from what was
-published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
+with overlap, are predicted from the lengths of their completions, and run. A machine that others use too can be a third slower
+a minute later. So a batch of settings and the runs that give the speeds are alive at the same time, but stopped, and take
+turns: one works for a few generations, then the next. A run takes 0.7 GB. `--published` simulates published settings instead,
+from what was published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
