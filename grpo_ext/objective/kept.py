@@ -64,6 +64,10 @@ class KeptSet:
             self.bits[row_of_bits[positions][dense[positions]]],
         )
 
+    def split(self, sizes: list[int]) -> list[KeptSet]:
+        """Return parts of these numbers of positions; `cat` joins them again."""
+        return [self.select(positions) for positions in torch.arange(len(self)).split(sizes)]
+
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
         """Concatenate the positions of at least one part."""

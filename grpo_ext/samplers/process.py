@@ -99,7 +99,9 @@ class ProcessSampler(Sampler):
         if failed := [error for error in gather_object([answer if isinstance(answer, str) else None]) if error]:
             raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")
         ids, kept, logps, self.seconds = answer
-        return Generation(request.prompt_ids, ids, request.policy_step, logps, kept)
+        sizes = [len(row) for row in ids]
+        by_row = None if logps is None else list(logps.split(sizes)), kept and kept.split(sizes)
+        return Generation(request.prompt_ids, ids, request.policy_step, *by_row)
 
     def _send(self) -> None:
         if self._process is None:

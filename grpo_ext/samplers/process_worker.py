@@ -17,6 +17,7 @@ from transformers import GenerationConfig
 
 from grpo_ext.common.processes import die_with
 from grpo_ext.decoding.support import base_model
+from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.shared_weights import Place, mapped, tensors_of, unpacked
@@ -70,7 +71,10 @@ def serve(connection: Connection) -> None:
 
 
 def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
-    """Return completions, kept sets and log-probs as a `Generation` has them, and the seconds that it took."""
+    """Return completions, the kept sets and log-probs of all their tokens one after another, and the seconds that it took.
+
+    A pipe takes 0.3 ms for each tensor, however small.
+    """
     begun = time.monotonic()
     torch.manual_seed(job.seed)
     # else the config of the model, or of its base, fills in options that the recipe leaves out
@@ -79,7 +83,8 @@ def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
     with torch.no_grad(), fast_generation(model) if fast else nullcontext(), watching(model, recorder):
         ids = generate_batch(model, job.config, job.prompt_ids)
     kept, logps = recorder.rows(ids)
-    return ids, kept, None if logps is None else [row.cpu().clone() for row in logps], time.monotonic() - begun
+    whole = kept and KeptSet.cat(kept), None if logps is None else torch.cat(logps).cpu()
+    return ids, *whole, time.monotonic() - begun
 
 
 def main() -> None:
