@@ -4,6 +4,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -35,8 +36,10 @@ def log_figures(trainer: Any, figures: Mapping[str, float]) -> None:
 
 
 def prompt_tokens(trainer: Any, prompts: list[Any]) -> list[list[int]]:
-    """Return the prompts as lists of tokens, by the chat template if they are conversations."""
-    return [list(ids) for ids in trainer._tokenize_prompts(prompts)[0]]
+    """Return the prompts as lists of tokens, by the chat template if they are conversations; adjacent copies are read once."""
+    copies = [(prompt, len(list(same))) for prompt, same in groupby(prompts)]
+    found = trainer._tokenize_prompts([prompt for prompt, _ in copies])[0]
+    return [list(ids) for (_, count), ids in zip(copies, found, strict=True) for _ in range(count)]
 
 
 def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]) -> list[Any]:
