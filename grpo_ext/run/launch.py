@@ -86,9 +86,7 @@ class Launched:
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path):
         self.folder = folder
         self.passed = 0  # the last signal
-        self._before = {s: signal.getsignal(s) for s in PASSED_ON if signal.getsignal(s) != signal.SIG_IGN}
-        for number in self._before:
-            signal.signal(number, self._pass_on)
+        self._before = {s: signal.signal(s, self._pass_on) for s in PASSED_ON if signal.getsignal(s) != signal.SIG_IGN}
         # In a new session Ctrl-C reaches accelerate only through us; otherwise it would end while its ranks go on unseen.
         # Schedulers send SIGUSR1 to every process, and only ranks know what to do with it.
         ignore = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)

@@ -25,11 +25,8 @@ class Interrupted(SystemExit):
     """
 
     def __init__(self, message: str):
-        super().__init__(EXIT_INTERRUPTED)
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
+        super().__init__(message)
+        self.code = EXIT_INTERRUPTED
 
 
 class StopSignals:
@@ -46,9 +43,7 @@ class StopSignals:
         self.seen = 0
         if threading.current_thread() is threading.main_thread():
             usual = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
-            self._before = {s: signal.getsignal(s) for s in SIGNALS if signal.getsignal(s) in usual}
-            for number in self._before:
-                signal.signal(number, self._note)
+            self._before = {s: signal.signal(s, self._note) for s in SIGNALS if signal.getsignal(s) in usual}
             tell_ready()
         return self
 
