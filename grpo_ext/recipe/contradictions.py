@@ -22,6 +22,7 @@ Contradiction = tuple[str, Callable[[Values], Any], str]
 ALWAYS: tuple[Contradiction, ...] = (
     ("model_name_or_path", lambda v: not v["model_name_or_path"],
      "model_name_or_path is missing: name a model folder or a hub id."),
+    ("ignore_bias_buffers", lambda v: v["ignore_bias_buffers"], "ignore_bias_buffers does nothing here: take it out."),
 )  # fmt: skip
 
 SUPERVISED: tuple[Contradiction, ...] = (

@@ -7,15 +7,11 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks import task_classes
 
-# Fields of TRL that have no effect here.
-UNUSED = ("ignore_bias_buffers",)
 FOREIGN: dict[str, list[str]] = data_yaml("grpo_ext.recipe", "foreign.yaml")  # where a key comes from, what to write
 
 
 def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:
     """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe."""
-    if key in UNUSED:
-        return f"{key} does nothing here. Take it out."
     if key in others:
         what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
         return f"{key} is a key of {what}: `grpo-ext {command}`."

@@ -15,7 +15,7 @@ from trl import ModelConfig, SFTConfig
 from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.fields import hints_of
-from grpo_ext.recipe.foreign import UNUSED, unknown_key
+from grpo_ext.recipe.foreign import unknown_key
 from grpo_ext.recipe.needs import idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
@@ -124,9 +124,9 @@ def _checked(
     path: str | Path | None, settings: Settings, schema: dict[str, type], problems: list[Problem], ranks: int | None
 ) -> Recipe:
     """Return the recipe of `settings`; `RecipeError` with `problems` and all others that are found."""
-    known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in keys_of(cls).items()}
+    known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in hints_of(cls).items()}
     grpo = "task" in schema
-    others = keys_of(SFTConfig, LaunchConfig) if grpo else keys_of(GRPOExtConfig, RunConfig)
+    others = {key for cls in ((SFTConfig, LaunchConfig) if grpo else (GRPOExtConfig, RunConfig)) for key in hints_of(cls)}
     values, more = sort_settings(settings, known, others, grpo)
     values = {part: values.get(part, {}) for part in schema}
     problems += more
@@ -174,8 +174,3 @@ def with_preset(settings: Settings) -> Settings:
     name, _ = settings.get("preset", (None, None))
     values = PRESETS.get(name, {}) if isinstance(name, str) else {}
     return {**{key: (value, f"preset {name} ({source})") for key, (value, source) in values.items()}, **settings}
-
-
-def keys_of(*classes: type) -> dict[str, Any]:
-    """Return the types of all fields of these dataclasses that are recipe keys."""
-    return {key: hint for cls in reversed(classes) for key, hint in hints_of(cls).items() if key not in UNUSED}
