@@ -43,9 +43,5 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     if v["curriculum"] == "adaptive" or v["pass_rates_file"]:
         words = "pass rates are counted by prompt, and the games of one prompt differ by their seed"
         yield Problem(f"environment: {words}: write curriculum: none.", "curriculum")
-    beside = {"use_transformers_continuous_batching": True, "loss_normalization": "micro_batch"}
-    for key, value in beside.items():
-        if v[key] == value:
-            yield Problem(f"environment does not go with {key}: {value}: take one of the two out.", key)
     for key in sorted(TURN_ENDS & {*(v["generation_kwargs"] or {})}):
         yield Problem(f"environment: a turn ends with an end token or at turn_tokens: take {key} out.", "generation_kwargs")

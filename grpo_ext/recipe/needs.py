@@ -22,6 +22,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("std_estimator", ("sample",), ONE_REWARD),
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
+    ("environment", (None,), OUR_DIVISION | {"use_transformers_continuous_batching": (False,)}),
     ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),
     ("overlap", ("off",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
     ("behaviour_policy", ("decoupled",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),

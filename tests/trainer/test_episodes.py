@@ -177,7 +177,7 @@ def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, s
     "settings, words",
     [
         ({"environment": {"name": "gess"}}, "Did you mean 'guess'?"),
-        ({"loss_normalization": "micro_batch"}, "environment does not go with loss_normalization: micro_batch"),
+        ({"loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
         ({"generation_kwargs": {"stop_strings": ["x"]}}, "take stop_strings out"),
         ({"curriculum": "adaptive"}, "write curriculum: none"),
         ({"environment": {**WORLD, "credit": "turn"}, "group_filter": "drop"}, "credit: turn needs group_filter: off"),
