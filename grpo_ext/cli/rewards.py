@@ -19,14 +19,16 @@ from grpo_ext.rewards.sources import load_plugin
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     commands = add_command(subparsers, __doc__).add_subparsers(title="commands", metavar="COMMAND", required=True)
-    plugins = [plugin_parser()]
-    commands.add_parser("list", parents=plugins, help="all rewards, one on each line").set_defaults(run=run_list)
-    show = commands.add_parser("show", parents=plugins, help="the meaning, columns and options of one reward")
+    catalogue = commands.add_parser("list", help="all rewards, one on each line")
+    catalogue.set_defaults(run=run_list)
+    show = commands.add_parser("show", help="the meaning, columns and options of one reward")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(run=run_show)
-    check = commands.add_parser("check", parents=plugins, help="test the examples of rewards; exit code 1 if one fails")
+    check = commands.add_parser("check", help="test the examples of rewards; exit code 1 if one fails")
     check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     check.set_defaults(run=run_check)
+    for command in (catalogue, show, check):
+        command.add_argument("--plugin", action="append", default=[], metavar="FILE", help="a file that registers rewards")
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -78,13 +80,6 @@ def run_check(args: argparse.Namespace) -> int:
         for fault in faults:
             print(f"        {fault}")
     return 1 if wrong else 0
-
-
-def plugin_parser() -> argparse.ArgumentParser:
-    """Return a parent of the parsers with the option `--plugin`."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help="a Python file that registers rewards")
-    return parser
 
 
 def load_plugins(args: argparse.Namespace) -> None:
