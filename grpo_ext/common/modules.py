@@ -71,25 +71,18 @@ def exits_as_errors(what: str) -> Iterator[None]:
         raise ImportError(f"{what} ends the process as it is imported: sys.exit({error.code})") from error
 
 
-def load_place(place: str) -> ModuleType:
-    """Return the module of `package.module` or `file.py`; the working directory is searched last."""
-    if place.endswith(".py"):
-        return load_file(place)
-    if os.getcwd() not in sys.path:  # `python -m` adds it, a console script does not
-        sys.path.append(os.getcwd())
-    return load_module(place, None)
-
-
 def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     """Return the class at `package.module:Class` or `file.py:Class`: the place of a known name, or `name` itself.
 
-    `ValueError`, with kind and name, if there is none.
+    The working directory is searched last. `ValueError`, with kind and name, if there is none.
     """
     module, sign, attribute = known.get(name, name).partition(":")
     if not sign:
         raise ValueError(f"{unknown(kind, name, known)} Your own {kind} is written `file.py:Class` or `pkg.module:Class`.")
+    if os.getcwd() not in sys.path:  # `python -m` adds it, a console script does not
+        sys.path.append(os.getcwd())
     try:
-        loaded = load_place(module)
+        loaded = load_file(module) if module.endswith(".py") else load_module(module)
     except Exception as error:  # from the user's module
         raise ValueError(f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}.") from error
     if not hasattr(loaded, attribute):
@@ -98,7 +91,7 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     return getattr(loaded, attribute)
 
 
-def load_module(name: str, file: str | None) -> ModuleType:
+def load_module(name: str, file: str | None = None) -> ModuleType:
     """Return the module `name`, or the one of `file` if no module has that name."""
     try:
         with exits_as_errors(name):
