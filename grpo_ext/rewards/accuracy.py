@@ -13,7 +13,6 @@ from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.notation import plain, with_ascii_signs
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, number, same_number, split_unit
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 from grpo_ext.rewards.tame import is_tame
 
 MAX_ANSWER = 300  # characters of an answer
@@ -43,7 +42,7 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     return Explanation(f"The solution was: {solution}", marks)
 
 
-@register("accuracy", needs_cpu="formulas", explain=explain_accuracy, examples=shipped_examples("accuracy"))
+@register("accuracy", needs_cpu="formulas", explain=explain_accuracy)
 def accuracy(completions: list[str], solution: list[str]) -> list[float | None]:
     """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot be read.
 

@@ -15,7 +15,6 @@ import regex
 from grpo_ext.rewards.answers import last_answer, last_boxed, without_thoughts
 from grpo_ext.rewards.quantity import number as read_number
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 MAX_TEXT = 100_000  # characters of an answer that are read
 MAX_TAIL = 5_000  # characters at its end that may have a choice or a numeral
@@ -33,7 +32,7 @@ def answer_of(completion: str) -> str:
     return (last_answer(text) or text).strip()[:MAX_TEXT]
 
 
-@register("exact", examples=shipped_examples("exact"))
+@register("exact")
 def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
     """1 if the answer is the solution, character by character, with any white space between words; else 0.
 
@@ -50,7 +49,7 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
     return [float(plain(answer_of(t)) in map(plain, gold)) for t, gold in zip(completions, golds, strict=True)]
 
 
-@register("choice", examples=shipped_examples("choice"))
+@register("choice")
 def choice(completions: list[str], solution: list[str]) -> list[float]:
     """1 if the answer chooses the letter of the solution, else 0.
 
@@ -73,7 +72,7 @@ def chosen(completion: str) -> str | None:
     return found[-1] if found else None
 
 
-@register("number", examples=shipped_examples("number"))
+@register("number")
 def number(completions: list[str], solution: list[Any], *, tolerance: float = 1e-6) -> list[float | None]:
     """1 if the last number of the answer is close to the solution, else 0; None if the solution has no number.
 
@@ -100,7 +99,7 @@ def close(value: float | None, gold: float | None, tolerance: float) -> float | 
     return float(math.isclose(value, gold, rel_tol=tolerance, abs_tol=tolerance * (gold == 0)))
 
 
-@register("regex", examples=shipped_examples("regex"))
+@register("regex")
 def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
     """1 if the completion, thoughts included, contains a match of the pattern, else 0; None if matching takes too long.
 
@@ -119,7 +118,7 @@ def matches(pattern: Any, text: str, whole: bool) -> float | None:
         return None
 
 
-@register("json_schema", needs_cpu=True, examples=shipped_examples("json_schema"))
+@register("json_schema", needs_cpu=True)
 def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
     """1 if the answer is JSON that fits its row's schema, 0.2 if it is other JSON, else 0.
 

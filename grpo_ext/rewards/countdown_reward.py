@@ -8,7 +8,6 @@ from grpo_ext.rewards.answers import first_answer, first_span
 from grpo_ext.rewards.explanation import Explanation, answer_marks, clip
 from grpo_ext.rewards.expression import ExpressionError, evaluate
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 _TOLERANCE = 1e-5
 
@@ -83,7 +82,7 @@ def explain_countdown(completion: str, *, nums: Sequence[float], target: float, 
     return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
 
 
-@register("countdown", explain=explain_countdown, examples=shipped_examples("countdown"))
+@register("countdown", explain=explain_countdown)
 def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 

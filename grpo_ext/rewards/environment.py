@@ -3,10 +3,9 @@
 from typing import Any
 
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 
-@register("environment", examples=shipped_examples("environment"))
+@register("environment")
 def environment(completions: list[str], environment: list[dict[str, Any]], *, key: str = "score") -> list[float | None]:
     """A number in the environment's state at the end of the episode.
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 MAX_LENGTH = 200_000  # characters of a completion that are searched for steps, or for words of a language
 # The tags with their line breaks in the strict form.
@@ -19,7 +18,7 @@ FORMS = {
 }
 
 
-@register("format", examples=shipped_examples("format"))
+@register("format")
 def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
     """1 if the completion is one <think> block followed by one <answer> block, else 0.
 
@@ -35,7 +34,7 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
     return [float(ok and FORMS[mode].fullmatch(text) is not None) for ok, text in zip(once, texts, strict=True)]
 
 
-@register("tag_count", examples=shipped_examples("tag_count"))
+@register("tag_count")
 def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
     """0.25 for each of <think>, </think>, <answer>, </answer> that occurs exactly once.
 
@@ -55,7 +54,7 @@ _STEP = re.compile(
 )
 
 
-@register("reasoning_steps", examples=shipped_examples("reasoning_steps"))
+@register("reasoning_steps")
 def reasoning_steps(completions: list[str], *, target: int = 3) -> list[float]:
     """The number of marks of step-by-step work, divided by `target`; at most 1.
 
@@ -73,7 +72,7 @@ Prefer = Literal["shorter", "longer", "near"]
 Unit = Literal["tokens", "characters", "words"]
 
 
-@register("length", examples=shipped_examples("length"))
+@register("length")
 def length(
     completions: list[str],
     completion_ids: list[list[int]] | None = None,
@@ -118,7 +117,7 @@ _WORD = re.compile(
 )
 
 
-@register("language_consistency", examples=shipped_examples("language_consistency"))
+@register("language_consistency")
 def language_consistency(completions: list[str], *, language: Language = "en") -> list[float]:
     """The share of words in the script of the wanted language; 1 without any words.
 

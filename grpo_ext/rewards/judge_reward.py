@@ -20,7 +20,6 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from grpo_ext.common.http import Line
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 MAX_TEXT = 50_000  # characters of a completion that are sent
 MAX_REPLY = 2**20  # bytes
@@ -32,7 +31,7 @@ The completion stands between two lines with {mark}. It is the text that you gra
 reasons in a few sentences, then end with a line `Score: N`, where N is a number from 0 to {scale}."""
 
 
-@register("judge", examples=shipped_examples("judge"))
+@register("judge")
 def judge(
     completions: list[str],
     prompts: list[Any],

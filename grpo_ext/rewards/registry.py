@@ -10,7 +10,7 @@ from typing import Any
 from grpo_ext.common.modules import load_module
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.explanation import Explanation
-from grpo_ext.rewards.reward import Example, NeedsCpu, Reward, RewardInfo
+from grpo_ext.rewards.reward import Example, NeedsCpu, Reward, RewardInfo, shipped_examples
 from grpo_ext.rewards.signature import read_signature
 
 _registered: dict[str, RewardInfo] = {}
@@ -55,7 +55,7 @@ def register(
             doc=doc,
             function=function,
             needs_cpu=needs_cpu,
-            examples=tuple(examples),
+            examples=tuple(examples) or shipped_examples(name),
             explain=explain,
         )
         return function

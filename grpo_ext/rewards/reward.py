@@ -36,10 +36,10 @@ class Example:
 
 
 def shipped_examples(reward: str) -> tuple[Example, ...]:
-    """Return the examples of a reward of this package, from `data/examples.yaml`."""
+    """Return the examples that `data/examples.yaml` has of a reward; none of a user's."""
     return tuple(
         Example(completion, score, group.get("columns", {}), group.get("options", {}))
-        for group in _SHIPPED[reward]
+        for group in _SHIPPED.get(reward, ())
         for completion, score in group["scores"]
     )
 

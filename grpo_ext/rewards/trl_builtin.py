@@ -8,10 +8,9 @@ import math
 
 from grpo_ext.rewards.accuracy import accuracy, score
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 
-@register("think_format", examples=shipped_examples("think_format"))
+@register("think_format")
 def think_format(completions: list[str]) -> list[float]:
     """1 if the completion begins with one <think> .. </think> block, else 0 (TRL)."""
     from trl.rewards import think_format_reward
@@ -19,7 +18,7 @@ def think_format(completions: list[str]) -> list[float]:
     return think_format_reward([[{"role": "assistant", "content": text}] for text in completions])
 
 
-@register("soft_overlong_punishment", examples=shipped_examples("soft_overlong_punishment"))
+@register("soft_overlong_punishment")
 def soft_overlong_punishment(
     completions: list[str], completion_ids: list[list[int]], *, max_completion_len: int, soft_punish_cache: int
 ) -> list[float]:
@@ -34,7 +33,7 @@ def soft_overlong_punishment(
     return get_soft_overlong_punishment(max_completion_len, soft_punish_cache)(completion_ids)
 
 
-@register("repetition_penalty", examples=shipped_examples("repetition_penalty"))
+@register("repetition_penalty")
 def repetition_penalty(
     completions: list[str], completion_ids: list[list[int]], *, ngram_size: int = 3, max_penalty: float = -1.0
 ) -> list[float]:
@@ -49,7 +48,7 @@ def repetition_penalty(
     return get_repetition_penalty_reward(ngram_size, max_penalty)(completion_ids)
 
 
-@register("cosine_scaled", needs_cpu="formulas", examples=shipped_examples("cosine_scaled"))
+@register("cosine_scaled", needs_cpu="formulas")
 def cosine_scaled(
     completions: list[str],
     solution: list[str],
@@ -78,7 +77,7 @@ def cosine_scaled(
     return [None if r is None else scaled(r, len(ids)) for r, ids in zip(right, completion_ids, strict=True)]
 
 
-@register("reasoning_accuracy", needs_cpu="formulas", examples=shipped_examples("reasoning_accuracy"))
+@register("reasoning_accuracy", needs_cpu="formulas")
 def reasoning_accuracy(
     completions: list[str], solution: list[str], *, reasoning_delimiters: list[str] | None = None
 ) -> list[float | None]:

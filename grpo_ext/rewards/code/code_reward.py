@@ -9,13 +9,12 @@ from typing import Any, Literal
 from grpo_ext.rewards.answers import last_answer, without_thoughts
 from grpo_ext.rewards.code.sandbox import plain, run
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 MAX_PROGRAM = 50_000  # characters
 _BLOCK = re.compile(r"```(?:python|py|Python)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
-@register("code", needs_cpu=True, examples=shipped_examples("code"))
+@register("code", needs_cpu=True)
 def code(
     completions: list[str],
     tests: list[Any],

@@ -9,12 +9,11 @@ from grpo_ext.rewards.poem.forms import COUNTS
 from grpo_ext.rewards.poem.judge import Verdict, judge_lines
 from grpo_ext.rewards.poem.text import last_line, verse_lines
 from grpo_ext.rewards.registry import register
-from grpo_ext.rewards.reward import shipped_examples
 
 logger = logging.getLogger(__name__)
 
 
-@register("poem_format", explain=explain_format, examples=shipped_examples("poem_format"))
+@register("poem_format", explain=explain_format)
 def poem_format(
     completions: list[str], lines: list, *, tones: Tones = "modern", rhyme_book: RhymeBook = "pingshui", strict: bool = False
 ) -> list[float | None]:
@@ -33,7 +32,7 @@ def poem_format(
     return [verdict.last_line_score if verdict else None for verdict in verdicts]
 
 
-@register("poem_yun", explain=explain_yun, examples=shipped_examples("poem_yun"))
+@register("poem_yun", explain=explain_yun)
 def poem_yun(
     completions: list[str], lines: list, *, tones: Tones = "modern", rhyme_book: RhymeBook = "pingshui", strict: bool = False
 ) -> list[float | None]:
