@@ -56,11 +56,6 @@ class RewardInfo(Signature):
     examples: tuple[Example, ...] = ()
     explain: Callable[..., Explanation] | None = None
 
-    @property
-    def asks_a_server(self) -> bool:
-        """Whether the scores come from a server, so that no example can fix them."""
-        return "url" in self.options
-
 
 class Reward:
     """A callable with TRL's signature for rewards.
