@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_type_hints
 
-from pydantic import ConfigDict, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic import PositiveFloat, PositiveInt
 
 from grpo_ext.common.near import unknown
 from grpo_ext.environments.base import Environment, environment_class, options_of
 from grpo_ext.environments.tools import ToolEnvironment
+from grpo_ext.rewards.signature import misfit
 
 COLUMNS = ("environment", "turns")
 
@@ -54,11 +55,8 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
             raise ValueError(f"environment {name!r}: {unknown('option', str(key), takes)}")
     own = {key: given.pop(key) for key in list(given) if key in OWN}
     for key, value in own.items():
-        try:
-            TypeAdapter(OWN[key], config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
-        except ValidationError:
-            wanted = "episode or turn" if key == "credit" else "a number above 0"
-            raise ValueError(f"environment: {key} is {value!r}: write {wanted}.") from None
+        if wrong := misfit(value, OWN[key]):
+            raise ValueError(f"environment: {key} is {value!r}: {wrong}.")
 
     def make() -> Environment:
         made = cls(**given)

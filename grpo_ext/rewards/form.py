@@ -4,6 +4,8 @@ import re
 from itertools import islice
 from typing import Any, Literal
 
+from pydantic import PositiveInt
+
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.rewards.registry import register
@@ -55,16 +57,14 @@ _STEP = re.compile(
 
 
 @register("reasoning_steps")
-def reasoning_steps(completions: list[str], *, target: int = 3) -> list[float]:
+def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[float]:
     """The number of marks of step-by-step work, divided by `target`; at most 1.
 
     Marks are "Step 2", a numbered or bulleted line, and "First,", "Next,", "Then,", "Finally," and the like.
 
     Args:
-        target: how many marks earn the full reward; at least 1.
+        target: how many marks earn the full reward.
     """
-    if target < 1:
-        raise ValueError(f"reasoning_steps: target = {target}, but it must be at least 1.")
     return [sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target for text in completions]
 
 
@@ -77,7 +77,7 @@ def length(
     completions: list[str],
     completion_ids: list[list[int]] | None = None,
     *,
-    target: int,
+    target: PositiveInt,
     prefer: Prefer = "shorter",
     unit: Unit = "tokens",
 ) -> list[float]:
@@ -86,12 +86,10 @@ def length(
     For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the smaller of the two.
 
     Args:
-        target: the length, at least 1.
+        target: the length.
         prefer: "shorter", "longer" or "near".
         unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white space).
     """
-    if target < 1:
-        raise ValueError(f"length: target = {target}, but a length is at least 1.")
     if unit == "tokens":
         if completion_ids is None:
             raise ValueError("length: there are no token ids here; set unit: characters or words.")

@@ -5,10 +5,12 @@ def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
 """
 
 import inspect
-import types
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from grpo_ext.common.near import did_you_mean, unknown
 
@@ -55,7 +57,7 @@ def read_signature(function: Callable) -> Signature:
         else:
             optional[name] = parameter.default
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
     except Exception:  # they cannot be resolved
         hints = {}
     types = {name: hints[name] for name in (*options, *optional) if name in hints}
@@ -68,10 +70,10 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     for name, value in given.items():
         if name not in takes:
             raise ValueError(f"Reward {reward!r}: {unknown('option', name, [*takes, 'weight', 'label'])}")
-        if name in signature.types and not fits(value, signature.types[name]):
-            wanted = describe_type(signature.types[name])
-            hint = did_you_mean(str(value), map(str, get_args(signature.types[name])))
-            raise ValueError(f"Reward {reward!r}: option {name} = {value!r}, but it takes {wanted}.{hint}")
+        annotation = signature.types.get(name, Any)
+        if wrong := misfit(value, annotation):
+            hint = did_you_mean(str(value), map(str, get_args(annotation)))
+            raise ValueError(f"Reward {reward!r}: option {name} = {value!r}: {wrong}.{hint}")
     options = {**signature.options, **given}
     missing = [name for name, value in options.items() if value is REQUIRED]
     if missing:
@@ -79,23 +81,16 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     return options
 
 
-def fits(value: Any, annotation: Any) -> bool:
-    """Whether `value` fits a plain annotation (Literal, str, bool, int, float, None and unions); others fit always."""
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
-        return any(fits(value, choice) for choice in get_args(annotation))
-    if origin is Literal:
-        return value in get_args(annotation)
-    if annotation in (bool, str):
-        return isinstance(value, annotation)
-    if annotation in (int, float):
-        accepted = (int, float) if annotation is float else int
-        return isinstance(value, accepted) and not isinstance(value, bool)
-    return value is None if annotation in (None, type(None)) else True
+def misfit(value: Any, annotation: Any) -> str | None:
+    """Return why `value` does not fit a type with its bounds, else None. As in JSON, a list fits a tuple, but no text a number.
 
-
-def describe_type(annotation: Any) -> str:
-    """Return an annotation as a recipe's author reads it: `'strict' or 'loose'`, `float`."""
-    if get_origin(annotation) is Literal:
-        return " or ".join(repr(choice) for choice in get_args(annotation))
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    Values that JSON lacks, and types that pydantic does not know, fit always.
+    """
+    try:
+        config = ConfigDict(strict=True, allow_inf_nan=False)
+        TypeAdapter(annotation, config=config).validate_json(json.dumps(value))
+    except ValidationError as error:
+        return error.errors()[0]["msg"].replace("Input should be", "it must be")
+    except Exception:  # from pydantic or json
+        pass
+    return None

@@ -3,12 +3,15 @@
 import pickle
 import subprocess
 import sys
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from registry_state import registry_as_before
 
 from grpo_ext.rewards import Example, build, list_rewards, register
 from grpo_ext.rewards.reward import plain_text
+from grpo_ext.rewards.signature import misfit
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def test_a_parameter_with_a_default_is_an_option_where_it_is_given(forget):
     assert build("at_most", most=2)(completions=texts) == [1, 1, 0]
     assert build("at_most", most=2)(completions=texts, most=[3, 3, 3]) == [1, 1, 0]
     assert build("at_most")(completions=texts, most=[0, 0, 3]) == [0, 0, 1]
-    with pytest.raises(ValueError, match="most = '2', but it takes int"):
+    with pytest.raises(ValueError, match="most = '2': it must be a valid integer"):
         build("at_most", most="2")
     with pytest.raises(ValueError, match=r"unknown option 'mots'\. Did you mean 'most'"):
         build("at_most", mots=2)
@@ -95,15 +98,35 @@ def test_missing_column_is_named():
     [
         (lambda: build("cuntdown"), "Did you mean 'countdown'"),
         (lambda: build("countdown", tolerence=1), "Did you mean 'tolerance'"),
-        (lambda: build("format", mode="lose"), "takes 'strict' or 'loose'. Did you mean 'loose'"),
-        (lambda: build("countdown", tolerance="tight"), "takes float"),
-        (lambda: build("reasoning_steps", target=2.5), "takes int"),
-        (lambda: build("reasoning_steps", target=True), "takes int"),
+        (lambda: build("format", mode="lose"), "must be 'strict' or 'loose'. Did you mean 'loose'"),
+        (lambda: build("countdown", tolerance="tight"), "must be a valid number"),
+        (lambda: build("reasoning_steps", target=2.5), "must be a valid integer"),
+        (lambda: build("reasoning_steps", target=0), "must be greater than 0"),
+        (lambda: build("reasoning_steps", target=True), "must be a valid integer"),
     ],
 )
 def test_wrong_builds_say_what_to_write(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "wrong"),
+    [
+        (tuple[int, ...], [1, 2], None),
+        (list[str], ["a", 1], "a valid string"),
+        (Path, "words.txt", None),
+        (float, 1, None),
+        (float, float("nan"), "finite"),
+        (float | None, None, None),
+        (object, object(), None),
+        (Fraction, Fraction(1, 3), None),
+        ("Unknown", 3, None),
+    ],
+)
+def test_a_type_is_checked_as_in_json(annotation, value, wrong):
+    found = misfit(value, annotation)
+    assert found is None if wrong is None else wrong in found
 
 
 def test_options_without_default_must_be_given(forget):
