@@ -76,7 +76,9 @@ def judge(
     ]
     keys = [hashlib.sha256(f"{url} {json.dumps(body)}".encode()).hexdigest() if body else "" for body in bodies]
     graded = grades_at(cache)
-    grades: dict[str, Any] = {"": 0.0} | {name: grade for name in {*keys} if (grade := graded.find(name)) is not None}
+    grades: dict[str, Any] = {"": 0.0}
+    for name in keys:
+        grades.update(graded.execute("SELECT request, grade FROM grades WHERE request = ?", (name,)))
     new = {name: body for name, body in zip(keys, bodies, strict=True) if name not in grades}
     headers = {"Authorization": f"Bearer {os.environ[key]}"} if os.environ.get(key) else {}
     tokens = 0
@@ -85,7 +87,7 @@ def judge(
             reply = answer.result()
             tokens += reply.tokens
             grades[name] = grade_in(reply.text or "", scale)
-            graded.keep(name, grades[name])
+            graded.execute("INSERT OR REPLACE INTO grades VALUES (?, ?)", (name, grades[name]))
         except (ConnectionError, ValueError) as error:
             grades[name] = NoGrade(error)
     if log_metric:
@@ -174,19 +176,9 @@ def grade_in(reply: str, scale: int) -> float:
     return float(found[-1]) / scale
 
 
-class Grades:
-    """Grades by the hash of their request, in a file of SQLite, which several ranks may share."""
-
-    def __init__(self, path: str):
-        self.file = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-        self.file.execute("CREATE TABLE IF NOT EXISTS grades (request TEXT PRIMARY KEY, grade REAL)")
-
-    def find(self, request: str) -> float | None:
-        row = self.file.execute("SELECT grade FROM grades WHERE request = ?", (request,)).fetchone()
-        return None if row is None else float(row[0])
-
-    def keep(self, request: str, grade: float) -> None:
-        self.file.execute("INSERT OR REPLACE INTO grades VALUES (?, ?)", (request, grade))
-
-
-grades_at = lru_cache(maxsize=None)(Grades)
+@lru_cache(maxsize=64)
+def grades_at(path: str) -> sqlite3.Connection:
+    """Open a file of grades by the hash of their request, which several ranks may share."""
+    file = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    file.execute("CREATE TABLE IF NOT EXISTS grades (request TEXT PRIMARY KEY, grade REAL)")
+    return file
