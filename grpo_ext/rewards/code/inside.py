@@ -139,7 +139,7 @@ def main() -> None:
             wrong = wrong or repr(error)
     found = {"printed": printed.getvalue()[:MOST_OUTPUT], "values": values, "error": wrong[-2000:]}
     with open(answers, "wb") as file:
-        file.write(json.dumps(found).encode()[: 4 * MOST_OUTPUT])
+        file.write(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")[: 4 * MOST_OUTPUT])
     os._exit(0)
 
 

@@ -5,10 +5,11 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 INSIDE = Path(__file__).with_name("inside.py")
 
@@ -17,13 +18,13 @@ class NoIsolation(RuntimeError):
     """This machine cannot isolate a program."""
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a program did; nothing, if it was killed at a limit."""
+class Ran(BaseModel):
+    """What a program did; nothing, if it was killed at a limit or has written something else."""
 
     printed: str = ""
     values: tuple[str | None, ...] = ()  #: the `repr` of each expression; `None` if it failed
     error: str = ""
+    refused: str = ""  #: why it could not be isolated; then it has not run
 
 
 def run(
@@ -57,25 +58,16 @@ def run(
             finally:
                 process.kill()
         file.seek(0)
-        found = read_answer(file.read())
-    if "refused" in found:
+        try:
+            ran = Ran.model_validate_json(file.read())
+        except ValidationError:
+            return Ran()
+    if ran.refused:
         raise NoIsolation(
-            f"Programs cannot be isolated here ({found['refused']}), as in a container without user namespaces. Allow them, or "
-            "set isolation: none, and the model's programs run with your rights."
+            f"Programs cannot be isolated here ({ran.refused}), as in a container without user namespaces. Allow them, or set "
+            "isolation: none, and the model's programs run with your rights."
         )
-    values = found.get("values", [])
-    return Ran(
-        str(found.get("printed", "")), tuple(v if isinstance(v, str) else None for v in values), str(found.get("error", ""))
-    )
-
-
-def read_answer(answer: bytes) -> dict[str, Any]:
-    """Return the answer as a mapping, which is empty if the program has written something else."""
-    try:
-        found = json.loads(answer)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and isinstance(found.get("values", []), list) else {}
+    return ran
 
 
 def plain(text: str | None) -> Any:
