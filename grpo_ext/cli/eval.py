@@ -7,7 +7,7 @@ examples:
   grpo-ext eval --config RECIPE --train_rows 256 --num_samples 8 --output rates.json
 
 Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models complete the same prompts
-and are compared with the first: paired differences with 95 % bootstrap intervals, and the problems that became right or wrong.
+and are compared with the first: paired differences with 95 % intervals, and the problems that became right or wrong.
 --output FILE.json also writes every completion to FILE_completions.jsonl.
 --train_rows N takes N random training rows instead: mixed@K is then the share of groups that will have signal in training with
 num_generations K, and the completions serve as the recipe's pass_rates_file.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from grpo_ext.evaluation.completions import Completion
@@ -120,30 +119,18 @@ def mixed_share(samples: list[Sample], name: str) -> tuple[float | None, float |
     return over_rows(scores.groupby(level=0).nunique() > 1)
 
 
-def bootstrap_interval(values: Sequence[float], resamples: int = 2000) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of a mean (Efron and Tibshirani 1993, chapter 13), by a fixed seed.
-
-    `values` has one value for each row, since rows are resampled.
-    """
-    rng = np.random.default_rng(0)
-    rows = np.asarray(values, dtype=np.float64)  # (n,)
-    low, high = np.quantile([rng.choice(rows, len(rows)).mean() for _ in range(resamples)], [0.025, 0.975])
-    return float(low), float(high)
-
-
-def paired_difference(
-    before: list[Sample], after: list[Sample], name: str | None, resamples: int = 2000
-) -> dict[str, Any] | None:
+def paired_difference(before: list[Sample], after: list[Sample], name: str | None) -> dict[str, Any] | None:
     """Return how much the reward `name` (`None`: the length) increases row by row, so that the difficulty of rows cancels out.
 
-    The keys are `mean`, the bounds `low` and `high` of its bootstrap interval, and `rows`, the number of rows with both values;
-    `None` if there are no such rows.
+    The keys are `mean`, the bounds `low` and `high` of its 95 % interval, 1.96 standard errors away, and `rows`, the number of
+    rows with both values; `None` if there are no such rows.
     """
     differences = (row_means(after, name) - row_means(before, name)).dropna()
-    if differences.empty:
+    mean, error = over_rows(differences)
+    if mean is None:
         return None
-    low, high = bootstrap_interval(differences, resamples)
-    return {"mean": float(differences.mean()), "low": low, "high": high, "rows": len(differences)}
+    reach = 1.96 * (error or 0.0)  # a single row has no standard error
+    return {"mean": mean, "low": mean - reach, "high": mean + reach, "rows": len(differences)}
 
 
 def compare(before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str) -> dict[str, Any]:
