@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_ext.rewards.poem.explain_poem import explain_format, explain_yun
+from grpo_ext.rewards.poem.poem_rewards import explain_format, explain_yun
 
 GIVEN = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]
 
