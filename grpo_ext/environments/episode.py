@@ -64,8 +64,7 @@ class Episode:
         """Append a token of the model, and return whether it ends the turn."""
         self.ids.append(token)
         self.mask.append(1)
-        length = len(self.ids) - self._first
-        return token in self.tokens.ends or len(self.ids) == self.room or length == self.rules.turn_tokens
+        return token in self.tokens.ends or not self.turn_left()
 
     def turn_left(self) -> int:
         """Return how many tokens the current turn may still have."""
