@@ -9,7 +9,7 @@ import torch
 
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import countdown_demonstrations
-from grpo_ext.tiny.model import ARCHITECTURES, build_model, compose_numbers
+from grpo_ext.tiny.model import build_model, compose_numbers
 from grpo_ext.tiny.optimizer import MuonWithAdamW, muon_with_adamw
 from grpo_ext.tiny.tokenizer import NUMBERS, build_tokenizer
 
@@ -17,7 +17,7 @@ TOKENIZER = build_tokenizer(["Make 13 from 1, 5, 7."], pattern=NUMBERS)
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_models_have_the_architecture_and_survive_saving(architecture: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -29,11 +29,6 @@ def test_models_have_the_architecture_and_survive_saving(architecture: str, tmp_
     assert torch.equal(loaded(ids).logits, model(ids).logits)
     assert model(ids).logits.shape == (1, ids.shape[1], len(TOKENIZER))
     assert model.lm_head.weight is model.get_input_embeddings().weight
-
-
-def test_unknown_architecture_is_refused() -> None:
-    with pytest.raises(ValueError, match="llama, qwen2, qwen3"):
-        build_model(TOKENIZER, architecture="gpt")
 
 
 def test_unknown_shape_is_refused() -> None:
