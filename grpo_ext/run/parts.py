@@ -82,7 +82,7 @@ def adapter_of(recipe: Recipe) -> Any:
 
 def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
     """Return the `optimizer_cls_and_kwargs` of a trainer; `None` if `optim` names the optimizer."""
-    from grpo_ext.tiny.optimizer import muon_with_adamw
+    from grpo_ext.tiny.optimizer import MuonWithAdamW
 
-    args = recipe.training
-    return muon_with_adamw(args.learning_rate, weight_decay=args.weight_decay) if recipe.get("muon") else None
+    options = {"lr": recipe.training.learning_rate, "weight_decay": recipe.training.weight_decay}
+    return (lambda: MuonWithAdamW, options) if recipe.get("muon") else None  # a factory's optimizer gets the model

@@ -30,9 +30,3 @@ class MuonWithAdamW(torch.optim.Optimizer):
         loss = self.muon.step(closure)
         self.adamw.step()
         return loss
-
-
-def muon_with_adamw(lr: float, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the `optimizer_cls_and_kwargs` with which a trainer builds `MuonWithAdamW` on its model."""
-    # Trainers call a factory and pass the model to what it returns.
-    return (lambda: MuonWithAdamW), {"lr": lr, **options}

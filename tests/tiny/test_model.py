@@ -10,7 +10,7 @@ import torch
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import countdown_demonstrations
 from grpo_ext.tiny.model import build_model, compose_numbers
-from grpo_ext.tiny.optimizer import MuonWithAdamW, muon_with_adamw
+from grpo_ext.tiny.optimizer import MuonWithAdamW
 from grpo_ext.tiny.tokenizer import NUMBERS, build_tokenizer
 
 TOKENIZER = build_tokenizer(["Make 13 from 1, 5, 7."], pattern=NUMBERS)
@@ -141,7 +141,7 @@ def test_a_warm_start_through_trl_learns_the_form(tmp_path: Path) -> None:
     model = build_model(tokenizer, architecture="qwen3", initializer_range=0.04, hidden_size=64, intermediate_size=128)
     trainer = SFTTrainer(
         model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
-        optimizer_cls_and_kwargs=muon_with_adamw(args.learning_rate),
+        optimizer_cls_and_kwargs=(lambda: MuonWithAdamW, {"lr": args.learning_rate}),
     )  # fmt: skip
     trainer.train()
     assert isinstance(trainer.optimizer.optimizer, MuonWithAdamW)
