@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,9 +65,3 @@ def environment_class(name: str) -> type:
     if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):
         raise ValueError(f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL has them.")
     return cls
-
-
-def options_of(cls: type) -> dict[str, Any]:
-    """Return the options of an environment with their defaults."""
-    parameters = list(inspect.signature(cls).parameters.values())
-    return {p.name: p.default for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}

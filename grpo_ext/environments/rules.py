@@ -1,5 +1,6 @@
 """The rules of episodes, from `environment` in a recipe: the environment with its options, and the limits of an episode."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any, Literal, get_type_hints
 from pydantic import PositiveFloat, PositiveInt
 
 from grpo_ext.common.near import unknown
-from grpo_ext.environments.base import Environment, environment_class, options_of
+from grpo_ext.environments.base import Environment, environment_class
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.rewards.signature import misfit
 
@@ -46,10 +47,11 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
     if not isinstance(name, str):
         raise ValueError("environment has no name: write {name: guess, turns: 5}.")
     cls = environment_class(name)
-    options = options_of(cls)
-    if clash := sorted(OWN.keys() & options.keys()):
+    parameters = inspect.signature(cls).parameters.values()
+    options = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    if clash := sorted(OWN.keys() & options):
         raise ValueError(f"environment {name!r} has an option {clash[0]!r}, which is a key of every environment: rename it.")
-    takes = OWN.keys() | options.keys()
+    takes = OWN.keys() | options
     for key in given:
         if key not in takes:
             raise ValueError(f"environment {name!r}: {unknown('option', str(key), takes)}")
