@@ -26,8 +26,13 @@ Messages = list[dict[str, str]]
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
-class WithoutNulls(dict):
-    """A row whose null columns raise `ValueError` when they are read, except by `get`: a template would write "None"."""
+class CheckedRow(dict):
+    """A row whose missing and null columns raise `ValueError` when they are read, except by `get`: templates write "None"."""
+
+    def __missing__(self, column: str) -> Any:
+        there = ", ".join(sorted(self))
+        how = "`task: prompts` reads what prompt_column, user_prompt and rename_columns name."
+        raise ValueError(f"the task reads the column {column!r}, which the data lacks. Its columns: {there}. {how}")
 
     def __getitem__(self, column: str) -> Any:
         value = super().__getitem__(column)
@@ -62,8 +67,8 @@ class Task:
 
     def example(self, row: Row) -> Row:
         """Return one training example: the row, the columns derived from it, and its prompt."""
-        row = {**row, **self.columns(WithoutNulls(row))}
-        return {**row, "prompt": self.prompt(WithoutNulls(row))}
+        row = {**row, **self.columns(CheckedRow(row))}
+        return {**row, "prompt": self.prompt(CheckedRow(row))}
 
     def dataset(
         self,
@@ -101,7 +106,7 @@ class Task:
         else:
             rows = Dataset.from_list(list(own))
         if type(self).keep is not Task.keep:
-            rows = rows.filter(lambda row: self.keep(WithoutNulls(row)))
+            rows = rows.filter(lambda row: self.keep(CheckedRow(row)))
         rows = rows if limit is None else rows.take(limit)
         if isinstance(rows, Dataset) and len(rows) == 0:
             words = f" after filtering {dataset_name!r}" if dataset_name else ""

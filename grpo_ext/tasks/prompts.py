@@ -27,19 +27,12 @@ class Prompts(Task):
     rename_columns: dict[str, str] | None = None  # the name that rewards read -> the column of the data
 
     def __post_init__(self) -> None:
-        self._reads = {self.prompt_column} if self.user_prompt is None else template_fields(self.user_prompt)
+        template_fields(self.user_prompt or "")  # raises if its braces do not match
 
     def columns(self, row: Row) -> Row:
-        renamed = self.rename_columns or {}
-        if missing := {*renamed.values()} - row.keys():
-            raise ValueError(f"rename_columns reads {' and '.join(sorted(missing))}, which the data lacks.")
-        return {name: row[column] for name, column in renamed.items()}
+        return {name: row[column] for name, column in (self.rename_columns or {}).items()}
 
     def prompt(self, row: Row) -> Messages | str:
-        if missing := self._reads - row.keys():
-            key = "prompt_column" if self.user_prompt is None else "user_prompt"
-            words = f"which the data lacks. Its columns: {', '.join(sorted(row))}."
-            raise ValueError(f"{key} reads {' and '.join(sorted(missing))}, {words}")
         prompt = row[self.prompt_column] if self.user_prompt is None else self.user_prompt.format_map(row)
         plain = isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt
         return prompt if plain else chat(self.system_prompt, prompt)

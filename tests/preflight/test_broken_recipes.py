@@ -103,7 +103,7 @@ BROKEN = {
     "unknown_option": ({"reward_funcs": [{"name": "format", "mod": "strict"}]}, "reward_funcs", "'mode'"),
     "reward_plugin": ({"reward_plugins": ["nowhere.py"]}, "reward_funcs", "nowhere.py"),
     "missing_column": ({"dataset_name": "right.jsonl", "reward_funcs": ["accuracy"]}, "reward_funcs", "Its columns"),
-    "data_of_another_task": ({"dataset_name": "other.jsonl"}, "dataset_name", "nums and target"),
+    "data_of_another_task": ({"dataset_name": "other.jsonl"}, "dataset_name", "reads the column 'nums'"),
     "no_such_data": ({"dataset_name": "nowhere.jsonl"}, "dataset_name", "no file at"),
     "empty_data": ({"dataset_name": "empty.jsonl"}, "dataset_name", "no row"),
     "no_held_out_rows": (

@@ -29,10 +29,12 @@ def test_a_row_becomes_a_prompt(settings, row, prompt):
 def test_what_cannot_be_used_is_told():
     with pytest.raises(ValueError, match="for a brace"):
         Prompts(user_prompt="{a")
-    with pytest.raises(ValueError, match=r"user_prompt reads b, which the data lacks\. Its columns: a\."):
+    with pytest.raises(ValueError, match=r"reads the column 'b', which the data lacks\. Its columns: a\."):
         Prompts(user_prompt="{a}{b}").example({"a": 1})
-    with pytest.raises(ValueError, match="prompt_column reads prompt, which the data lacks"):
+    with pytest.raises(ValueError, match="reads the column 'prompt', which the data lacks"):
         Prompts().example({"question": "hi"})
+    with pytest.raises(ValueError, match="reads the column 'answer', which the data lacks"):
+        Prompts(rename_columns={"solution": "answer"}).example({"prompt": "hi"})
     with pytest.raises(ValueError, match="makes no rows of its own"):
         Prompts().dataset()
 
