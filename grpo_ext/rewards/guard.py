@@ -50,7 +50,7 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
-        self.failed = self.scored = 0  # rows since the start
+        self.failed = 0  # rows since the start
         self.lost: set[int] = set()  # the prompts, by `number_of`, of the batches that have failed since the last score
         self.last_error = ""  # the last failure, with its traceback if there is one
         self._recent: deque[bool] = deque(maxlen=self.window)
@@ -107,7 +107,6 @@ class Guard:
 
     def settle(self, scores: list[Score], errors: dict[int, str], given: dict[str, Any]) -> list[Score]:
         """Count and log the failures, raise if there are too many, and return the scores."""
-        self.scored += len(scores)
         self.failed += len(errors)
         self._recent.extend(row in errors for row in range(len(scores)))
         for row, error in sorted(errors.items()):
