@@ -10,8 +10,6 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
 
-SEQUENCES = 256  # decoded at once on a CPU
-
 
 def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
     """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and the model is no adapter.
@@ -46,7 +44,7 @@ class VllmCompletions:
     ):
         from vllm import LLM
 
-        from grpo_ext.vllm.settings import TextModel, cpu_settings
+        from grpo_ext.vllm.settings import MOST_SEQUENCES, TextModel, cpu_settings
 
         self.tokenizer, self.chat_template_kwargs = tokenizer, chat_template_kwargs
         options["dtype"] = str(dtype or "auto").removeprefix("torch.")
@@ -54,7 +52,7 @@ class VllmCompletions:
             known = {key: value for key, value in options.items() if key in ("revision", "trust_remote_code")}
             model = TextModel.of(AutoConfig.from_pretrained(model_name, **known))
             wanted = model.dtype if options["dtype"] == "auto" else options["dtype"]
-            options |= cpu_settings(model, wanted, SEQUENCES, tokens)
+            options |= cpu_settings(model, wanted, MOST_SEQUENCES, tokens)
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
     def __call__(self, rows: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
