@@ -31,7 +31,7 @@ class GuardedEnvironment:
 
     def reset(self, row: Row) -> str:
         """Begin an episode and return the first text of the environment."""
-        return self._text_of(lambda: self.environment.reset(row))
+        return self._text_of(lambda: self.environment.reset(row))[0]
 
     def ask(self, turn: Message, broken: bool) -> None:
         """Pass a turn of the model to the environment. Async code runs until `answer`, beside that of other environments.
@@ -84,49 +84,46 @@ class GuardedEnvironment:
             answer, over = found
             return answer
 
-        return self._text_of(step), over
+        return self._text_of(step)[0], over
 
     def _result(self, requested: Message, begun: Begun) -> Message:
-        before, failed = self.failures, False
-
-        def called() -> str:
-            nonlocal failed
-            try:
-                return str(begun())
-            except Exception as error:  # often the model's fault, and it may try again: no failure of the environment
-                failed = True
-                return f"error: {error}" if isinstance(error, Misuse) else _words(error)
-
+        # an error is often the model's fault, and it may try again: no failure of the environment
+        answer, worked = self._text_of(lambda: str(begun()), counts=False)
         self.calls += 1
-        answer = self._text_of(called)
-        self.failed_calls += failed or self.failures > before
+        self.failed_calls += not worked
         return self._tool_message(str((requested.get("function") or {}).get("name", "")), answer)
 
     def _tool_message(self, name: str, content: str) -> Message:
         names = [tool.__name__ for tool in self._tools] or ["unknown"]
         return {"role": "tool", "name": name if name in names else names[0], "content": content}
 
-    def _text_of(self, work: Callable[[], Any]) -> str:
-        """Return the text that `work` returns, within its time and length; if it fails, a text that says so."""
+    def _text_of(self, work: Callable[[], Any], counts: bool = True) -> tuple[str, bool]:
+        """Return the text that `work` returns, within its time and length, and True; if it fails, why in words, and False.
+
+        `counts`: whether an error is a failure of the environment; a timeout always is.
+        """
+        worked = False
         try:
             with deadline(self.rules.step_timeout):
                 try:
                     said = work()
                     if not isinstance(said, str | None):
                         raise TypeError(f"it said {type(said).__name__}, not a text")
+                    worked = True
                 except (KeyboardInterrupt, TooLate):
                     raise
                 except BaseException as error:  # formatted within the deadline, since a user's error may hang
-                    said, self.failures = _words(error), self.failures + 1
+                    said = _words(error)
+                    self.failures += counts or not isinstance(error, Exception)
         except TooLate as error:
-            said, self.failures = f"error: {error}", self.failures + 1
+            said, worked, self.failures = f"error: {error}", False, self.failures + 1
         said, most = said or "", self.rules.answer_characters
-        return (said if len(said) <= most else f"{said[:most]} (cut off)").encode("utf-8", "replace").decode()
+        return (said if len(said) <= most else f"{said[:most]} (cut off)").encode("utf-8", "replace").decode(), worked
 
 
 def _words(error: BaseException) -> str:
     try:
-        return f"error: {type(error).__name__}: {error}"
+        return f"error: {error}" if isinstance(error, Misuse) else f"error: {type(error).__name__}: {error}"
     except Exception:  # from the error's `__str__`
         return f"error: {type(error).__name__}"
 
