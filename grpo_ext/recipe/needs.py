@@ -26,6 +26,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),
     ("overlap", ("off",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
     ("behaviour_policy", ("decoupled",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
+    ("partial_rollouts", (0,), {"overlap": ("one_step",), "group_filter": ("drop", "off")}),
     ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 

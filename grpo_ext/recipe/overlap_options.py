@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import CountOrZero
 
 SHARDED = "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a vLLM server, or ddp or zero2."
 
@@ -26,12 +27,16 @@ class OverlapOptions:
             `"decoupled"`: the trainer's own weights before the step, and a bounded weight (`vllm_importance_sampling_mode`)
             corrects from them to the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler itself by
             the log-probs that it returned, without that weight and without the forward pass for it.
+        partial_rollouts (`int`, defaults to 0): with `overlap: one_step`, completions are sampled in rounds of so many tokens,
+            and a generation ends when enough groups are done; the others go on after the weights have changed. 0: a generation
+            ends with its longest completion.
     """
 
     overlap: Literal["off", "one_step"] = "off"
     sampler: Literal["process"] | None = None
     sampler_device: str | None = None
     behaviour_policy: Literal["decoupled", "sampler"] = "decoupled"
+    partial_rollouts: CountOrZero = 0
 
 
 def separate(v: Mapping[str, Any]) -> bool:
@@ -58,3 +63,17 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
     if batch.passes % batch.gradient_accumulation_steps:
         words = f"steps_per_generation x num_iterations ({batch.passes})"
         yield Problem(f"overlap: one_step needs {words} to be a multiple of gradient_accumulation_steps.", "overlap")
+
+
+def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
+    """Completions go on after whole rounds, in whole groups, and end by a token or at the limit."""
+    key, tokens, longest = "partial_rollouts", v["partial_rollouts"], v["max_completion_length"]
+    if not tokens:
+        return
+    if longest % tokens:
+        yield Problem(f"{key}: {tokens} does not divide max_completion_length ({longest}), where the last round ends.", key)
+    if batch_of(v, num_processes).completions // num_processes % v["num_generations"]:
+        yield Problem(f"{key} needs whole groups in each process, a multiple of num_generations completions.", key)
+    ends = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "min_tokens", "min_new_tokens"}
+    if found := ends & (v["generation_kwargs"] or {}).keys():
+        yield Problem(f"{key} does not go with {', '.join(sorted(found))} in generation_kwargs: take it out.", key)

@@ -19,7 +19,7 @@ from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.group_options import metric_rules
 from grpo_ext.recipe.needs import NEEDS, need, unread
-from grpo_ext.recipe.overlap_options import overlap_rules
+from grpo_ext.recipe.overlap_options import overlap_rules, partial_rollout_rules
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 from grpo_ext.recipe.vllm_options import adapter_rules
@@ -99,6 +99,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.reference,
     adapter_rules,
     overlap_rules,
+    partial_rollout_rules,
     contradictions.scorable,
     metric_rules,
     safety_options.health,

@@ -1,10 +1,11 @@
 """The interface of every sampler."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.step.records import Generation
+from grpo_ext.step.records import Generation, PartialRollout
 
 FEW, FEW_TOKENS = 4, 4  # completions of a rank, and tokens of each, that a check of another engine's weights reads
 
@@ -18,6 +19,8 @@ class Request:
     num_generations: int  #: copies of each prompt, over all ranks
     policy_step: int  #: the optimizer step whose weights must sample
     episodes: list[Episode] = field(default_factory=list)  #: one per prompt; empty if a completion is one turn
+    rows: list[dict[str, Any]] = field(default_factory=list)  #: of the data set, one per prompt, if the sampler reorders them
+    most: int | None = None  #: the maximum number of tokens of a completion, if it is not `max_completion_length`
 
 
 class Sampler:
@@ -34,6 +37,8 @@ class Sampler:
     order = "hf"  #: the order of its truncations, "hf" or "vllm"
 
     seconds = 0.0  #: that the last generation took
+
+    under_way: Sequence[PartialRollout] = ()  #: completions that a later generation returns (`partial_rollouts`)
 
     _asked: Request | None = None
 

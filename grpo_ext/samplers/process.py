@@ -77,7 +77,8 @@ class ProcessSampler(Sampler):
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def submit(self, request: Request) -> None:
-        self._ask(request, seed=int(torch.randint(2**62, ())))  # of the rank's random state, which a checkpoint has
+        most = {} if request.most is None else {"max_new_tokens": request.most}
+        self._ask(request, seed=int(torch.randint(2**62, ())), **most)  # of the rank's random state, which a checkpoint has
 
     def sample_few(self, request: Request) -> Generation:
         """Complete a few prompts by a few tokens, at no cost to the random state."""

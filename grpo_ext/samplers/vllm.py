@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,8 @@ class VLLMSampler(Sampler):
     def submit(self, request: Request) -> None:
         super().submit(request)
         if self.vllm.mode == "server" and not request.episodes:
-            self.vllm.start(prompts=request.prompt_ids, images=None, num_generations=request.num_generations)
+            with self._at_most(request.most):
+                self.vllm.start(prompts=request.prompt_ids, images=None, num_generations=request.num_generations)
 
     def sample_few(self, request: Request) -> Generation:
         """Complete a few prompts of a request by a few tokens."""
@@ -75,18 +76,23 @@ class VLLMSampler(Sampler):
             return of_played(request, logps)
         if request.episodes:
             return play_by_turns(request, lambda contexts, most: self._complete(contexts, 1, most))
-        ids, logprobs = self._complete(request.prompt_ids, request.num_generations)
+        ids, logprobs = self._complete(request.prompt_ids, request.num_generations, request.most)
         return Generation(request.prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
 
     def _complete(self, prompt_ids: list[list[int]], num_generations: int, most: int | None = None) -> Completed:
         """Complete lists of tokens by at most `most` tokens; `None`: `max_completion_length`."""
-        longest = self.vllm.max_completion_length
-        self.vllm.max_completion_length = longest if most is None else most
-        try:
+        with self._at_most(most):
             _, ids, logprobs, _ = self.vllm.generate(prompts=prompt_ids, images=None, num_generations=num_generations)
+        return [list(row) for row in ids], [[token[0] for token in row] for row in logprobs]
+
+    @contextmanager
+    def _at_most(self, tokens: int | None) -> Iterator[None]:
+        longest = self.vllm.max_completion_length
+        self.vllm.max_completion_length = longest if tokens is None else tokens
+        try:
+            yield
         finally:
             self.vllm.max_completion_length = longest
-        return [list(row) for row in ids], [[token[0] for token in row] for row in logprobs]
 
 
 class OurVLLM(VLLMGeneration):

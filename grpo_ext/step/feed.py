@@ -67,9 +67,9 @@ class Feed:
         """Begin an optimizer step with these batches of the data loader."""
         self._asked, self._ready, self._to_come = list(batches), [], len(batches)
 
-    def following(self) -> Any:
-        """Return the batch of the next generation; `None` if the epoch ends before."""
-        return self.batches.peek(self.uses - len(self._asked))
+    def following(self, after: int = 0) -> Any:
+        """Return the batch of the next generation, or of the one that is `after` later; `None` if the epoch ends before."""
+        return self.batches.peek((1 + after) * self.uses - len(self._asked))
 
     def next(self, batch: Any) -> MicroBatch:
         """Return the next micro-batch of the current step."""

@@ -24,7 +24,7 @@ class Generation:
 
     prompt_ids: list[list[int]]  #: B lists of tokens
     completion_ids: list[list[int]]  #: B lists of tokens, with the end token; a list may be empty
-    policy_step: int  #: the optimizer step whose weights sampled them
+    policy_step: int | list[list[int]]  #: the optimizer step whose weights sampled them, or that of each token
     #: the sampler's log-prob of each token, NaN where it returned none; `None` if it returned none at all
     sampling_logps: list[Tensor] | None = None
     #: the tokens that truncated sampling kept at each position; `None` if the sampler does not return them
@@ -34,6 +34,20 @@ class Generation:
     messages: list[list[dict[str, str]]] | None = None  #: the conversations after the prompts, if there are several turns
     cut: list[bool] | None = None  #: completions that ended because the token limit was reached, regardless of their last token
     extra_fields: dict[str, Any] = field(default_factory=dict)  #: more columns for rewards, of an environment or `rollout_func`
+    rows: list[dict[str, Any]] | None = None  #: of the data set, if they are not those that were asked for last
+
+
+@dataclass
+class PartialRollout:
+    """A completion under way (`partial_rollouts`)."""
+
+    row: dict[str, Any]  #: of the data set
+    prompt_ids: list[int]
+    completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
+    policy_step: list[int] = field(default_factory=list)  #: T, the optimizer step whose weights sampled each token
+    logps: list[Tensor] = field(default_factory=list)  #: the sampler's log-probs, T in all
+    kept: list[KeptSet] = field(default_factory=list)  #: the tokens that truncation kept, T positions in all
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,7 @@ class Scored:
     advantages: Tensor  #: (B,) or (B, T)
     counted: Tensor  #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
     signal: Tensor  #: (B,), 0 where all rewards of the group are equal
-    policy_step: Tensor  #: (B,), the optimizer step whose weights sampled the completion
+    policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
     sampling_per_token_logps: Tensor | None = None  #: (B, T), of the sampler; NaN where it returned none
     #: (B, T), of the policy that sampled; `None` or NaN if the policy that takes the step is the one that sampled

@@ -69,7 +69,8 @@ def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: t
     prompts, completions = generation.prompt_ids, generation.completion_ids
     rows, stays = len(completions), ~left_out.cpu()
     ones = [torch.ones(len(ids), dtype=torch.long) for ids in completions]
-    logps = generation.sampling_logps
+    logps, steps = generation.sampling_logps, generation.policy_step
+    steps = [[steps] * max(1, len(ids)) for ids in completions] if isinstance(steps, int) else steps
     table = Scored(
         prompt_ids=padded(prompts, True, pad_token, torch.long),
         prompt_mask=padded([torch.ones(len(ids), dtype=torch.long) for ids in prompts], left=True),
@@ -78,7 +79,7 @@ def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: t
         advantages=torch.zeros(rows),
         counted=stays.float(),
         signal=torch.ones(rows),
-        policy_step=torch.full((rows,), generation.policy_step),
+        policy_step=padded(steps, dtype=torch.long),
         tool_mask=None if generation.tool_mask is None else padded(generation.tool_mask, fill=1),
         sampling_per_token_logps=None if logps is None else padded([x.float() for x in logps]).to(device),
         kept=generation.kept,

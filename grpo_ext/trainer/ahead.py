@@ -51,7 +51,7 @@ class Ahead:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was asked for; call `wait` before."""
-        return {"due": self.due, "arrived": self._arrived}
+        return {"due": self.due, "arrived": self._arrived, "under_way": self.sampler.under_way}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.due, self._arrived = state["due"], state["arrived"]
+        self.due, self._arrived, self.sampler.under_way = state["due"], state["arrived"], state["under_way"]

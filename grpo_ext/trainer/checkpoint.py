@@ -23,7 +23,7 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.trainer.manifest import MANIFEST, STATE, delete_older, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 8  # of the format of a rank's file
+VERSION = 9  # of the format of a rank's file
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # errors of torch, safetensors and the system on a full disk
 logger = logging.getLogger(__name__)
 

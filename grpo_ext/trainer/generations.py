@@ -14,6 +14,7 @@ from torch import Tensor
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode import Episode, instances
 from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
@@ -42,7 +43,7 @@ class Generations:
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
-        self.ahead = Ahead(sampler)
+        self.ahead = Ahead(self._partial() if trainer.args.partial_rollouts else sampler)
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
         """Return the completions of a table that TRL has made."""
@@ -64,6 +65,9 @@ class Generations:
         self._check_resets(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sampled(prompts, episodes)
+        if generation.rows is not None:
+            rows = generation.rows
+            prompts = [row["prompt"] for row in rows]
         if sampled is not None:
             sampled()
         if episodes:
@@ -126,7 +130,7 @@ class Generations:
             self.ahead.wait()  # the sampler must be free, also for an evaluation
         begun = time.monotonic()
         if training and (found := self.ahead.take(step)) is not None:
-            seam.log_figures(self.trainer, {"overlap/age": step - found.policy_step})
+            seam.log_figures(self.trainer, age_figures(found, step))
         if found is None:
             request = self._request(prompts, episodes)
             with self.phases("sync"):
@@ -143,14 +147,14 @@ class Generations:
 
         The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
         """
-        if not self.sync_check.due:
+        if not self.sync_check.due or not request.prompt_ids:
             return self.sync_check.refuse_stale()
         found = self.sampler.sample_few(request)
         self.sync_check.check(self._table(found, [False] * len(found.prompt_ids)))
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         ids = [episode.prompt_ids for episode in episodes]
-        if not episodes and not self.sampler.tokenizes:
+        if prompts and not episodes and not self.sampler.tokenizes:
             ids = seam.prompt_tokens(self.trainer, prompts)
         for episode, prompt in zip(episodes, ids, strict=False):
             episode.room = self.ends.room(len(prompt))
@@ -164,15 +168,31 @@ class Generations:
         how = trainer.scale_rewards, trainer.args.std_estimator, trainer.multi_objective_aggregation
         return AdvantageRule(size, trainer.reward_weights, *how)
 
-    def ask(self, prompts: list[Any], due: int) -> None:
-        """Ask for completions of this rank's prompts for the generation of step `due`; the current weights sample them.
+    def ask(self, rows: list[Row], due: int) -> None:
+        """Ask for completions of this rank's rows for the generation of step `due`; the current weights sample them.
 
-        Without prompts nothing is sampled.
+        Without rows, and without completions under way, nothing is sampled.
         """
-        request = self._request(prompts, []) if prompts else None
-        if request is not None:
+        request = None
+        if rows or self.ahead.sampler.under_way:
+            request = replace(self._request([row["prompt"] for row in rows], []), rows=rows)
             self.ahead.ask(None, due)  # the checkpoint has the prompts of a sampler that fails now
             with self.phases("sync"):
                 self.sampler.load_weights(request.policy_step)
                 self._probe(request)
         self.ahead.ask(request, due)
+
+    def _partial(self) -> PartialSampler:
+        args, ranks = self.trainer.args, self.ranks
+        rows = args.generation_batch_size // ranks.count
+        return PartialSampler(self.sampler, self.ends, args.partial_rollouts, rows, args.num_generations, ranks)
+
+
+def age_figures(generation: Generation, step: int) -> dict[str, float]:
+    """Return the mean age of the tokens in optimizer steps, and the share of completions whose tokens differ in it."""
+    steps = generation.policy_step
+    if isinstance(steps, int):
+        return {"overlap/age": step - steps}
+    tokens = [made for row in steps for made in row]
+    mixed = sum(len(set(row)) > 1 for row in steps) / len(steps)
+    return {"overlap/age": step - sum(tokens) / len(tokens), "overlap/partial": mixed}

@@ -36,7 +36,7 @@ class Rollout:
     order: PromptOrder
     samples: Samples
     ranks: Ranks
-    following: Callable[[], list[Row] | None]  # returns this rank's rows of the next generation; `None`: the epoch ends before
+    following: Callable[..., list[Row] | None]  # `Feed.following`: this rank's rows of a generation after this one
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
     _said_missing: bool = False
@@ -85,7 +85,10 @@ class Rollout:
             assert supply is not None
             supply.put(self._whole_prompts(rows))
             rows = self._copies(supply.peek(first_round(wanted, self.carried, due, self.refill)))
-        self.generations.ask([row["prompt"] for row in rows], due)
+        if self.trainer.args.partial_rollouts:
+            further = self.following(1) or []
+            rows = further if self.generations.ahead.sampler.under_way else rows + further
+        self.generations.ask(rows, due)
 
     # ---- groups
 
@@ -115,7 +118,7 @@ class Rollout:
             table = self.generations.old_and_reference.with_kept(judged.table) if finds_kept else judged.table
             if self.ranks.count > 1:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
-            return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size]))), live
+            return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size, 0]))), live
 
         if self.generations.ahead.due != step:  # else `_ask_ahead` has put them there
             supply.put(self._whole_prompts(rows))

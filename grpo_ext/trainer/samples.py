@@ -66,7 +66,7 @@ class Samples:
         advantages = table.row_advantages[row].expand(len(counted))[counted].tolist()
         found = {
             "text": self.trainer.processing_class.batch_decode([[token] for token in ids]), "advantage": advantages,
-            "age": [step - 1 - int(table.policy_step[row])] * len(ids),
+            "age": (step - 1 - table.policy_step[row][counted]).tolist(),
         }  # fmt: skip
         logps = table.sampling_per_token_logps if table.old_per_token_logps is None else table.old_per_token_logps
         if logps is not None:

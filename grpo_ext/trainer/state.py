@@ -9,10 +9,10 @@ import torch
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.step.groups import Groups
-from grpo_ext.step.records import Generation, MicroBatch, Scored
+from grpo_ext.step.records import Generation, MicroBatch, PartialRollout, Scored
 
 # a file may hold these, tensors and plain types
-RECORDS: list[Any] = [Generation, Scored, KeptSet, Groups, MicroBatch, StepCounts]
+RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]
 
 
 class CheckpointMismatch(ValueError):

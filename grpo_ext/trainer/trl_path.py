@@ -33,7 +33,7 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
         "advantages": advantages[mine],
         "counted": counted.float(),
         "signal": rule.signal(rewards)[mine].float(),
-        "policy_step": torch.full((own,), trainer.state.global_step, device=ids.device),
+        "policy_step": torch.full_like(ids[:own], trainer.state.global_step),
     }
     # the prompt of the row, to which an environment may have added
     given_prompts = [row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)]

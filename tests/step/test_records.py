@@ -170,7 +170,7 @@ def test_a_generation_becomes_a_table():
     assert table.completion_ids.tolist() == [[0, 0, 0], [1, 2, 0], [3, 4, 9]]
     assert table.completion_mask.sum(1).tolist() == [0, 0, 3] and table.loss_mask[2].tolist() == [1, 0, 1]
     assert table.counted.tolist() == [1, 0, 1]  # an empty completion counts
-    assert table.policy_step.tolist() == [11] * 3
+    assert table.policy_step.tolist() == [[11, 0, 0], [11, 11, 0], [11, 11, 11]]
     assert table.sampling_per_token_logps[1].tolist() == [-1, -2, 0] and table.kept is kept
     alone = table_of(Generation([[5]], [[]], 0), 3, torch.tensor([False]), "cpu")
     assert alone.completion_ids.tolist() == [[3]] and alone.completion_mask.tolist() == [[0]]

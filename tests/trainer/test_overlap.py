@@ -45,14 +45,25 @@ def rows_of(parts):
             yield part, i, prompt, part.completion_ids[i][part.completion_mask[i].bool()].tolist()
 
 
+def logps_by_version(models, versions, prompt, completion):
+    """Each token's log-prob by the weights of its own step."""
+    with torch.no_grad():
+        scored = {version: token_logps(models(version), prompt, completion) for version in set(versions)}
+    return [scored[version][t] for t, version in enumerate(versions)]
+
+
+def versions_of(part, i):
+    return part.policy_step[i][part.completion_mask[i].bool()].tolist()
+
+
 def check_samples(folder, steps):
-    """Each completion was sampled after its prompt, by the weights of its step."""
+    """Each token was sampled after its prompt and the tokens before it, by the weights of its step."""
     for noted in steps.values():
         for part, i, prompt, completion in rows_of(noted["used"]):
-            sampler = model_of(folder, steps[int(part.policy_step[i])]["weights"])
-            with torch.no_grad():
-                wanted = torch.stack(token_logps(sampler, prompt, completion))
-            assert torch.allclose(part.sampling_per_token_logps[i, : len(wanted)], wanted, atol=1e-5)
+            wanted = logps_by_version(
+                lambda version: model_of(folder, steps[version]["weights"]), versions_of(part, i), prompt, completion
+            )
+            assert torch.allclose(part.sampling_per_token_logps[i, : len(wanted)], torch.stack(wanted), atol=1e-5)
 
 
 def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
@@ -67,9 +78,12 @@ def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
     assert all(row["time/waiting"] > 0 and row["sampling/generation_time"] > 0 for row in timed)
 
 
+PARTIAL = {"group_filter": "off", "partial_rollouts": 2}
 SETTINGS = {
     "sampler": {"behaviour_policy": "sampler"},
     "decoupled": BIG_CAP,
+    "sampler, partial": {"behaviour_policy": "sampler", **PARTIAL},
+    "decoupled, partial": {**BIG_CAP, **PARTIAL},
 }
 CASES = [
     pytest.param(ranks, loss, policy, marks=[] if (ranks, loss) == (1, "dapo") else pytest.mark.slow)
@@ -81,37 +95,37 @@ CASES = [
 
 @pytest.mark.parametrize("ranks, loss_type, policy", CASES)
 def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss_type, policy):
-    """Groups that were carried over and groups that were under way, against the formula token by token."""
+    """Groups that were carried over, groups that were under way, and completions that went on, against the formula by token."""
     high = {"epsilon_high": 5.0} if loss_type == "cispo" else {}
     settings = {"group_filter": "refill", "max_staleness": 3, "loss_type": loss_type, **SETTINGS[policy], **high}
     rate = 0.1 if loss_type == "luspo" else overlap_run.LR  # its loss is a sum over tokens
-    settings |= {"per_device_train_batch_size": 16 // ranks, "max_steps": 4, "learning_rate": rate}
+    settings |= {"per_device_train_batch_size": 16 // ranks, "max_steps": 5, "learning_rate": rate}
     on_ranks(ranks, overlap_run.train, tiny_folder, tmp_path, settings)
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
     steps, mixed = found[0]["steps"], 0
     models = [model_of(tiny_folder, noted["weights"]) for noted in steps.values()]
     for step in steps:
         parts = [part for rank in found for part in rank["steps"][step]["used"]]
-        mixed += len({int(version) for part in parts for version in part.policy_step}) > 1
+        versions = [tuple(versions_of(part, i)) for part in parts for i in range(len(part))]
+        mixed += any(len(set(row)) > 1 for row in versions) if "partial" in policy else len({row[:1] for row in versions}) > 1
         model, rows = models[step], []
         for part, i, prompt, completion in rows_of(parts):
-            version = int(part.policy_step[i])
+            versions = versions_of(part, i)
             if not completion:
                 rows.append({"logps": [], "old": [], "advantage": 0.0, "masked": not bool(part.counted[i]), "useful": True})
                 continue
-            with torch.no_grad():
-                sampled = token_logps(models[version], prompt, completion)
-                # what was sampled while the trainer trained is scored one version later
-                scored = [token_logps(models[v], prompt, completion) for v in {version, min(version + 1, step)}]
+            sampled = logps_by_version(models.__getitem__, versions, prompt, completion)
+            with torch.no_grad():  # what was sampled while the trainer trained is scored later
+                scored = [token_logps(models[v], prompt, completion) for v in range(versions[-1], step + 1)]
             old = part.old_per_token_logps[i, : len(completion)].unbind()
-            assert any(torch.allclose(torch.stack(old), torch.stack(s), atol=1e-5) for s in scored)
-            assert policy == "decoupled" or torch.allclose(torch.stack(old), torch.stack(sampled), atol=1e-5)
+            wanted = [sampled] if "sampler" in policy else scored
+            assert any(torch.allclose(torch.stack(old), torch.stack(logps), atol=1e-5) for logps in wanted)
             weights = [torch.exp(o - s) for o, s in zip(old, sampled, strict=True)]
             rows.append(
                 {
                     "logps": token_logps(model, prompt, completion),
                     "old": old,
-                    "weights": None if policy == "sampler" else weights,
+                    "weights": None if "sampler" in policy else weights,
                     "advantage": float(part.advantages[i]),
                     "masked": not bool(part.counted[i]),
                     "useful": True,
@@ -130,15 +144,15 @@ def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss
     assert mixed
 
 
-@pytest.mark.parametrize("group_filter", ["off", "refill"])
-def test_each_epoch_has_each_prompt_once(tiny_folder, tmp_path, group_filter):
+@pytest.mark.parametrize("settings", [{}, {"group_filter": "refill"}, {"partial_rollouts": 3}], ids=str)
+def test_each_epoch_has_each_prompt_once(tiny_folder, tmp_path, settings):
     seen = []
 
     def noting(completions, prompts, **kwargs):
         seen.extend(prompts)
         return [float(i % 2) for i in range(len(completions))]  # every group has signal
 
-    overlap_run.make(tiny_folder, tmp_path, noting, prompts=6, max_steps=8, group_filter=group_filter).train()
+    overlap_run.make(tiny_folder, tmp_path, noting, prompts=6, max_steps=8, **settings).train()
     epochs = [set(seen[start : start + 24]) for start in range(0, 48, 24)]
     assert [len(epoch) for epoch in epochs] == [6, 6] and len(seen) == 8 * 8
 
@@ -278,6 +292,14 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ({"sampler": None, "use_vllm": True, "vllm_mode": "colocate"}, "shares one"),
         ({"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5}, "vLLM does not return"),
         ({"environment": "guess"}, "does not play environments"),
+        ({"partial_rollouts": 4}, "does not divide max_completion_length \\(6\\)"),
+        ({"partial_rollouts": 3, "overlap": "off"}, "needs overlap: one_step"),
+        ({"partial_rollouts": 3, "group_filter": "refill"}, "needs group_filter: drop"),
+        (
+            {"partial_rollouts": 3, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "num_generations": 8},
+            "whole groups|generation_batch_size",
+        ),
+        ({"partial_rollouts": 3, "generation_kwargs": {"stop_strings": ["x"]}}, "does not go with stop_strings"),
     ],
     ids=lambda value: "",
 )

@@ -39,6 +39,7 @@ SETTINGS = {
         **{"sampler": "process", "overlap": "one_step", "group_filter": "refill", "max_staleness": 2},
         **{"eval_strategy": "steps", "eval_steps": 2},
     },
+    "completions that go on": {"sampler": "process", "overlap": "one_step", "partial_rollouts": 2, "top_k": 9},
     "evaluation on": {"eval_strategy": "steps", "eval_steps": 2, "eval_temperature": 0.8},
 }
 
