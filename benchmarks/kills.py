@@ -30,6 +30,7 @@ from benchmarks.fault_runs import STEPS, KillAt, build_start, left_by, lost, mak
 
 KINDS = ("steps", "saved", "saving", "moments", "sampler")  # of kills
 PROCESS = {"overlap": "one_step", "sampler": "process"}
+WHOLE = {**PROCESS, "group_filter": "off", "max_staleness": 0, "num_iterations": 1, "top_k": 9, "num_train_epochs": 4}
 # beside what `fault_runs.make` sets: refill with carried groups, the adaptive curriculum, two passes, evaluation by decoding
 SETTINGS: dict[str, dict[str, Any]] = {
     "turns": {},
@@ -39,14 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **{"behaviour_policy": "sampler", "num_iterations": 1, "steps_per_generation": 2, "eval_temperature": None},
         "num_train_epochs": 4,
     },
-    "whole-groups": {
-        **PROCESS,
-        "group_filter": "off",
-        "max_staleness": 0,
-        "num_iterations": 1,
-        "top_k": 9,
-        "num_train_epochs": 4,
-    },
+    "whole-groups": WHOLE,
+    "partial": {**WHOLE, "partial_rollouts": 2},
 }
 
 

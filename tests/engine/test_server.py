@@ -10,7 +10,10 @@ import time
 
 import pytest
 import requests
+import torch
 from engine_parts import STEPS, check_truncated, differences, free_port, lora, make_trainer, without_sync
+from oracle import token_logps
+from transformers import TrainerCallback
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.server import server_of
@@ -71,6 +74,35 @@ def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_
     assert [entry["reward"] for entry in whole] == [entry["reward"] for entry in again]
     for name in ("loss", "grad_norm"):
         assert [entry[name] for entry in whole] == pytest.approx([entry[name] for entry in again], abs=1e-5), name
+
+
+def test_tokens_that_went_on_under_new_weights_are_of_these(engine_folder, tmp_path, place):
+    trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", partial_rollouts=4, **place)
+    weights, made, take = [], [], trainer.parts.generations.ahead.take
+
+    class Keep(TrainerCallback):
+        def on_step_begin(self, args, state, control, model=None, **kwargs):
+            weights.append({name: p.detach().clone() for name, p in model.named_parameters()})
+
+    def noting(step):
+        found = take(step)
+        made.extend([found] if found is not None else [])
+        return found
+
+    trainer.parts.generations.ahead.take = noting
+    trainer.add_callback(Keep())
+    trainer.train()
+    rows = [
+        (g.prompt_ids[i], ids, g.policy_step[i], g.sampling_logps[i]) for g in made for i, ids in enumerate(g.completion_ids)
+    ]
+    assert len(rows) == 8 * (STEPS - 1) and any(len(set(versions)) > 1 for *_, versions, _ in rows)
+    for version, given in enumerate(weights):
+        trainer.model.load_state_dict(given, strict=False)
+        for prompt, ids, versions, logps in (row for row in rows if version in row[2]):
+            with torch.no_grad():
+                wanted = token_logps(trainer.model, prompt, ids)
+            off = [abs(float(wanted[t] - logps[t])) for t, own in enumerate(versions) if own == version]
+            assert max(off) < 1e-4
 
 
 def test_a_server_that_hangs_under_way_is_asked_again(engine_folder, tmp_path, place, server):
