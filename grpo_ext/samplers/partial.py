@@ -41,8 +41,8 @@ class PartialSampler(Sampler):
 
     def _begin_round(self, step: int) -> None:
         tokens = [rollout.prompt_ids + rollout.completion_ids for rollout in self._open()]
-        most = max(self.ranks.gather_objects([len(tokens)]))
-        tokens += [self.under_way[0].prompt_ids] * (most - len(tokens))  # whose completions nobody reads
+        most = max(1, *self.ranks.gather_objects([len(tokens)]))
+        tokens += [self.under_way[0].prompt_ids] * (most - len(tokens))  # whose completions nobody reads: no request is empty
         self.sampler.submit(Request([], tokens, 1, step, most=self.tokens))
 
     def _open(self) -> list[PartialRollout]:

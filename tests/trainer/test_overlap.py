@@ -295,10 +295,6 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ({"partial_rollouts": 4}, "does not divide max_completion_length \\(6\\)"),
         ({"partial_rollouts": 3, "overlap": "off"}, "needs overlap: one_step"),
         ({"partial_rollouts": 3, "group_filter": "refill"}, "needs group_filter: drop"),
-        (
-            {"partial_rollouts": 3, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "num_generations": 8},
-            "whole groups|generation_batch_size",
-        ),
         ({"partial_rollouts": 3, "generation_kwargs": {"stop_strings": ["x"]}}, "does not go with stop_strings"),
     ],
     ids=lambda value: "",

@@ -22,6 +22,7 @@ class Scripted(Sampler):
         self.lengths, self.most, self.asked = lengths, [], []
 
     def sample(self, request):
+        assert request.prompt_ids
         self.most.append(request.most)
         self.asked.append(request.prompt_ids)
         ids = [self._more(row[0], len(row) - 1, request.most) for row in request.prompt_ids]
