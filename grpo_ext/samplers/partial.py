@@ -53,7 +53,7 @@ class PartialSampler(Sampler):
         while True:
             found = self.sampler.collect()
             for i, rollout in enumerate(self._open()):
-                self._extend(rollout, found, i)
+                self._extend(rollout, found, i, request.policy_step)
             groups = [self.under_way[i : i + self.size] for i in range(0, len(self.under_way), self.size)]
             done = [group for group in groups if all(rollout.ended for rollout in group)]
             if not self.ranks.any(len(done) * self.size < self.rows):
@@ -63,12 +63,12 @@ class PartialSampler(Sampler):
         self.under_way = [rollout for rollout in self.under_way if not any(rollout is used for used in rollouts)]
         return generation_of(rollouts)
 
-    def _extend(self, rollout: PartialRollout, found: Generation, i: int) -> None:
-        """Add completion `i` of a round."""
+    def _extend(self, rollout: PartialRollout, found: Generation, i: int, step: int) -> None:
+        """Add completion `i` of a round, which the weights of this step have sampled."""
         assert found.sampling_logps is not None
         ids = found.completion_ids[i]
         rollout.completion_ids += ids
-        rollout.policy_step += [found.policy_step] * len(ids)
+        rollout.policy_step += [step] * len(ids)
         rollout.logps.append(found.sampling_logps[i])
         if found.kept is not None:
             rollout.kept.append(found.kept[i])
