@@ -7,7 +7,7 @@ vLLM from using results of an earlier adapter: its prefix cache depends on name 
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from grpo_ext.recipe.vllm_options import OR_MERGED
 from grpo_ext.samplers.vllm import OurVLLM
 from grpo_ext.samplers.vllm_client import ServerClient
+from grpo_ext.seams.vllm import add_adapters
 from grpo_ext.vllm.http import PROBE_SECONDS
 from grpo_ext.vllm.settings import adapter_settings
 
@@ -43,7 +44,7 @@ class AdapterVLLM(OurVLLM):
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
         if self.mode == "colocate":
-            self.llm = WithAdapter(self.llm, lambda: self.request)
+            add_adapters(self.llm, lambda: self.request)
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), **adapter_settings(trained(self.model).r)}
@@ -64,20 +65,6 @@ class AdapterVLLM(OurVLLM):
         number = self.request.lora_int_id + 1 if self.request else 1
         self.request = LoRARequest(f"sync-{number}", number, folder)
         self.llm.llm_engine.add_lora(self.request)
-
-
-@dataclass
-class WithAdapter:
-    """A vLLM engine that adds the adapter of the last sync to its base when it generates."""
-
-    _llm: Any
-    _request: Callable[[], Any]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        return self._llm.generate(*args, **kwargs, lora_request=self._request())
 
 
 class AdapterClient(ServerClient):

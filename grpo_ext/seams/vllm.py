@@ -1,5 +1,6 @@
 """Replace the classes with which TRL talks to vLLM."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,6 +23,12 @@ def made_with(**classes: Any) -> AbstractContextManager[None]:
 def usual_vllm() -> Any:
     """Return the class of the engine inside this process."""
     return trl_vllm.LLM
+
+
+def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
+    """Let an engine add to its base, whenever it generates, the adapter that `request` returns then."""
+    plain = llm.generate
+    llm.generate = lambda *args, **kwargs: plain(*args, **kwargs, lora_request=request())
 
 
 def weights_held(vllm: Any) -> dict[str, Any]:
