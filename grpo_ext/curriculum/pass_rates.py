@@ -67,10 +67,6 @@ class PassRates:
             self.right[number] = self.decay * self.right[number] + right
             self.samples[number] = self.decay * self.samples[number] + samples
 
-    def means(self) -> np.ndarray:
-        """Return pass rates (rows,): (right + 1) / (samples + 2), which is 0.5 for an unseen prompt."""
-        return ((self.right + 1) / (self.samples + 2))[self.of_row]
-
     def chance_of_signal(self, num_generations: int) -> np.ndarray:
         """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1)."""
         a, b = self.right + 1, self.samples - self.right + 1
