@@ -25,7 +25,7 @@ from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.by_turns import Completed, of_played, play_by_turns
 from grpo_ext.samplers.function import logp_tensors
-from grpo_ext.seams.vllm import made_with, usual_vllm
+from grpo_ext.seams.vllm import engine_with
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.settings import TextModel, cpu_settings, server_url, vllm_dtype
@@ -111,8 +111,7 @@ class OurVLLM(VLLMGeneration):
             self.server_base_url = server_url(vars(self.options))
             self._served_dtype: str = from_main(self.accelerator, self._connect)
             return
-        settings = self._settings()
-        with made_with(LLM=partial(usual_vllm(), **settings)) if settings else nullcontext():
+        with engine_with(self._settings()):
             super()._init_vllm()
 
     def _connect(self) -> str:

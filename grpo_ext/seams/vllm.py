@@ -1,7 +1,8 @@
 """Replace the classes with which TRL talks to vLLM."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import trl.generation.vllm_generation as trl_vllm
@@ -15,14 +16,9 @@ def generates_with(generation: Any) -> AbstractContextManager[None]:
     return replaced(trl_trainer, VLLMGeneration=generation)
 
 
-def made_with(**classes: Any) -> AbstractContextManager[None]:
-    """Within the context, a new `VLLMGeneration` makes these classes instead of `LLM` or `VLLMClient`."""
-    return replaced(trl_vllm, **classes)
-
-
-def usual_vllm() -> Any:
-    """Return the class of the engine inside this process."""
-    return trl_vllm.LLM
+def engine_with(settings: dict[str, Any]) -> AbstractContextManager[None]:
+    """Within the context, a new `VLLMGeneration` makes its engine with these arguments in addition to its own."""
+    return replaced(trl_vllm, LLM=partial(trl_vllm.LLM, **settings)) if settings else nullcontext()
 
 
 def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
