@@ -15,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.cache import expand
-from grpo_ext.decoding.support import check_call, check_config, check_model, is_noisy, pad_token
+from grpo_ext.decoding.support import check_call, check_config, check_model, is_noisy
 
 ENDED_SHARE = 1 / 8  # rows that have ended are removed when they are this share of the batch
 
@@ -102,7 +102,7 @@ def decode(
     constant = {name: inputs[name] for name in ("use_cache", "logits_to_keep") if name in inputs}
     # without an end token no row is padded: transformers decodes all rows until the last one ends
     ends = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
-    pad = pad_token(generation_config) if ends else 0
+    pad = generation_config.pad_token_id
     logits = prefill(model, input_ids, inputs)  # (B, V)
     batch = DecodeBatch(input_ids, generation_config.max_length, pad, inputs)
     ended = torch.zeros(len(batch), dtype=torch.bool, device=input_ids.device)

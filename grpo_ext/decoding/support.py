@@ -54,6 +54,8 @@ def check_config(config: GenerationConfig) -> None:
             raise NotSupported(f"{name} is set")
     if config.use_cache is False:
         raise NotSupported("use_cache is off")
+    if config.pad_token_id is None:
+        raise NotSupported("there is no pad token")
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
@@ -74,18 +76,6 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
         raise NotSupported(f"its cache ({type(cache).__name__}) cannot remove rows")
     if (positions := inputs.get("position_ids")) is not None and positions.dim() != 2:
         raise NotSupported("positions have several dimensions")
-
-
-def pad_token(config: GenerationConfig) -> int:
-    """Return the token after the end of a row: the pad token, or as in transformers the first end token.
-
-    Raises `NotSupported` without either.
-    """
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    pad = ends[0] if config.pad_token_id is None else config.pad_token_id
-    if pad is None:
-        raise NotSupported("there is no pad token")
-    return pad
 
 
 def is_noisy(model: torch.nn.Module) -> bool:
