@@ -25,18 +25,10 @@ _SUPPLY, _STREAM, _FURTHER = 1, 2, 3  # keep these draws apart from others with 
 
 @dataclass
 class Curriculum:
-    """The probabilities of prompts."""
+    """How prompts are drawn by their pass rates."""
 
-    kind: str = "none"  # or "adaptive"
-    num_generations: int = 1  # completions of a prompt (G)
-    rates: PassRates | None = None  # pass rate of each prompt; `None` only for "none"
+    rates: PassRates | None = None  # `None` for "none", which keeps no counts
     floor: float = 0.1  # share of the draws of "adaptive" that are uniform over all prompts
-
-    def probabilities(self) -> np.ndarray:
-        """Return the probabilities (rows,) of the next draw of "adaptive"."""
-        assert self.rates is not None
-        chance = self.rates.chance_of_signal(self.num_generations)
-        return (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +64,7 @@ class PromptSampler(Sampler):
 
     def _fixed_order(self) -> list[int] | None:
         """Return the order of this epoch; `None` with "adaptive"."""
-        if self.curriculum.kind != "none":
+        if self.curriculum.rates is not None:
             return None
         if not self.shuffle:
             return list(range(self.rows))
@@ -91,7 +83,10 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        probabilities = self.curriculum.probabilities()
+        rates, floor = self.curriculum.rates, self.curriculum.floor
+        assert rates is not None
+        chance = rates.chance_of_signal(self.num_generations)
+        probabilities = (1 - floor) * chance / chance.sum() + floor / len(chance)
         return rng.choice(self.rows, num, replace=num > self.rows, p=probabilities).tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:

@@ -21,7 +21,7 @@ class PromptOrder:
         self._state: dict[str, Any] | None = None
         self.further: PromptSupply | None = None  # prompts beyond those of the data loader
         if trainer.args.group_filter == "refill":
-            draw = self._draw_further if self.curriculum.kind != "none" else None
+            draw = self._draw_further if self.curriculum.rates is not None else None
             self.further = PromptSupply(trainer.train_dataset, trainer.args.seed, trainer.shuffle_dataset, draw)
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
@@ -65,16 +65,15 @@ class PromptOrder:
 def make_curriculum(trainer: Any) -> Curriculum:
     """Make the curriculum of the options; `ValueError` if the data set does not fit."""
     args, dataset = trainer.args, trainer.train_dataset
-    kind = args.curriculum
-    if kind == "none":
-        return Curriculum(kind, trainer.num_generations)
+    if args.curriculum == "none":
+        return Curriculum()
     if not isinstance(dataset, Dataset):
         raise ValueError(
-            f"curriculum: {kind} chooses among all rows, and a stream gives them one by one. Write curriculum: none."
+            f"curriculum: {args.curriculum} chooses among all rows, and a stream gives them one by one. Write curriculum: none."
         )
     start = None
     if args.pass_rates_file:
         path, outcome = Path(args.pass_rates_file).expanduser(), trainer.reward_func_names[outcome_of_groups(trainer)]
         start = read_pass_rates(path, outcome, args.pass_threshold)
     rates = PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
-    return Curriculum(kind, trainer.num_generations, rates, args.curriculum_floor)
+    return Curriculum(rates, args.curriculum_floor)

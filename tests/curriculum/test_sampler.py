@@ -66,12 +66,12 @@ def known(**kwargs):
     rates = PassRates(NAMES)
     for i, name in enumerate(NAMES):
         rates.observe(name, (16, 8, 0)[i // 4], 16)
-    return Curriculum("adaptive", 8, rates, **kwargs)
+    return Curriculum(rates, **kwargs)
 
 
 def shares(**kwargs):
     drawn = Counter()
-    sampler = PromptSampler(12, 1, 1, 1, 5, curriculum=known(**kwargs))
+    sampler = PromptSampler(12, 1, 8, 1, 5, curriculum=known(**kwargs))
     for epoch in range(200):
         sampler.set_epoch(epoch)
         drawn.update(index // 4 for index in sampler)

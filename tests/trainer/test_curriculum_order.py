@@ -22,13 +22,12 @@ def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
     settings = {"curriculum": "adaptive", "group_filter": "refill", "learning_rate": 0.0, "pass_rate_decay": 0.9}
     settings["pass_threshold"] = 2.0  # the rewards are 0 to 4
     trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
-    chance = trainer.parts.order.curriculum.probabilities()
-    seen = trainer.parts.order.curriculum.rates.samples > 0
+    rates = trainer.parts.order.curriculum.rates
+    chance, seen = rates.chance_of_signal(trainer.num_generations), rates.samples > 0
     dead = [n - 1 for n in DEAD if seen[n - 1]]
     assert len(dead) >= 3
     live = [i for i in range(24) if seen[i] and i not in dead]
     assert max(chance[dead]) < sorted(chance[live])[len(live) // 2]
-    assert chance.min() >= 0.1 / 24
     again, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
     assert again.calls == trainer.calls  # deterministic given the seed
     other, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, seed=5, **settings)
