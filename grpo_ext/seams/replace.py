@@ -10,13 +10,10 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
     """Set attributes of a module or an object to other values within the context, and restore them afterwards."""
     own = vars(owner)
     before = {name: own[name] for name in attributes if name in own}
-    for name, value in attributes.items():
-        setattr(owner, name, value)
+    own.update(attributes)
     try:
         yield
     finally:
         for name in attributes:
-            if name in before:
-                setattr(owner, name, before[name])
-            else:
-                delattr(owner, name)
+            del own[name]
+        own.update(before)
