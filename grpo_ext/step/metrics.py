@@ -5,7 +5,7 @@ device, and one call at the end of the step merges them.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -26,21 +26,17 @@ class StepStats:
         for name, stat in stats.items():
             self._noted.setdefault(name, []).append(stat)
 
-    def merge(self, gather: Callable[[Tensor], Tensor], device: torch.device) -> dict[str, float]:
-        """Merge the figures over micro-batches and ranks into one value per name, and clear them.
-
-        All ranks must have recorded the same names. `gather` concatenates tensors on `device` of all ranks along their first
-        dimension.
-        """
+    def merge(self, ranks: Ranks) -> dict[str, float]:
+        """Merge the figures over micro-batches and ranks, which must have the same names, into one value each; clear them."""
         noted, self._noted = self._noted, {}
         names = sorted(noted)
         if not names:
             return {}
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        mine = torch.stack([_merged(noted[name], device, dtype) for name in names])  # (names, 2)
+        dtype = torch.float32 if ranks.device.type == "mps" else torch.float64
+        mine = torch.stack([_merged(noted[name], ranks.device, dtype) for name in names])  # (names, 2)
         found = {}
-        for name, ranks in zip(names, gather(mine).view(-1, len(names), 2).unbind(1), strict=True):
-            stats = [Stat(value, weight, noted[name][0].kind) for value, weight in ranks]
+        for name, pairs in zip(names, ranks.gather(mine).view(-1, len(names), 2).unbind(1), strict=True):
+            stats = [Stat(value, weight, noted[name][0].kind) for value, weight in pairs]
             value, weight = _merged(stats, ranks.device, dtype).tolist()
             value = value / weight if weight and stats[0].kind == "mean" else value
             if weight and math.isfinite(value):

@@ -63,7 +63,7 @@ class PolicyUpdate:
         self._stats.add(stats)
 
     def _settle(self) -> None:
-        figures = self._stats.merge(self.ranks.gather, self.ranks.device)
+        figures = self._stats.merge(self.ranks)
         if self.trainer.model.training and self.entropy.now is not None:
             self.entropy.observe(figures.get("entropy/high", figures.get("entropy")))
             figures["entropy_coef"] = self.entropy.coef

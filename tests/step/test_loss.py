@@ -11,9 +11,9 @@ from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.policy import get_loss
 from grpo_ext.step.loss import LossSettings, step_loss
 from grpo_ext.step.metrics import StepStats
+from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import MicroBatch, Scored, Scores
 
-CPU = torch.device("cpu")
 G = torch.Generator().manual_seed(0)
 ROWS, WIDTH = 6, 5
 MASK = (torch.arange(WIDTH) < torch.tensor([5, 3, 4, 1, 5, 2]).unsqueeze(1)).long()
@@ -48,7 +48,7 @@ def total(cuts, ranks, entropy_mask=None):
         output = step_loss(scores, batch, settings, 0.3, mask, accumulation=len(cuts) // ranks)
         stats.add(output.stats)
         loss += float(output.loss) / ranks
-    return loss, stats.merge(lambda mine: mine, CPU)["policy_loss"]
+    return loss, stats.merge(Ranks())["policy_loss"]
 
 
 def test_loss_and_policy_loss_are_the_same_for_every_cut_and_number_of_ranks():

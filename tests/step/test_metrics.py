@@ -9,8 +9,9 @@ import torch
 
 from grpo_ext.objective.aggregate import Stat
 from grpo_ext.step.metrics import StepStats, length_figures, reward_figures, sampler_stats
+from grpo_ext.step.ranks import Ranks
 
-NAN, CPU = math.nan, torch.device("cpu")
+NAN = math.nan
 
 
 def settled(*ranks):
@@ -20,13 +21,13 @@ def settled(*ranks):
         stats = StepStats()
         for figures in batches:
             stats.add(figures)
-        stats.merge(lambda mine: (sent.append(mine), mine)[1], CPU)
+        stats.merge(Ranks(gather=lambda mine: (sent.append(mine), mine)[1]))
     found, calls = [], []
     for batches in ranks:
         stats = StepStats()
         for figures in batches:
             stats.add(figures)
-        found.append(stats.merge(lambda mine: (calls.append(mine), torch.cat(sent))[1], CPU))
+        found.append(stats.merge(Ranks(gather=lambda mine: (calls.append(mine), torch.cat(sent))[1])))
     assert all(figures == found[0] for figures in found) and len(calls) == len(ranks)
     return found[0]
 
@@ -64,8 +65,8 @@ def test_what_is_not_a_number_is_left_out_with_its_weight():
 def test_a_step_begins_anew():
     stats = StepStats()
     stats.add({"x": Stat(1.0)})
-    assert stats.merge(lambda mine: mine, CPU) == {"x": 1.0}
-    assert stats.merge(lambda mine: pytest.fail("there is nothing to send"), CPU) == {}
+    assert stats.merge(Ranks()) == {"x": 1.0}
+    assert stats.merge(Ranks(gather=lambda mine: pytest.fail("there is nothing to send"))) == {}
 
 
 def test_lengths_of_completions():
