@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
-from transformers.generation import GenerationMode, RepetitionPenaltyLogitsProcessor, logits_process, stopping_criteria
+from transformers.generation import GenerationMode, logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
@@ -61,10 +61,7 @@ def check_config(config: GenerationConfig) -> None:
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
     """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that do not allow rows to leave."""
     for processor in processors:
-        known = type(processor) in PROCESSORS or hasattr(processor, "select_rows")
-        if type(processor) is RepetitionPenaltyLogitsProcessor:  # may know the padding of each row
-            known = not isinstance(processor.prompt_ignore_length, torch.Tensor)
-        if not known:
+        if type(processor) not in PROCESSORS and not hasattr(processor, "select_rows"):
             raise NotSupported(f"{type(processor).__name__} may have a state per row")
     for criterion in criteria:
         if type(criterion) not in CRITERIA:
