@@ -19,7 +19,7 @@ class BatchesAhead:
     """The batches of the data loader in their order; some can be seen before their turn."""
 
     def __init__(self) -> None:
-        self._source: Iterator[Any] | None = None
+        self._source: Iterator[Any] = iter(())
         self._seen: deque[Any] = deque()
 
     def of(self, source: Iterator[Any]) -> "BatchesAhead":
@@ -32,12 +32,10 @@ class BatchesAhead:
         return self
 
     def __next__(self) -> Any:
-        assert self._source is not None
         return self._seen.popleft() if self._seen else next(self._source)
 
     def peek(self, distance: int) -> Any:
         """Return the batch that `next` returns after `distance` others; `None` if the epoch ends before."""
-        assert self._source is not None
         while len(self._seen) <= distance:
             try:
                 self._seen.append(next(self._source))
