@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.step.records import Scores
 
 
 @dataclass
@@ -36,15 +37,9 @@ class Head:
         return logps, entropies
 
 
-class PassOutput(Protocol):
-    """The result of a forward pass with labels, with one column less than its input: the first token has no prediction."""
-
-    log_probs: Tensor  # (B, L - 1), 0 without a label
-    entropy: Tensor | None  # (B, L - 1); the reference returns none
-    aux_loss: Tensor | None
-
-
-RunModel = Callable[..., PassOutput]  # calls a model with a head instead of its own: `(model, head, labels, **inputs)`
+# Calls a model with a head instead of its own: `(model, head, labels, **inputs)`. Its scores are 0 without a label, and have
+# one column less than the input, since the first token has no prediction. The reference returns no entropies.
+RunModel = Callable[..., Scores]
 
 
 def outermost(model: Any, first: bool) -> Any:

@@ -5,7 +5,6 @@ the same copy of it.
 """
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,11 +13,12 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import pad
 
 from grpo_ext.batching.cuts import equal_prompts
-from grpo_ext.scoring.head import Head, PassOutput, RunModel, outermost
+from grpo_ext.scoring.head import Head, RunModel, outermost
 from grpo_ext.scoring.prompts_once import labels_of, positions_of
+from grpo_ext.step.records import Scores
 
 
-def run_packed(run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, shares: bool) -> PassOutput:
+def run_packed(run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, shares: bool) -> Scores:
     """Run the tokens of a padded batch (B, P + T) as one row, and return the log-probs (B, T) of the completions.
 
     `width` is T. With `shares`, each distinct prompt is in the row once; else each completion brings its own, and transformers
@@ -46,13 +46,11 @@ def run_packed(run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor,
         given["attention_mask"] = attention_mask(model, sees, len(positions), ids.device)
     output = run(model, head, labels[None], **given)
 
-    def of_completions(values: Tensor | None) -> Tensor | None:
-        if values is None:
-            return None
+    def of_completions(values: Tensor) -> Tensor:
         values = pad(values[0], (1, 0))[int(head_mask.sum()) :]  # of each token; the first token has no prediction
         return values.new_zeros(tail_mask.shape).masked_scatter(tail_mask, values)[:, -width:]  # (B, T)
 
-    return SimpleNamespace(log_probs=of_completions(output.log_probs), entropy=of_completions(output.entropy), aux_loss=None)
+    return Scores(of_completions(output.logps), None if output.entropies is None else of_completions(output.entropies))
 
 
 def _number(mask: Tensor) -> Tensor:

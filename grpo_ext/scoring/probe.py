@@ -58,5 +58,5 @@ class Probe:
                 found = prompts.run(self.run, model, Head(params), ids, mask, 8, torch.arange(2))
         finally:
             model.train(training)
-        a, b = (output.log_probs[:, -8:] for output in (alone, found))
+        a, b = (output.logps[:, -8:] for output in (alone, found))
         return float((a - b).abs().max() / a.std())

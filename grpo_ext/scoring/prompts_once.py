@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from grpo_ext.batching.cuts import equal_prompts
-from grpo_ext.scoring.head import Head, PassOutput, RunModel
+from grpo_ext.scoring.head import Head, RunModel
+from grpo_ext.step.records import Scores
 
 
 class ReadPrompts:
@@ -39,7 +40,7 @@ class ReadPrompts:
         run(model, head, nothing, **given, past_key_values=self.cache)
         return bool(self.cache.get_seq_length() == self.end)
 
-    def run(self, run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, chunk: Tensor) -> PassOutput:
+    def run(self, run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, chunk: Tensor) -> Scores:
         """Run completions after their prompts, starting with the last token of the prompt.
 
         `ids` and `mask` (b, P + T) are prompts and completions of this chunk, `width` is T, and `chunk` (b,) the indices of

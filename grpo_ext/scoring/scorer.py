@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from grpo_ext.batching.cuts import call_tokens, deal_rows, equal_prompts, length_chunks, packs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.scoring.head import Head, PassOutput, RunModel, outermost
+from grpo_ext.scoring.head import Head, RunModel, outermost
 from grpo_ext.scoring.layout import Layout
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
@@ -64,8 +64,8 @@ class Scorer:
                 part = inside.take(chunk, trim=not plain)
                 head, lengths = self._head(part)
                 output = self._run(outermost(model, first=not parts), head, part, packed, prompts, chunk, aux_loss)
-                entropy = None if output.entropy is None else output.entropy[:, -part.width :]  # the reference returns none
-                parts.append((output.log_probs[:, -part.width :], entropy))
+                entropies = None if output.entropies is None else output.entropies[:, -part.width :]
+                parts.append((output.logps[:, -part.width :], entropies))
                 aux.append(output.aux_loss)
                 order.append(members[chunk])
                 found += _by_row(head, lengths) or []
@@ -76,7 +76,7 @@ class Scorer:
 
     def _run(
         self, model: Any, head: Head, part: Scored, packed: bool, prompts: ReadPrompts | None, chunk: Tensor, aux_loss: bool
-    ) -> PassOutput:
+    ) -> Scores:
         """Call the model once."""
         ids, mask = part.input_ids, part.attention_mask
         if prompts is not None:

@@ -11,7 +11,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
 from grpo_ext.objective.logprob import Projection
-from grpo_ext.scoring.head import Head, PassOutput, RunModel
+from grpo_ext.scoring.head import Head, RunModel
 from grpo_ext.seams.replace import replaced
 from grpo_ext.step.records import Scored, Scores
 
@@ -56,9 +56,10 @@ def scoring_with(head: Head) -> Iterator[None]:
 def run_model(accelerator: Accelerator) -> RunModel:
     """Return a function that calls a model with TRL's fused head."""
 
-    def run(model: Any, head: Head, labels: Tensor, **inputs: Any) -> PassOutput:
+    def run(model: Any, head: Head, labels: Tensor, **inputs: Any) -> Scores:
         with accelerator.autocast(), scoring_with(head):
-            return model(**inputs, labels=labels, fused_lm_head=True)
+            output = model(**inputs, labels=labels, fused_lm_head=True)
+        return Scores(output.log_probs, output.entropy, output.aux_loss)
 
     return run
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.gpu.attention import kernel_is_there, use_torch_flash
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.step.records import Scores
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 ON_CPU = pytest.param("cpu", id="cpu")  # the emulation: the same code, with each kernel's plain twin
@@ -52,7 +52,7 @@ def run(model, head, labels, **inputs):
     """Call a model as the trainer's scorer does, without TRL's head: log-probs in float32 of the labels."""
     logits = model(**inputs).logits[:, :-1].float() / PARAMS.temperature
     logps = logits.log_softmax(-1).gather(-1, labels[:, 1:].clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return SimpleNamespace(log_probs=logps * (labels[:, 1:] != -100), entropy=None, aux_loss=None)
+    return Scores(logps * (labels[:, 1:] != -100))
 
 
 def alone(model, ids, mask, width):
@@ -61,7 +61,7 @@ def alone(model, ids, mask, width):
     for i in range(len(ids)):
         row = ids[i][mask[i].bool()][None]
         count = int(mask[i, -width:].sum())
-        logps = run(model, None, row, input_ids=row).log_probs[0]
+        logps = run(model, None, row, input_ids=row).logps[0]
         found[i, :count] = logps[len(logps) - count :]
     return found
 

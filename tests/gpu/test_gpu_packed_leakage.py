@@ -29,7 +29,7 @@ def test_sequences_of_a_row_do_not_see_each_other(window, attention, device):
     more = {"sliding_window": window} if window else {}
     model = attend_by(model_of("mistral" if window else "qwen3", device, **more), attention)
     ids, mask = rows(device)
-    found = run_packed(run, model, Head(PARAMS), ids, mask, WIDTH, shares=False).log_probs
+    found = run_packed(run, model, Head(PARAMS), ids, mask, WIDTH, shares=False).logps
     wanted = alone(model, ids, mask, WIDTH)
     scored = mask[:, -WIDTH:].bool()
     difference = (found - wanted)[scored].abs()
@@ -37,7 +37,7 @@ def test_sequences_of_a_row_do_not_see_each_other(window, attention, device):
     assert difference.mean() <= 1e-2 and difference.max() <= 0.2
     # exactly: another text in the second sequence changes no number of the others
     ids[1, 5:] = ids[1, 5:].flip(0)
-    changed = run_packed(run, model, Head(PARAMS), ids, mask, WIDTH, shares=False).log_probs
+    changed = run_packed(run, model, Head(PARAMS), ids, mask, WIDTH, shares=False).logps
     assert torch.equal(changed[[0, 2, 3]], found[[0, 2, 3]]) and not torch.equal(changed[1], found[1])
 
 
@@ -50,7 +50,7 @@ def test_the_test_finds_leakage():
     def one_sequence(model, head, labels, position_ids, **inputs):
         return run(model, head, labels, position_ids=torch.arange(position_ids.size(1))[None], **inputs)
 
-    found = run_packed(one_sequence, model, Head(PARAMS), ids, mask, WIDTH, shares=False).log_probs
+    found = run_packed(one_sequence, model, Head(PARAMS), ids, mask, WIDTH, shares=False).logps
     ids[1, 5:] = ids[1, 5:].flip(0)
-    changed = run_packed(one_sequence, model, Head(PARAMS), ids, mask, WIDTH, shares=False).log_probs
+    changed = run_packed(one_sequence, model, Head(PARAMS), ids, mask, WIDTH, shares=False).logps
     assert torch.equal(changed[0], found[0]) and not torch.equal(changed[2], found[2])

@@ -51,7 +51,7 @@ def test_a_shared_prompt_costs_no_accuracy_in_bfloat16(layout, attention, device
     exact = alone(copy.deepcopy(model).double(), ids, mask, WIDTH).float()
     attend_by(model, attention)
     plain = (alone(model, ids, mask, WIDTH) - exact).abs()
-    shared = (in_layout(model, layout, ids, mask).log_probs[:, -WIDTH:] - exact).abs()
+    shared = (in_layout(model, layout, ids, mask).logps[:, -WIDTH:] - exact).abs()
     scored = mask[:, -WIDTH:].bool()
     assert not shared[~scored].any()
     noted(
@@ -69,7 +69,7 @@ def test_a_shared_prompt_costs_no_accuracy_in_bfloat16(layout, attention, device
 def test_a_shared_prompt_is_exact_in_float32(layout, attention):
     model = attend_by(model_of(dtype=torch.float32), attention)
     ids, mask = rows("cpu")
-    torch.testing.assert_close(in_layout(model, layout, ids, mask).log_probs[:, -WIDTH:], alone(model, ids, mask, WIDTH))
+    torch.testing.assert_close(in_layout(model, layout, ids, mask).logps[:, -WIDTH:], alone(model, ids, mask, WIDTH))
 
 
 @pytest.mark.parametrize("device", DEVICES)

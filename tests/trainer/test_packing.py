@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head
 from grpo_ext.scoring.layout import choose_layout
 from grpo_ext.scoring.packed import run_packed
+from grpo_ext.step.records import Scores
 from grpo_ext.trainer.settings import probe_of
 
 # completions of 4 to 60 tokens after prompts of 10 to 40
@@ -76,16 +76,16 @@ def test_completions_in_a_row_see_their_prompt_and_nothing_else():
     def run(model, head, labels, **inputs):
         logits = model(**inputs).logits[:, :-1] / params.temperature
         logps = logits.log_softmax(-1).gather(-1, labels[:, 1:].clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        return SimpleNamespace(log_probs=logps * (labels[:, 1:] != -100), entropy=None, aux_loss=None)
+        return Scores(logps * (labels[:, 1:] != -100))
 
     for attention in ("sdpa", "eager", "flex_attention"):
         model.set_attn_implementation(attention)
         with torch.no_grad():
-            found = run_packed(run, model, Head(params), ids, mask, 7, shares=True).log_probs
+            found = run_packed(run, model, Head(params), ids, mask, 7, shares=True).logps
             for i in range(6):
                 real = mask[i].bool()
                 row = ids[i][real][None]
-                alone = run(model, None, row, input_ids=row).log_probs[0]
+                alone = run(model, None, row, input_ids=row).logps[0]
                 count = int(mask[i, 9:].sum())
                 wanted = torch.zeros(7)
                 wanted[:count] = alone[len(alone) - count :]
