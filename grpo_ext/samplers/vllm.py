@@ -221,12 +221,10 @@ class OurVLLM(VLLMGeneration):
             if attempt:
                 self._recover(f"attempt {attempt} of {retries}")
             answer = work()
-            client = self.vllm_client if self.accelerator.is_main_process else None
-            # what went wrong, and whether a retry is useless
-            cause, refused = broadcast_object_list([client and client.failure, client and client.refused])
+            cause = from_main(self.accelerator, lambda: self.vllm_client.failure)
             if cause is None:
                 return answer
-            if refused:
+            if refused := "Request failed: 4" in cause:  # it would also be wrong the next time
                 break
         what = "refused a request" if refused else "did not come back"
         raise EngineFailure(

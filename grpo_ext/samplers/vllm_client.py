@@ -40,7 +40,6 @@ class ServerClient(VLLMClient):
 
     def __init__(self, *args: Any, request_timeout: float, vocabulary: int, **kwargs: Any):
         self.failure: str | None = None  # what went wrong
-        self.refused = False  # whether the server answered that the request was wrong, so that a retry is useless
         self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
         self.starts, self.seconds = False, 0.0
         self._answer: Future[dict[str, Any]] | None = None  # to the request under way
@@ -202,13 +201,12 @@ class ServerClient(VLLMClient):
 
     def failed(self, cause: str | None) -> None:
         """Record why the server failed, if it did, or that it has other weights than the trainer's."""
-        if cause is not None and self.failure is None:
-            self.failure, self.refused = cause, "Request failed: 4" in cause
+        self.failure = self.failure or cause
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
         """Find a server within `seconds` and join its workers; if that fails, `failure` is set again."""
-        self.failure, self.refused, self.version = None, False, None
+        self.failure = self.version = None
         self._attempt(lambda: self._connect(seconds))
 
     def _connect(self, seconds: float) -> None:
@@ -233,7 +231,6 @@ class ServerClient(VLLMClient):
             return answer
         except Exception as error:  # of the connection, a RuntimeError of gloo, or a bare Exception of TRL for a bad status
             self.failure = short(error)
-            self.refused = str(error).startswith("Request failed: 4")
             return None
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:

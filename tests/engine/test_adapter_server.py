@@ -68,7 +68,7 @@ def test_a_server_without_our_adapter_is_given_it(engine_folder, tmp_path, place
 def test_a_folder_that_the_server_does_not_see_is_told(engine_folder, tmp_path, place):
     client = make_trainer(engine_folder, tmp_path, lora(), **place).vllm_generation.vllm_client
     client.load_adapter(nullcontext(str(tmp_path / "elsewhere")))
-    assert client.refused and "it must have output_dir under the same path" in client.failure
+    assert "Request failed: 404" in client.failure and "it must have output_dir under the same path" in client.failure
 
 
 def test_a_server_for_smaller_ranks_is_refused(engine_folder, tmp_path, place):
