@@ -70,9 +70,8 @@ def sampling_log_probs(
         log-probs (N,) and entropies (N,), float32, both with gradient; the kept tokens that were used, `None` without
         truncation.
     """
-    holder = [] if kept is None or not params.truncated else [kept]
-    logps, entropy = _LogProb.apply(hidden, weight, bias, targets, params, holder, projection or Projection())
-    return logps, entropy, holder[0] if holder else None
+    kept = kept if params.truncated else None
+    return _LogProb.apply(hidden, weight, bias, targets, params, kept, projection or Projection())
 
 
 class _LogProb(torch.autograd.Function):
@@ -84,13 +83,13 @@ class _LogProb(torch.autograd.Function):
         bias: torch.Tensor | None,
         targets: torch.Tensor,
         params: SamplingParams,
-        holder: list[KeptSet],
+        kept: KeptSet | None,
         projection: Projection,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
         ctx.set_materialize_grads(False)  # entropy is often only logged
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-        finds = params.truncated and not holder
+        finds = params.truncated and kept is None
         found = [KeptSet.from_mask(torch.zeros(0, weight.size(0), dtype=torch.bool))] if finds else []
         log_z, logps, entropy = (torch.empty(hidden.size(0), device=hidden.device) for _ in range(3))
         few = hidden.size(0) * weight.size(0) <= _KEPT_LOGITS and device == "cpu" and any(ctx.needs_input_grad[:3])
@@ -100,10 +99,10 @@ class _LogProb(torch.autograd.Function):
             target = targets[rows].unsqueeze(-1)  # (n, 1)
             z = projection(_project(hidden[rows], weight, bias, dtype))  # (n, V)
             z = z if params.temperature == 1.0 else z.div_(params.temperature)
-            kept = kept_tokens(z, params).scatter_(-1, target, True) if finds else _mask(holder, rows, z.device)
-            if finds and kept is not None:
-                found.append(KeptSet.from_mask(kept))
-            gone = _gone(target, kept, z, params)
+            mask = kept_tokens(z, params).scatter_(-1, target, True) if finds else _mask(kept, rows, z.device)
+            if finds and mask is not None:
+                found.append(KeptSet.from_mask(mask))
+            gone = _gone(target, mask, z, params)
             scores = z if gone is None else z.masked_fill(gone, -torch.inf)
             p = torch.softmax(scores, -1) if errors is None else torch.softmax(scores, -1, out=errors[rows])
             top, log_total = scores.amax(-1, keepdim=True), -p.amax(-1).log()  # of the top score, p is 1 / total
@@ -112,19 +111,18 @@ class _LogProb(torch.autograd.Function):
             log_z[rows] = log_total + top.squeeze(-1)
             if errors is not None:
                 p.scatter_add_(-1, target, p.new_full(target.shape, -1.0))
-            del z, scores, p, kept, gone
-        if finds:
-            holder.append(KeptSet.cat(found))
+            del z, scores, p, mask, gone
+        kept = KeptSet.cat(found) if finds else kept
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, errors)
-        ctx.plan = (params, holder, projection, dtype)
-        return logps, entropy
+        ctx.plan = (params, kept, projection, dtype)
+        return logps, entropy, kept
 
     @staticmethod
     def backward(
-        ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None
+        ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None, _: None
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy, errors = ctx.saved_tensors
-        params, holder, projection, dtype = ctx.plan
+        params, kept, projection, dtype = ctx.plan
         if errors is not None and grad_entropy is None:
             assert grad_logps is not None  # backward is called for at least one of them
             scaled = grad_logps.mul(-projection.scale / params.temperature).unsqueeze(-1)  # (N, 1)
@@ -146,7 +144,7 @@ class _LogProb(torch.autograd.Function):
             target = targets[rows].unsqueeze(-1)
             logits = projection(_project(hidden[rows], weight, bias, dtype))
             z = logits / params.temperature if projection.softcap is not None else logits.div_(params.temperature)
-            gone = _gone(target, _mask(holder, rows, z.device), z, params)
+            gone = _gone(target, _mask(kept, rows, z.device), z, params)
             log_p = z.sub_(log_z[rows].unsqueeze(-1))
             g, h = (x if x is None else x[rows].float().unsqueeze(-1) for x in (grad_logps, grad_entropy))
             grad = _grad_of_scores(log_p, gone, target, g, h, entropy[rows].unsqueeze(-1))
@@ -197,8 +195,8 @@ def _memory(rows: int, width: int) -> torch.Tensor:
     return _spare.pop().as_strided((rows, width), (width, 1), 0)
 
 
-def _mask(holder: list[KeptSet], rows: slice, device: torch.device) -> torch.Tensor | None:
-    return holder[0].select(torch.arange(rows.start, rows.stop)).mask(device) if holder else None
+def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tensor | None:
+    return None if kept is None else kept.select(torch.arange(rows.start, rows.stop)).mask(device)
 
 
 def _gone(target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
