@@ -34,6 +34,5 @@ def sampler_correction(
     if mode.startswith("geometric"):
         difference = difference / mask.sum(-1, keepdim=True).clamp(min=1.0)
     ratio = difference.exp()
-    low, high = -torch.inf if lowest is None else lowest, torch.inf if highest is None else highest
-    inside = ratio.clamp(low, high)
+    inside = ratio.clamp(lowest or 0.0, highest)  # a ratio is never below 0
     return inside if mode.endswith("truncate") else ratio.masked_fill(ratio != inside, 0.0)
