@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from grpo_ext.common.devices import gpu_is_there
@@ -41,7 +42,7 @@ class Server:
             self.environment.pop(name, None)
         if devices is not None:
             self.environment["CUDA_VISIBLE_DEVICES"] = devices
-        self.process: subprocess.Popen | None = None
+        self.process: Any = None  # a `Popen` once the server is started
 
     def start(self) -> subprocess.Popen:
         """Start the server without waiting for it; `ValueError` if something already answers at its address."""
@@ -58,15 +59,11 @@ class Server:
             )
         return self.process
 
-    def code(self) -> int | None:
-        """Return the exit code of the server; `None` while it runs."""
-        return self.process.poll() if self.process else None
-
     def wait_ready(self, seconds: float) -> None:
         """Wait until the server answers; `EngineFailure`, with the end of its log, if it ends or needs more than `seconds`."""
         end = time.monotonic() + seconds
         while not answers(self.url):
-            if (code := self.code()) is not None:
+            if (code := self.process.poll()) is not None:
                 raise EngineFailure(f"The vLLM server ended with code {code}:\n{self.last_lines()}")
             if time.monotonic() > end:
                 raise EngineFailure(f"The vLLM server did not answer within {seconds:g} s:\n{self.last_lines()}")
@@ -105,7 +102,7 @@ class Server:
 
     def _keep(self, done: threading.Event, restarts: int) -> None:
         for number in range(1, restarts + 1):
-            while (code := self.code()) is None:
+            while (code := self.process.poll()) is None:
                 if done.wait(0.5):
                     return
             again = f"restart {number} of {restarts}. Its log is {self.log}."
