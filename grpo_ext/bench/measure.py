@@ -180,12 +180,11 @@ class Bench:
     def _untrained(self, recipe: Recipe) -> dict[str, Any]:
         """Return a model with random weights in the recipe's shape, and a tokenizer; `ValueError` for an unknown shape."""
         name = recipe.flat["model_name_or_path"]
-        if (config := known_config(name)) is None:
-            try:
-                config = AutoConfig.from_pretrained(name, local_files_only=True)
-            except OSError:
-                how = "write --model_name_or_path FOLDER, with its config.json at least."
-                raise ValueError(f"{name} is not here, and its shape is not known: {how}") from None
+        try:
+            config = known_config(name) or AutoConfig.from_pretrained(name, local_files_only=True)
+        except OSError:
+            how = "write --model_name_or_path FOLDER, with its config.json at least."
+            raise ValueError(f"{name} is not here, and its shape is not known: {how}") from None
         on_cpu = recipe.training.use_cpu
         tokenizer = build_tokenizer([])
         config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id

@@ -15,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.cache import expand
-from grpo_ext.decoding.support import check_call, check_config, check_model, is_noisy
+from grpo_ext.decoding.support import check_call, check_config, is_noisy
 
 ENDED_SHARE = 1 / 8  # rows that have ended are removed when they are this share of the batch
 
@@ -96,7 +96,6 @@ def decode(
     Returns prompts and completions (B, P + T), padded after the end of each row, as `GenerationMixin._sample` does.
     `NotSupported`, before anything is computed, if only the loop of transformers can decode this.
     """
-    check_model(model)
     check_config(generation_config)
     check_call(logits_processor, stopping_criteria, inputs)
     constant = {name: inputs[name] for name in ("use_cache", "logits_to_keep") if name in inputs}
