@@ -1,6 +1,6 @@
 """Run a model to score tokens: TRL's fused head with our `Head` in it, and the model of the reference."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
 from grpo_ext.objective.logprob import Projection
-from grpo_ext.scoring.head import Head, RunModel
+from grpo_ext.scoring.head import Head
 from grpo_ext.seams.replace import replaced
 from grpo_ext.step.records import Scored, Scores
 
@@ -53,35 +53,27 @@ def scoring_with(head: Head) -> Iterator[None]:
         yield
 
 
-def run_model(accelerator: Accelerator) -> RunModel:
-    """Return a function that calls a model with TRL's fused head."""
-
-    def run(model: Any, head: Head, labels: Tensor, **inputs: Any) -> Scores:
-        with accelerator.autocast(), scoring_with(head):
-            output = model(**inputs, labels=labels, fused_lm_head=True)
-        return Scores(output.log_probs, output.entropy, output.aux_loss)
-
-    return run
+def run_model(accelerator: Accelerator, model: Any, head: Head, labels: Tensor, **inputs: Any) -> Scores:
+    """Call a model with TRL's fused head; without its first argument a `RunModel`."""
+    with accelerator.autocast(), scoring_with(head):
+        output = model(**inputs, labels=labels, fused_lm_head=True)
+    return Scores(output.log_probs, output.entropy, output.aux_loss)
 
 
-def score_images(trainer: Any) -> Callable[..., Scores]:
-    """Return a function that scores a table with images as TRL does, in rectangles, with our head."""
-
-    def score(model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool) -> Scores:
-        with scoring_with(head):
-            logps, entropies, aux = trainer._get_per_token_logps_and_entropies(
-                model,
-                table.input_ids,
-                table.attention_mask,
-                table.width,
-                block,
-                compute_entropy=model is not trainer.ref_model,  # which returns none
-                compute_aux_loss=aux_loss,
-                **table.model_inputs,
-            )
-        return Scores(logps, entropies, aux)
-
-    return score
+def score_images(trainer: Any, model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool) -> Scores:
+    """Score a table with images as TRL does, in rectangles, with our head."""
+    with scoring_with(head):
+        logps, entropies, aux = trainer._get_per_token_logps_and_entropies(
+            model,
+            table.input_ids,
+            table.attention_mask,
+            table.width,
+            block,
+            compute_entropy=model is not trainer.ref_model,  # which returns none
+            compute_aux_loss=aux_loss,
+            **table.model_inputs,
+        )
+    return Scores(logps, entropies, aux)
 
 
 @contextmanager

@@ -183,14 +183,15 @@ def make_scorer(trainer: Any, params: SamplingParams, layout: Layout) -> Scorer:
             layout, check = replace(layout, kind="chunks", by_cost=False, why=str(error).partition(": ")[2]), None
     if layout.shares and not layout.in_row:
         layout = replace(layout, shares=probe.shares_prompts(model))
-    return Scorer(probe.run, params, layout, score_images(trainer), check)
+    return Scorer(probe.run, params, layout, partial(score_images, trainer), check)
 
 
 def probe_of(trainer: Any) -> Probe:
     """Return the probe of layouts for a trainer's model."""
     exact = trainer.model.dtype == torch.float32 and trainer.accelerator.mixed_precision == "no"
     vocabulary = trainer.model.config.get_text_config().vocab_size
-    return Probe(run_model(trainer.accelerator), vocabulary, trainer.accelerator.device, 1e-4 if exact else 0.1)
+    run = partial(run_model, trainer.accelerator)
+    return Probe(run, vocabulary, trainer.accelerator.device, 1e-4 if exact else 0.1)
 
 
 def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
