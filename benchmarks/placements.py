@@ -4,11 +4,12 @@
 
 Speeds are fitted to three settings of Countdown that are not among those predicted: seconds of a decoding step, of a row in it,
 of judging a completion, of training on a token, of a micro-batch. Both sides share the memory of one machine: how much slower
-each of them is while the other works is measured once, in a setting in which that side never waits. Ten settings, in turn and
-with overlap, are predicted from the lengths of their completions, and run. A machine that others use too can be a third slower
-a minute later. So a batch of settings and the runs that give the speeds are alive at the same time, but stopped, and take
-turns: one works for a few generations, then the next. A run takes 0.7 GB. `--published` simulates published settings instead,
-from what was published about their runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
+each of them is while the other works, and how long the sampler stands still between generations, is measured, in a setting in
+which that side never waits. Ten settings, in turn and with overlap, are predicted from the lengths of their completions, and
+run. A machine that others use too can be a third slower a minute later. So a batch of settings and the runs that give the
+speeds are alive at the same time, but stopped, and take turns: one works for a few generations, then the next. A run takes 0.7
+GB. `--published` simulates published settings instead, from what was published about their runs without overlap, and prints the
+table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
@@ -177,13 +178,23 @@ def simulated(made: list[Made], speeds: Speeds) -> dict[str, Placement]:
     return sorted(found, key=lambda x: x["in turn"].whole)[len(found) // 2]
 
 
-def overlapped(placement: Placement, slowed: tuple[float, float]) -> float:
-    """Return the seconds of a placement with overlap whose sides take `slowed` times as long while both work.
+@dataclass(frozen=True)
+class Beside:
+    """What the two sides cost each other while both work."""
+
+    generation: float  # how many times as long it takes
+    training: float
+    handover: float  # seconds from the end of a generation to the beginning of the next, in which the sampler stands still
+
+
+def overlapped(placement: Placement, beside: Beside) -> float:
+    """Return the seconds of a placement with overlap.
 
     The side that ends first works beside the other all the time; what the other has not done by then it does alone.
     """
-    sides = placement.generation * slowed[0], (placement.training + placement.other) * slowed[1]
-    first, last = sorted(zip(sides, slowed, strict=True))
+    generation = placement.generation * beside.generation + beside.handover, beside.generation
+    training = (placement.training + placement.other) * beside.training, beside.training
+    first, last = sorted((generation, training))
     return first[0] + (last[0] - first[0]) / last[1]
 
 
@@ -192,12 +203,13 @@ def mean_of(made: list[Made], name: str) -> float:
     return statistics.mean(getattr(one, name) for one in made)
 
 
-def slowing(long_training: Runs, long_generation: Runs) -> tuple[float, float]:
-    """Return how many times as long generation and training take beside the other side, each where that side never waits."""
+def costs(long_training: Runs, long_generation: Runs) -> Beside:
+    """Return what the sides cost each other, by runs in which the trainer never waits, and in which the sampler never does."""
     (turn, over), (turn_too, over_too) = long_training, long_generation
     alone = mean_of(turn_too, "whole") - mean_of(turn_too, "generation")
-    beside = mean_of(over_too, "whole") - mean_of(over_too, "waited")
-    return mean_of(over, "generation") / mean_of(turn, "generation"), beside / alone
+    whole = mean_of(over_too, "whole")
+    training, handover = (whole - mean_of(over_too, "waited")) / alone, whole - mean_of(over_too, "generation")
+    return Beside(mean_of(over, "generation") / mean_of(turn, "generation"), training, handover)
 
 
 def all_runs(model: Path, cases: dict[str, dict[str, Any]], turns: int) -> tuple[dict[str, list[Made]], dict[str, Runs]]:
@@ -219,27 +231,27 @@ def all_runs(model: Path, cases: dict[str, dict[str, Any]], turns: int) -> tuple
 
 
 def measure(model: Path, quick: bool) -> dict[str, Any]:
-    """Return each batch's speeds and slowing, and each setting's seconds a generation."""
+    """Return each batch's speeds and what its sides cost each other, and each setting's seconds a generation."""
     cases = list(CASES.items())[: 2 if quick else None]
     found: dict[str, Any] = {"batches": [], "settings": {}}
     for first in range(0, len(cases), AT_ONCE):
         batch = dict(cases[first : first + AT_ONCE])
         alone, pairs = all_runs(model, batch, turns=2 if quick else TURNS)
         speeds = calibrated([one for made in alone.values() for one in made])
-        slowed = slowing(*(pairs[name] for name in SHARED))
-        found["batches"].append({"speeds": asdict(speeds), "slowed": slowed})
-        found["settings"] |= {name: compared(pairs[name], speeds, slowed) for name in batch}
+        beside = costs(*(pairs[name] for name in SHARED))
+        found["batches"].append({"speeds": asdict(speeds), "beside": asdict(beside)})
+        found["settings"] |= {name: compared(pairs[name], speeds, beside) for name in batch}
     return found
 
 
-def compared(runs: Runs, speeds: Speeds, slowed: tuple[float, float]) -> dict[str, tuple[float, float]]:
+def compared(runs: Runs, speeds: Speeds, beside: Beside) -> dict[str, tuple[float, float]]:
     """Return seconds a generation of a setting, predicted and seen."""
     turn, over = runs
     placements = simulated(turn, speeds)
     alone, generation = placements["in turn"], mean_of(turn, "generation")
     return {
         "in turn": (alone.whole, mean_of(turn, "whole")),
-        "overlap": (overlapped(placements["overlap"], slowed), mean_of(over, "whole")),
+        "overlap": (overlapped(placements["overlap"], beside), mean_of(over, "whole")),
         "generation": (alone.generation, generation),
         "training": (alone.training + alone.other, mean_of(turn, "whole") - generation),
     }
@@ -252,7 +264,8 @@ def report(found: dict[str, Any]) -> bool:
         print(f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ", end="")
         print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms, ", end="")
         print(f"judging a completion {1e6 * speeds['reward']:.0f} us; while both sides work, ", end="")
-        print("generation takes {:.2f} times as long, training {:.2f} times".format(*batch["slowed"]))
+        words = "generation takes {generation:.2f} times as long, training {training:.2f} times; {handover:.2f} s between two"
+        print(words.format(**batch["beside"]))
     print("\n| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |")
     print("|---|---|---|---|---|---|---|---|---|")
     good = 0
