@@ -71,6 +71,9 @@ GRPO: tuple[Contradiction, ...] = (
     ("sampler", lambda v: v["sampler"] and (v["use_vllm"] or v["use_transformers_continuous_batching"]),
      "sampler: process samples itself: take use_vllm and use_transformers_continuous_batching out."),
     ("sampler", lambda v: v["sampler"] and sharding(v) >= 3, SHARDED),
+    ("generation_kwargs",  # of several log-probs the first is the likeliest token's, not the drawn one's
+     lambda v: v["use_vllm"] and {"n", "logprobs"} & set(v["generation_kwargs"] or ()),
+     "generation_kwargs: the trainer says how many completions and log-probs vLLM returns: take n and logprobs out."),
     ("overlap", lambda v: v["overlap"] != "off" and v["use_vllm"] and v["vllm_mode"] == "colocate",
      "overlap: one_step needs a device for each side, and vllm_mode: colocate shares one: write server."),
     ("overlap",

@@ -35,6 +35,7 @@ class PartialSampler(Sampler):
     def submit(self, request: Request) -> None:
         """Start a round with the prompts of the request and what is under way."""
         super().submit(request)
+        self.seconds = 0.0
         new = zip(request.rows, request.prompt_ids, strict=True)
         self.under_way = [*self.under_way, *(PartialRollout(row, ids) for row, ids in new)]
         self._begin_round(request.policy_step)
@@ -52,6 +53,7 @@ class PartialSampler(Sampler):
         """Return the first groups that are done, after further rounds with the same weights while these are too few."""
         while True:
             found = self.sampler.collect()
+            self.seconds += self.sampler.seconds
             for i, rollout in enumerate(self._open()):
                 self._extend(rollout, found, i, request.policy_step)
             groups = [self.under_way[i : i + self.size] for i in range(0, len(self.under_way), self.size)]
@@ -60,7 +62,8 @@ class PartialSampler(Sampler):
                 break
             self._begin_round(request.policy_step)
         rollouts = [rollout for group in done for rollout in group][: self.rows]
-        self.under_way = [rollout for rollout in self.under_way if not any(rollout is used for used in rollouts)]
+        used = set(map(id, rollouts))
+        self.under_way = [rollout for rollout in self.under_way if id(rollout) not in used]
         return generation_of(rollouts)
 
     def _extend(self, rollout: PartialRollout, found: Generation, i: int, step: int) -> None:

@@ -128,18 +128,18 @@ class Generations:
         found, training, step = None, self.trainer.model.training, self.trainer.state.global_step
         with self.phases("waiting"):
             self.ahead.wait()  # the sampler must be free, also for an evaluation
-        begun = time.monotonic()
+        begun, sampler = time.monotonic(), self.ahead.sampler
         if training and (found := self.ahead.take(step)) is not None:
             seam.log_figures(self.trainer, age_figures(found, step))
         if found is None:
-            request = self._request(prompts, episodes)
+            request, sampler = self._request(prompts, episodes), self.sampler
             with self.phases("sync"):
                 self.sampler.load_weights(request.policy_step)
             with self.phases("generation"):
                 self.sampler.submit(request)
                 found = self.sampler.collect()
         if training:
-            seam.log_figures(self.trainer, {"sampling/generation_time": self.sampler.seconds or time.monotonic() - begun})
+            seam.log_figures(self.trainer, {"sampling/generation_time": sampler.seconds or time.monotonic() - begun})
         return found
 
     def _probe(self, request: Request) -> None:

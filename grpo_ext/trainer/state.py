@@ -1,5 +1,7 @@
 """Records in the files of a checkpoint: loading a file can run no code."""
 
+import datetime
+import decimal
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from grpo_ext.step.records import Generation, MicroBatch, PartialRollout, Scored
 
 # a file may hold these, tensors and plain types
 RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]
+RECORDS += [datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal]  # in rows of the data set
 
 
 class CheckpointMismatch(ValueError):

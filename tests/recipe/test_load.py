@@ -149,6 +149,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
         ("fp16: true\nbf16: true\n", "keep one"),
         ("temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n", "drop it from generation_kwargs"),
+        ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "take n and logprobs out"),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
         ("num_generations: null\n", "num_generations is a whole number; got None"),
         ("max_completion_length: null\n", "after 20 tokens"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +13,8 @@ from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.step.judge import EndRule
 from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Generation
+from grpo_ext.step.records import Generation, PartialRollout
+from grpo_ext.trainer.state import load_plain
 
 END, LIMIT, ROWS, SIZE = 0, 12, 4, 2
 
@@ -90,3 +94,16 @@ def test_a_rank_with_nothing_to_do_asks_for_as_many_rows_as_the_others():
     sampler.submit(request([1, 2], 0))
     assert [row["prompt"] for row in sampler.collect().rows] == [1, 1, 2, 2]
     assert inner.asked == [[[1], [1], [2], [2], [1], [1], [1]]]
+
+
+def test_a_checkpoint_holds_what_is_under_way_with_its_row(tmp_path):
+    row = {
+        "prompt": "p",
+        "at": datetime.datetime(2026, 1, 2),
+        "price": decimal.Decimal("1.5"),
+        "tags": ["a", None],
+        "raw": b"x",
+    }
+    made = [PartialRollout(row, [5], [6, 7], [0, 1], [torch.tensor([-1.0]), torch.tensor([-2.0])])]
+    torch.save(made, tmp_path / "state.pt")
+    assert load_plain(tmp_path / "state.pt") == made
