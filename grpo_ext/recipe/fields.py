@@ -40,9 +40,10 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
      "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha"),
     (PositiveOrZero,
      "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
-     "vllm_server_timeout"),
+     "vllm_server_timeout adam_epsilon"),
     (Positive, "temperature repetition_penalty num_train_epochs logging_steps eval_steps save_steps"),
     (Share, "min_p top_entropy_quantile lora_dropout"),
+    (Annotated[float, Field(ge=0, lt=1)], "adam_beta1 adam_beta2"),
     (PositiveShare, "top_p vllm_gpu_memory_utilization"),
 )  # fmt: skip
 

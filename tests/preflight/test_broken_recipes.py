@@ -51,6 +51,7 @@ BROKEN = {
     "word_for_a_rate": ({"learning_rate": "fast"}, "learning_rate", "a number"),
     "word_for_a_switch": ({"gradient_checkpointing": "perhaps"}, "gradient_checkpointing", "true or false"),
     "no_temperature": ({"temperature": 0}, "temperature", "greater than 0"),
+    "no_momentum": ({"adam_beta1": 7}, "adam_beta1", "less than 1"),
     "top_p": ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
     "not_a_number": ({"learning_rate": float("nan")}, "learning_rate", "finite"),
     "group_of_one": ({"num_generations": 1}, "num_generations", "greater than or equal to 2"),
