@@ -70,10 +70,11 @@ def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[
     key, tokens, longest = "partial_rollouts", v["partial_rollouts"], v["max_completion_length"]
     if not tokens:
         return
-    if longest % tokens:
+    if not longest or longest % tokens:
         yield Problem(f"{key}: {tokens} does not divide max_completion_length ({longest}), where the last round ends.", key)
     if batch_of(v, num_processes).completions // num_processes % v["num_generations"]:
         yield Problem(f"{key} needs whole groups in each process, a multiple of num_generations completions.", key)
-    ends = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "min_tokens", "min_new_tokens"}
-    if found := ends & (v["generation_kwargs"] or {}).keys():
+    # a round would take its own end for that of the completion, or begin each time with the same noise
+    ends = "seed stop stop_strings stop_token_ids max_tokens max_new_tokens min_tokens min_new_tokens begin_suppress_tokens"
+    if found := {*ends.split(), "forced_bos_token_id", "forced_eos_token_id"} & (v["generation_kwargs"] or {}).keys():
         yield Problem(f"{key} does not go with {', '.join(sorted(found))} in generation_kwargs: take it out.", key)

@@ -38,6 +38,7 @@ class Sampler:
 
     seconds = 0.0  #: that the last generation took
 
+    rounds: tuple[int, ...] = ()  #: the sizes that `under_way` depends on
     under_way: Sequence[PartialRollout] = ()  #: completions that a later generation returns (`partial_rollouts`)
 
     _asked: Request | None = None

@@ -31,6 +31,7 @@ class PartialSampler(Sampler):
 
     def __init__(self, sampler: Sampler, ends: EndRule, tokens: int, rows: int, size: int, ranks: Ranks):
         self.sampler, self.ends, self.tokens, self.rows, self.size, self.ranks = sampler, ends, tokens, rows, size, ranks
+        self.rounds = tokens, rows, size, ends.limit
 
     def submit(self, request: Request) -> None:
         """Start a round with the prompts of the request and what is under way."""

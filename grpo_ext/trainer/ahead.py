@@ -36,10 +36,12 @@ class Ahead:
     def take(self, step: int) -> Generation | None:
         """Return the generation of this step, once; `None` if none was asked for, or another one was.
 
-        After a failure the generation at hand is made again, and the one asked for is of a later step.
+        After a failure the generation at hand is made again, and the one asked for is of a later step. What was under way is
+        then forgotten, because its prompts are asked for again.
         """
         self.wait()
         found = self._arrived if self.due == step else None
+        self.sampler.under_way = self.sampler.under_way if found else ()
         self.due = self._arrived = None
         return found
 
@@ -51,7 +53,9 @@ class Ahead:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was asked for; call `wait` before."""
-        return {"due": self.due, "arrived": self._arrived, "under_way": self.sampler.under_way}
+        asked = self.due, self._arrived, self.sampler.under_way
+        return {"rounds": self.sampler.rounds, "asked": asked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.due, self._arrived, self.sampler.under_way = state["due"], state["arrived"], state["under_way"]
+        if state["rounds"] == self.sampler.rounds:  # else the options have changed, and what was under way is asked for again
+            self.due, self._arrived, self.sampler.under_way = state["asked"]

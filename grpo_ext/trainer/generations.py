@@ -195,4 +195,4 @@ def age_figures(generation: Generation, step: int) -> dict[str, float]:
         return {"overlap/age": step - steps}
     tokens = [made for row in steps for made in row]
     mixed = sum(len(set(row)) > 1 for row in steps) / len(steps)
-    return {"overlap/age": step - sum(tokens) / len(tokens), "overlap/partial": mixed}
+    return {"overlap/age": step - sum(tokens) / max(1, len(tokens)), "overlap/partial": mixed}

@@ -15,7 +15,8 @@ from grpo_ext.step.records import Generation, MicroBatch, PartialRollout, Scored
 
 # a file may hold these, tensors and plain types
 RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]
-RECORDS += [datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal]  # in rows of the data set
+# in rows of the data set
+RECORDS += [datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal]
 
 
 class CheckpointMismatch(ValueError):

@@ -170,12 +170,14 @@ def failing(after):
     return reward
 
 
-def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path):
+@pytest.mark.parametrize("settings", [{}, {"partial_rollouts": 2}], ids=str)
+def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path, settings):
     """The checkpoint of a failed reward has the next generation, while the present one is made again."""
-    first = overlap_run.make(tiny_folder, tmp_path, failing(3), reward_on_error="raise", max_steps=5)
+    settings |= {"max_steps": 5}
+    first = overlap_run.make(tiny_folder, tmp_path, failing(3), reward_on_error="raise", **settings)
     with pytest.raises(RewardFailure):
         first.train()
-    again = overlap_run.make(tiny_folder, tmp_path, max_steps=5)
+    again = overlap_run.make(tiny_folder, tmp_path, **settings)
     again.train(True)
     assert again.state.global_step == 5 and min(again.steps) == 2
     check_samples(tiny_folder, again.steps)
@@ -232,6 +234,15 @@ def test_an_adapter_with_gradient_checkpointing(tiny_folder, tmp_path):
         trainer.train()
         first = trainer.state.log_history[0]
         assert first["sampling/logp_difference/max"] < 1e-4 and first["completions/max_length"] <= 6
+
+
+def test_other_sizes_begin_anew_with_what_was_under_way(tiny_folder, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 5}
+    overlap_run.make(tiny_folder, tmp_path, partial_rollouts=2, **settings | {"max_steps": 3}).train()
+    trainer = overlap_run.make(tiny_folder, tmp_path, partial_rollouts=3, num_generations=2, **settings)
+    trainer.train(str(tmp_path / "checkpoint-2"))
+    check_samples(tiny_folder, {step: trainer.steps[step] for step in trainer.steps})
+    assert min(trainer.steps) == 2 and len(trainer.parts.generations.ahead.sampler.rounds) == 4
 
 
 def below() -> set[int]:
@@ -296,6 +307,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ({"partial_rollouts": 3, "overlap": "off"}, "needs overlap: one_step"),
         ({"partial_rollouts": 3, "group_filter": "refill"}, "needs group_filter: drop"),
         ({"partial_rollouts": 3, "generation_kwargs": {"stop_strings": ["x"]}}, "does not go with stop_strings"),
+        ({"partial_rollouts": 3, "generation_kwargs": {"seed": 1, "forced_eos_token_id": 2}}, "with forced_eos_token_id, seed"),
     ],
     ids=lambda value: "",
 )
