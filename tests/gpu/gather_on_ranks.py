@@ -41,9 +41,9 @@ def tensor_bytes(found: Scored) -> int:
 
 
 def expected_bytes(rows: int, prompt: int, completion: int, kept: int) -> int:
-    """The same by formula: ids and masks of 8 bytes, log-probs of 4, per row a few numbers; per position a count and ids."""
-    per_row = 4 + 4 + 4 + 8  # advantage, counted, signal, policy step
-    return rows * (16 * prompt + 20 * completion + per_row + completion * (8 + 4 * kept))
+    """The same by formula: ids, masks and steps of 8 bytes, log-probs of 4, per row a few numbers; per position a count and ids."""
+    per_row = 4 + 4 + 4  # advantage, counted, signal
+    return rows * (16 * prompt + 28 * completion + per_row + completion * (8 + 4 * kept))
 
 
 def gather(out: Path, shape: tuple[int, int, int, int]) -> None:
