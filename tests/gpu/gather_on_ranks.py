@@ -41,7 +41,7 @@ def tensor_bytes(found: Scored) -> int:
 
 
 def expected_bytes(rows: int, prompt: int, completion: int, kept: int) -> int:
-    """The same by formula: ids, masks and steps of 8 bytes, log-probs of 4, per row a few numbers; per position a count and ids."""
+    """The same by formula: ids, masks and steps of 8 bytes, log-probs of 4, few per row; per position a count and ids."""
     per_row = 4 + 4 + 4  # advantage, counted, signal
     return rows * (16 * prompt + 28 * completion + per_row + completion * (8 + 4 * kept))
 

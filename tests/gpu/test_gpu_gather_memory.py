@@ -29,5 +29,5 @@ def test_what_a_real_step_takes(rows, ranks):
     own = gather_on_ranks.expected_bytes(rows // ranks, 300, 1024, 50)
     device = (1 + ranks) * own
     noted(f"gather of {rows} completions of 1,024 tokens on {ranks} ranks", MiB_on_each_device=device / 2**20)
-    assert own == (rows // ranks) * (16 * 300 + 20 * 1024 + 20 + 1024 * 208)
+    assert own == (rows // ranks) * (16 * 300 + 28 * 1024 + 12 + 1024 * 208)
     assert device < 2.5 * 2**30
