@@ -55,6 +55,7 @@ LEARN: dict[str, dict[str, Any]] = {
     "in turn": {},
     "overlap, decoupled": {"sampler": "process", "overlap": "one_step"},
     "overlap, sampler": OVERLAP,
+    "overlap, sampler, partial": {**OVERLAP, "partial_rollouts": 24},
 }
 HARD = {"num_iterations": 2, "learning_rate": 1.6e-3}  # where age hurts
 
