@@ -23,14 +23,6 @@ Row = dict[str, Any]
 _SUPPLY, _STREAM, _FURTHER = 1, 2, 3  # keep these draws apart from others with the same seed
 
 
-@dataclass
-class Curriculum:
-    """How prompts are drawn by their pass rates."""
-
-    rates: PassRates | None = None  # `None` for "none", which keeps no counts
-    floor: float = 0.1  # share of the draws of "adaptive" that are uniform over all prompts
-
-
 @dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
     """Sampler of indices in the order of TRL's `RepeatSampler`: the prompts of a generation, each `num_generations` times, and
@@ -43,7 +35,8 @@ class PromptSampler(Sampler):
     repeat_count: int  # how often a generation's indices are given
     seed: int  # of the order
     shuffle: bool = True  # `False`: "none" keeps the order of the data set
-    curriculum: Curriculum = field(default_factory=Curriculum)  # how prompts are chosen
+    rates: PassRates | None = None  # by which "adaptive" draws; `None` for "none"
+    floor: float = 0.1  # share of the draws of "adaptive" that are uniform over all prompts
     epoch: int = 0
     drawn: list[list[int]] = field(default_factory=list)  # the generations of this epoch, repeated if it starts again
 
@@ -64,7 +57,7 @@ class PromptSampler(Sampler):
 
     def _fixed_order(self) -> list[int] | None:
         """Return the order of this epoch; `None` with "adaptive"."""
-        if self.curriculum.rates is not None:
+        if self.rates is not None:
             return None
         if not self.shuffle:
             return list(range(self.rows))
@@ -83,29 +76,27 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        rates, floor = self.curriculum.rates, self.curriculum.floor
-        assert rates is not None
-        chance = rates.chance_of_signal(self.num_generations)
-        probabilities = (1 - floor) * chance / chance.sum() + floor / len(chance)
+        assert self.rates is not None
+        chance = self.rates.chance_of_signal(self.num_generations)
+        probabilities = (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
         return rng.choice(self.rows, num, replace=num > self.rows, p=probabilities).tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Return `num` further prompts by the same curriculum, after `position` others."""
+        """Return `num` further prompts by the pass rates, after `position` others."""
         return self._draw(np.random.default_rng((self.seed, _FURTHER, position)), num)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `load_state_dict`, after which the same order follows."""
-        rates = self.curriculum.rates
         return {
             "epoch": self.epoch,
             "drawn": [list(generation) for generation in self.drawn],
-            "rates": None if rates is None else rates.state_dict(),
+            "rates": None if self.rates is None else self.rates.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.drawn = state["epoch"], [list(generation) for generation in state["drawn"]]
-        if self.curriculum.rates is not None:
-            self.curriculum.rates.load_state_dict(state["rates"])
+        if self.rates is not None:
+            self.rates.load_state_dict(state["rates"])
 
 
 @dataclass(eq=False, repr=False)

@@ -86,10 +86,12 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
     """Return the unbiased estimate of pass@k, the chance that one of k completions passes, and its standard error.
 
     A completion passes if the reward `name` gave it a score of 1 or more. The estimate is the mean over rows of
-    1 - C(n - c, k) / C(n, k) for n samples of which c pass (Chen et al. 2021, arXiv 2107.03374, equation 1). Every row has at
-    least k samples.
+    1 - C(n - c, k) / C(n, k) for n samples of which c pass (Chen et al. 2021, arXiv 2107.03374, equation 1). `ValueError` if a
+    row has fewer than k samples.
     """
     passed = (by_row(samples, name) >= 1).groupby(level=0)
+    if (fewest := passed.size().min()) < k:
+        raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
     counts = zip(passed.size(), passed.sum(), strict=True)
     return over_rows([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts])
 

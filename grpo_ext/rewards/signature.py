@@ -84,11 +84,14 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
 def misfit(value: Any, annotation: Any) -> str | None:
     """Return why `value` does not fit a type with its bounds, else None. As in JSON, a list fits a tuple, but no text a number.
 
-    Values that JSON lacks, and types that pydantic does not know, fit always.
+    A value that JSON lacks must have the type itself. Types that pydantic does not know take any value.
     """
     try:
-        config = ConfigDict(strict=True, allow_inf_nan=False)
-        TypeAdapter(annotation, config=config).validate_json(json.dumps(value))
+        adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
+        try:
+            adapter.validate_json(json.dumps(value))
+        except TypeError:  # JSON lacks it
+            adapter.validate_python(value)
     except ValidationError as error:
         return error.errors()[0]["msg"].replace("Input should be", "it must be")
     except Exception:  # from pydantic or json

@@ -5,7 +5,7 @@ long ones hold nothing up (Kimi k1.5, arXiv 2501.12599, section 2.6.2).
                                             ▲                            │ the others
                                             └──── after the border ──────┘
 
-Each token keeps the log-prob that it was drawn with, and the step of its weights; no completion is dropped.
+Each token keeps the log-prob that it was drawn with, and the step of its weights. What is under way at `max_steps` is dropped.
 """
 
 from torch import cat
@@ -80,7 +80,6 @@ class PartialSampler(Sampler):
         rollout.ended = not cut or len(rollout.completion_ids) >= self.ends.limit
 
     def stop(self) -> None:
-        super().stop()
         self.under_way = []
         self.sampler.stop()
 

@@ -101,7 +101,7 @@ class ProcessSampler(Sampler):
             raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")
         ids, kept, logps, self.seconds = answer
         sizes = [len(row) for row in ids]
-        by_row = None if logps is None else list(logps.split(sizes)), kept and kept.split(sizes)
+        by_row = None if logps is None else list(logps.split(sizes)), None if kept is None else kept.split(sizes)
         return Generation(request.prompt_ids, ids, request.policy_step, *by_row)
 
     def _send(self) -> None:

@@ -88,7 +88,7 @@ class VLLMSampler(Sampler):
     @contextmanager
     def _at_most(self, tokens: int | None) -> Iterator[None]:
         longest = self.vllm.max_completion_length
-        self.vllm.max_completion_length = longest if tokens is None else tokens
+        self.vllm.max_completion_length = tokens or longest
         try:
             yield
         finally:
@@ -224,7 +224,7 @@ class OurVLLM(VLLMGeneration):
             cause = from_main(self.accelerator, lambda: self.vllm_client.failure)
             if cause is None:
                 return answer
-            if refused := "Request failed: 4" in cause:  # it would also be wrong the next time
+            if refused := cause.partition(": ")[2].startswith("Request failed: 4"):  # it would also be wrong the next time
                 break
         what = "refused a request" if refused else "did not come back"
         raise EngineFailure(

@@ -148,4 +148,4 @@ def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:
             f"{len(kept)} positions were scored, but the completions have {sum(lengths)}. Adapters that lengthen the prompt "
             "cannot be scored exactly; set logprob_policy: trl."
         )
-    return [kept.select(part) for part in torch.arange(len(kept)).split(lengths)]
+    return kept.split(lengths)

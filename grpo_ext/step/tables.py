@@ -70,7 +70,7 @@ def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: t
     rows, stays = len(completions), ~left_out.cpu()
     ones = [torch.ones(len(ids), dtype=torch.long) for ids in completions]
     logps, steps = generation.sampling_logps, generation.policy_step
-    steps = [[steps] * max(1, len(ids)) for ids in completions] if isinstance(steps, int) else steps
+    made = [torch.full((max(1, len(ids)),), steps) for ids in completions] if isinstance(steps, int) else steps
     table = Scored(
         prompt_ids=padded(prompts, True, pad_token, torch.long),
         prompt_mask=padded([torch.ones(len(ids), dtype=torch.long) for ids in prompts], left=True),
@@ -79,7 +79,7 @@ def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: t
         advantages=torch.zeros(rows),
         counted=stays.float(),
         signal=torch.ones(rows),
-        policy_step=padded(steps, dtype=torch.long),
+        policy_step=padded(made, dtype=torch.long),
         tool_mask=None if generation.tool_mask is None else padded(generation.tool_mask, fill=1),
         sampling_per_token_logps=None if logps is None else padded([x.float() for x in logps]).to(device),
         kept=generation.kept,

@@ -43,21 +43,24 @@ def build_tokenizer(
 
     Args:
         corpus: prompts and completions, without the template.
-        vocab_size: upper bound without the tags, at least 259 (every byte and three special tokens); small corpora stay below.
+        vocab_size: upper bound without the tags; small corpora stay below it. `ValueError` below 259: every byte and three
+            special tokens.
         pattern: regular expression of the pieces that merges must not cross, such as `WORDS`, `NUMBERS`, `DIGITS` or
             `CHARACTERS`.
         tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
         template: chat template that ends turns so, such as `CHATML` or `TERSE`.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = [PAD, START, END]
+    if vocab_size < len(alphabet) + len(special):
+        raise ValueError(f"vocab_size={vocab_size}: write at least {len(alphabet) + len(special)}.")
+
     backend = Tokenizer(models.BPE())
     pieces = pre_tokenizers.Split(Regex(pattern), "isolated")
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[PAD, START, END], initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     # The words of the template are part of every prompt; without them "assistant" would take nine tokens.
     backend.train_from_iterator([*corpus, *["system", "user", "assistant", "\n"] * 100], trainer)
 

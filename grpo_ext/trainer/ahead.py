@@ -41,7 +41,8 @@ class Ahead:
         """
         self.wait()
         found = self._arrived if self.due == step else None
-        self.sampler.under_way = self.sampler.under_way if found else ()
+        if found is None:
+            self.sampler.under_way = ()
         self.due = self._arrived = None
         return found
 

@@ -6,7 +6,7 @@ from typing import Any
 from datasets import Dataset
 
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
-from grpo_ext.curriculum.sampler import Curriculum, PromptSampler, PromptSupply, Row
+from grpo_ext.curriculum.sampler import PromptSampler, PromptSupply, Row
 from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcome_of_groups
 
@@ -16,12 +16,12 @@ class PromptOrder:
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.curriculum = make_curriculum(trainer)
+        self.rates = make_rates(trainer)
         self.sampler: PromptSampler | None = None
         self._state: dict[str, Any] | None = None
         self.further: PromptSupply | None = None  # prompts beyond those of the data loader
         if trainer.args.group_filter == "refill":
-            draw = self._draw_further if self.curriculum.rates is not None else None
+            draw = self._draw_further if self.rates is not None else None
             self.further = PromptSupply(trainer.train_dataset, trainer.args.seed, trainer.shuffle_dataset, draw)
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
@@ -30,9 +30,8 @@ class PromptOrder:
         prompts = args.generation_batch_size // trainer.num_generations
         repeats = trainer.num_iterations * args.steps_per_generation
         rows = len(trainer.train_dataset if dataset is None else dataset)
-        self.sampler = PromptSampler(
-            rows, prompts, trainer.num_generations, repeats, args.seed, trainer.shuffle_dataset, self.curriculum
-        )
+        sizes = rows, prompts, trainer.num_generations, repeats
+        self.sampler = PromptSampler(*sizes, args.seed, trainer.shuffle_dataset, self.rates, args.curriculum_floor)
         if self._state is not None:
             self.sampler.load_state_dict(self._state)
             self._state = None
@@ -44,9 +43,9 @@ class PromptOrder:
 
     def observe(self, prompts: list[Row], stats: GroupStats) -> None:
         """Record the judged groups of these prompts, of all ranks."""
-        if self.curriculum.rates is not None:
+        if self.rates is not None:
             for row, right, samples in zip(prompts, stats.right.tolist(), stats.scored.tolist(), strict=True):
-                self.curriculum.rates.observe(prompt_id(row["prompt"]), right, samples)
+                self.rates.observe(prompt_id(row["prompt"]), right, samples)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; the same on all ranks."""
@@ -62,11 +61,11 @@ class PromptOrder:
             self.further.load_state_dict(state["further"])
 
 
-def make_curriculum(trainer: Any) -> Curriculum:
-    """Make the curriculum of the options; `ValueError` if the data set does not fit."""
+def make_rates(trainer: Any) -> PassRates | None:
+    """Return the pass rates that `curriculum: adaptive` begins with, or None; `ValueError` if the data set does not fit."""
     args, dataset = trainer.args, trainer.train_dataset
     if args.curriculum == "none":
-        return Curriculum()
+        return None
     if not isinstance(dataset, Dataset):
         raise ValueError(
             f"curriculum: {args.curriculum} chooses among all rows, and a stream gives them one by one. Write curriculum: none."
@@ -75,5 +74,4 @@ def make_curriculum(trainer: Any) -> Curriculum:
     if args.pass_rates_file:
         path, outcome = Path(args.pass_rates_file).expanduser(), trainer.reward_func_names[outcome_of_groups(trainer)]
         start = read_pass_rates(path, outcome, args.pass_threshold)
-    rates = PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
-    return Curriculum(rates, args.curriculum_floor)
+    return PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)

@@ -155,7 +155,7 @@ class Rollout:
 
     def _seen_prompts(self, rows: list[Row]) -> list[Row]:
         """Return the prompts of all ranks if the curriculum learns from them."""
-        return [] if self.order.curriculum.rates is None else self._whole_prompts(rows)
+        return [] if self.order.rates is None else self._whole_prompts(rows)
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
         """Return the prompts of all ranks, one row per group."""

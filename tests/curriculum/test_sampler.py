@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trl.trainer.utils import RepeatSampler
 
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
-from grpo_ext.curriculum.sampler import Curriculum, PromptSampler
+from grpo_ext.curriculum.sampler import PromptSampler
 
 NAMES = [f"prompt {i}" for i in range(12)]
 
@@ -61,17 +61,17 @@ def test_counts_decay_and_rows_with_one_prompt_share_them():
         PassRates(["a", "b", "c"]).load_state_dict(rates.state_dict())
 
 
-def known(**kwargs):
+def known():
     """Prompts 0 to 3 always solved, 4 to 7 in half, 8 to 11 never."""
     rates = PassRates(NAMES)
     for i, name in enumerate(NAMES):
         rates.observe(name, (16, 8, 0)[i // 4], 16)
-    return Curriculum(rates, **kwargs)
+    return rates
 
 
 def shares(**kwargs):
     drawn = Counter()
-    sampler = PromptSampler(12, 1, 8, 1, 5, curriculum=known(**kwargs))
+    sampler = PromptSampler(12, 1, 8, 1, 5, rates=known(), **kwargs)
     for epoch in range(200):
         sampler.set_epoch(epoch)
         drawn.update(index // 4 for index in sampler)
@@ -79,7 +79,7 @@ def shares(**kwargs):
 
 
 def test_adaptive_draws_what_has_signal_and_lets_nothing_starve():
-    chance = known().rates.chance_of_signal(8)
+    chance = known().chance_of_signal(8)
     wanted = [0.7 * chance[i] / chance.sum() * 4 + 0.3 / 3 for i in (0, 4, 8)]
     assert shares(floor=0.3) == pytest.approx(wanted, abs=0.03)  # 2,400 draws
     assert wanted[1] > 0.5 and min(wanted) > 0.1
@@ -87,13 +87,13 @@ def test_adaptive_draws_what_has_signal_and_lets_nothing_starve():
 
 def test_an_epoch_begun_again_is_the_same_although_more_is_known():
     """As a trainer resumes: the epoch's generations are gone through again up to where it was."""
-    whole = PromptSampler(12, 3, 2, 1, 7, curriculum=known())
+    whole = PromptSampler(12, 3, 2, 1, 7, rates=known())
     going = iter(whole)
     first = [next(going) for _ in range(12)]  # two generations
-    whole.curriculum.rates.observe(NAMES[0], 0, 16)
+    whole.rates.observe(NAMES[0], 0, 16)
     state = whole.state_dict()
     rest = list(going)
-    again = PromptSampler(12, 3, 2, 1, 7, curriculum=known())
+    again = PromptSampler(12, 3, 2, 1, 7, rates=known())
     again.load_state_dict(state)
     again.set_epoch(0)
     assert list(again) == first + rest

@@ -36,6 +36,11 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_pass(scores, k):
     assert pass_at_k(samples(scores), "r", k)[0] == pytest.approx(expected)
 
 
+def test_pass_at_k_refuses_too_few_samples():
+    with pytest.raises(ValueError, match="pass@3 needs 3"):
+        pass_at_k(samples([[1.0, 0.0]]), "r", 3)
+
+
 def test_unscored_samples_leave_the_mean():
     mean, error = over_rows(row_means(samples([[1.0, None], [0.0, 0.0], [None, None]]), "r"))
     assert mean == 0.5

@@ -66,6 +66,6 @@ def test_the_predicted_share_is_what_training_shows(tiny_folder, tmp_path, capsy
 
     file = str(tmp_path / "rates_completions.jsonl")
     hard = make_trainer(load_recipe(recipe, {"curriculum": "adaptive", "pass_rates_file": file}))
-    counts = hard.parts.order.curriculum.rates.state_dict()
+    counts = hard.parts.order.rates.state_dict()
     assert set(counts["samples"]) == {0, 4} and sum(counts["samples"]) == 256 * 4
     assert sum(counts["right"]) / 1024 == pytest.approx(sampled["pass@1"])

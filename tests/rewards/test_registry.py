@@ -121,6 +121,8 @@ def test_wrong_builds_say_what_to_write(call, words):
         (float | None, None, None),
         (object, object(), None),
         (Fraction, Fraction(1, 3), None),
+        (int, Fraction(1, 3), "a valid integer"),
+        (str, object(), "a valid string"),
         ("Unknown", 3, None),
     ],
 )

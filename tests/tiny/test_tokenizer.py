@@ -86,3 +86,8 @@ def test_it_can_be_saved_and_loaded(tmp_path) -> None:
     assert loaded.decode(loaded(text).input_ids, skip_special_tokens=True) == text
     assert (loaded.eos_token, loaded.pad_token, loaded.padding_side) == ("<|im_end|>", "<|pad|>", "left")
     assert loaded.chat_template == tokenizer.chat_template
+
+
+def test_too_small_a_vocabulary_is_refused() -> None:
+    with pytest.raises(ValueError, match="vocab_size=100"):
+        build_tokenizer(CORPUS, vocab_size=100)

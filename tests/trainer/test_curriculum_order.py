@@ -22,7 +22,7 @@ def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
     settings = {"curriculum": "adaptive", "group_filter": "refill", "learning_rate": 0.0, "pass_rate_decay": 0.9}
     settings["pass_threshold"] = 2.0  # the rewards are 0 to 4
     trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
-    rates = trainer.parts.order.curriculum.rates
+    rates = trainer.parts.order.rates
     chance, seen = rates.chance_of_signal(trainer.num_generations), rates.samples > 0
     dead = [n - 1 for n in DEAD if seen[n - 1]]
     assert len(dead) >= 3
@@ -42,7 +42,7 @@ def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
     other.parts.rollout.load_state_dict(state)
     sampler = other._get_train_sampler()
     assert sampler.drawn == trainer.parts.order.sampler.drawn and len(sampler.drawn) >= 3
-    known, wanted = (t.parts.order.curriculum.rates.state_dict() for t in (other, trainer))
+    known, wanted = (t.parts.order.rates.state_dict() for t in (other, trainer))
     assert known == wanted and sum(known["samples"]) > 0
 
 
@@ -55,13 +55,13 @@ def test_the_samples_of_a_run_have_the_pass_rates_that_it_counted(tiny_folder, t
     settings = {"curriculum": "adaptive", "learning_rate": 0.0, "pass_rate_decay": 1.0, "pass_threshold": 2.0}
     first, _ = scripted_groups.train(tiny_folder, tmp_path / "first", steps=3, **settings)
     file = tmp_path / "first" / "samples.jsonl"
-    counted = first.parts.order.curriculum.rates.state_dict()
+    counted = first.parts.order.rates.state_dict()
     assert 0 < sum(counted["right"]) < sum(counted["samples"]) == 3 * 16
     found = read_pass_rates(file, "solved", 2.0)
     rates = PassRates([prompt_id(scripted_groups.prompt_of(n)) for n in range(1, 25)], 1.0, found)
     assert rates.state_dict() == counted
     second, _ = scripted_groups.train(tiny_folder, tmp_path / "second", pass_rates_file=str(file), **settings)
-    assert sum(second.parts.order.curriculum.rates.state_dict()["samples"]) == 4 * 16  # goes on from those
+    assert sum(second.parts.order.rates.state_dict()["samples"]) == 4 * 16  # goes on from those
 
 
 def digits(completions, **kwargs):

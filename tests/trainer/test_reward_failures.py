@@ -178,5 +178,5 @@ def test_prompts_that_the_outcome_reward_failed_on_are_not_taken_for_unsolved(ti
     settings = {"curriculum": "adaptive", "group_filter_metric": "faulty", "reward_max_failure_rate": 1.0}
     trainer = make(tiny_folder, tmp_path, [length, Faulty(raises={0, 1, 2, 3})], max_steps=3, **settings)
     trainer.train()
-    samples = trainer.parts.order.curriculum.rates.samples
+    samples = trainer.parts.order.rates.samples
     assert samples[:4].tolist() == [0] * 4 and samples[4:].sum() > 0
