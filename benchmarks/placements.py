@@ -7,9 +7,9 @@ of judging a completion, of training on a token, of a micro-batch. Both sides sh
 each of them is while the other works, and how long the sampler stands still between generations, is measured, in a setting in
 which that side never waits. Ten settings, in turn and with overlap, are predicted from the lengths of their completions, and
 run. A machine that others use too can be a third slower a minute later. So a batch of settings and the runs that give the
-speeds are alive at the same time, but stopped, and take turns: one works for a few generations, then the next. A run takes 0.7
-GB. `--published` simulates published settings instead, from what was published about their runs without overlap, and prints the
-table of docs/overlap.md; it runs nothing.
+speeds are alive at the same time, but stopped, and take turns: one works for a few generations, then the next. Of a run's turns
+the median counts. A run takes 0.7 GB. `--published` simulates published settings instead, from what was published about their
+runs without overlap, and prints the table of docs/overlap.md; it runs nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import psutil
@@ -101,30 +101,33 @@ Runs = tuple[list[Made], list[Made]]  # in turn, and with overlap
 
 
 def run(model: Path, settings: dict[str, Any], turns: int) -> list[Made]:
-    """Train, and return the generations that are neither at the beginning nor the first of a turn."""
+    """Train, and return the generations of the one or two turns whose time is the median, without the first of each turn."""
     passes = settings.get("num_iterations", 1)
     steps, seen = (STARTING + turns * TURN) * passes, Seen(passes)
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe_for(model, folder, max_steps=steps, logging_steps=1, **PROCESS, **STILL, **settings)
         rows = [row for row in train("ours", recipe, callbacks=[seen]) if GENERATION in row]
     ends, samples = seen.ends[passes - 1 :: passes], [seen.samples[step] for step in sorted(seen.samples)]
-    found = []
-    for i in (i for i in range(STARTING, len(ends)) if (i - STARTING) % TURN >= UNSETTLED):
+    made = []
+    for i in range(STARTING, len(ends)):
         lengths, trained = [n for n, _ in samples[i]], sum(n for n, live in samples[i] if live)
         updates = passes * settings.get("gradient_accumulation_steps", 1)
         times = ends[i] - ends[i - 1], rows[i][GENERATION]
-        found.append(Made(*times, lengths, passes * trained, updates, rows[i].get("time/waiting", 0.0)))
-    return found
+        made.append(Made(*times, lengths, passes * trained, updates, rows[i].get("time/waiting", 0.0)))
+    by_turn = [made[i + UNSETTLED : i + TURN] for i in range(0, len(made), TURN)]
+    by_turn.sort(key=lambda turn: sum(one.whole for one in turn))
+    return [one for turn in by_turn[(len(by_turn) - 1) // 2 : len(by_turn) // 2 + 1] for one in turn]
 
 
 class Side:
     """A run in a process of its own, with one thread a side, that stands still except in its turns."""
 
-    def __init__(self, model: Path, settings: dict[str, Any], turns: int):
+    def __init__(self, model: Path, settings: dict[str, Any], turns: int, errors: IO[str]):
         words = ["-m", "benchmarks.placements", "--model", str(model), "--here", json.dumps([settings, turns])]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        quiet: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        self.process = subprocess.Popen([sys.executable, *words], env=environment, **quiet)
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        self.errors = errors
+        self.process = subprocess.Popen([sys.executable, *words], env=environment, **streams)
         self.take(STARTING)
 
     def take(self, generations: int) -> None:
@@ -135,7 +138,8 @@ class Side:
             generations -= line.strip() == ENDED
             if not generations:
                 return self._all("suspend")
-        raise RuntimeError("A run ended early; `--here` runs it alone.")
+        self.errors.seek(0)
+        raise RuntimeError(f"A run ended early, with exit code {self.process.wait()}:\n{self.errors.read()[-2000:]}")
 
     def result(self) -> list[Made]:
         """Let it end, and return its generations."""
@@ -219,7 +223,8 @@ def all_runs(model: Path, cases: dict[str, dict[str, Any]], turns: int) -> tuple
     with ExitStack() as stack:
         sides = []
         for one in settings:
-            sides.append(side := Side(model, one, turns))
+            errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+            sides.append(side := Side(model, one, turns, errors))
             stack.callback(side.process.kill)
         for turn in range(turns - 1):
             print(f"turn {turn + 1} of {turns}", file=sys.stderr, flush=True)
