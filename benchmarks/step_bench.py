@@ -158,7 +158,7 @@ KINDS = {  # parts of an operator's name
     "attention": ("scaled_dot_product", "flash_attention"),
     "copies": ("copy_", "::cat", "::index", "::gather", "::fill_", "::zero_", "embedding"),
 }
-HEADS = ("_FullLogProb", "ChunkedLogProb")  # ours and TRL's; the names of their backward passes begin the same
+HEADS = ("_LogProb", "ChunkedLogProb")  # ours and TRL's; the names of their backward passes begin the same
 
 
 def where_time_goes(case: Case, side: str) -> dict[str, float]:
