@@ -63,6 +63,7 @@ class Sampler:
 
     def stop(self) -> None:
         """End what the sampler has started; the next request starts it again."""
+        self._asked = None
 
     def load_weights(self, step: int) -> None:
         """Take the trainer's weights of this optimizer step, if the sampler has a separate copy."""

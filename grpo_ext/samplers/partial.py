@@ -80,6 +80,7 @@ class PartialSampler(Sampler):
         rollout.ended = not cut or len(rollout.completion_ids) >= self.ends.limit
 
     def stop(self) -> None:
+        super().stop()
         self.under_way = []
         self.sampler.stop()
 

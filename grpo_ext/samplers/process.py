@@ -134,7 +134,8 @@ class ProcessSampler(Sampler):
 
     def stop(self) -> None:
         """End the process at once; the next request starts another one."""
-        self._asked = self._loaded = None
+        super().stop()
+        self._loaded = None
         self._end()
 
     def _end(self) -> None:

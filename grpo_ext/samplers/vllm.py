@@ -43,7 +43,8 @@ class VLLMSampler(Sampler):
         self._loaded: int | None = None  # the step whose weights it has
 
     def stop(self) -> None:
-        self._asked = self._loaded = None
+        super().stop()
+        self._loaded = None
         if self.vllm.mode == "server" and self.vllm.accelerator.is_main_process:
             self.vllm.vllm_client.drop_answer()
 
