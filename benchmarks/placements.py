@@ -101,7 +101,7 @@ Runs = tuple[list[Made], list[Made]]  # in turn, and with overlap
 
 
 def run(model: Path, settings: dict[str, Any], turns: int) -> list[Made]:
-    """Train, and return the generations of the one or two turns whose time is the median, without the first of each turn."""
+    """Train, and return the generations of the one or two turns whose time is the median, each without its first ones."""
     passes = settings.get("num_iterations", 1)
     steps, seen = (STARTING + turns * TURN) * passes, Seen(passes)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,13 +138,20 @@ class Side:
             generations -= line.strip() == ENDED
             if not generations:
                 return self._all("suspend")
-        self.errors.seek(0)
-        raise RuntimeError(f"A run ended early, with exit code {self.process.wait()}:\n{self.errors.read()[-2000:]}")
+        raise self._ended_early()
 
     def result(self) -> list[Made]:
         """Let it end, and return its generations."""
         self._all("resume")
-        return [Made(**one) for one in json.loads(self.process.communicate()[0].splitlines()[-1])]
+        printed = self.process.communicate()[0]
+        if self.process.returncode:
+            raise self._ended_early()
+        return [Made(**one) for one in json.loads(printed.splitlines()[-1])]
+
+    def _ended_early(self) -> RuntimeError:
+        code = self.process.wait()
+        self.errors.seek(0)
+        return RuntimeError(f"A run ended early, with exit code {code}:\n{self.errors.read()[-2000:]}")
 
     def _all(self, do: str) -> None:
         """Stop or continue the trainer and its sampler process."""

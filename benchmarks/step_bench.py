@@ -176,6 +176,8 @@ def where_time_goes(case: Case, side: str) -> dict[str, float]:
         shares[kind] += event.self_cpu_time_total / 1e6 / seconds
         if event.key.startswith(HEADS):
             head += event.cpu_time_total / 1e6 / seconds
+    if not head:
+        raise RuntimeError(f"No operator's name begins with one of {HEADS}: the scoring head has another name now.")
     return {**shares, "outside operators": 1 - sum(shares.values()), "of all, the scoring head": head}
 
 
