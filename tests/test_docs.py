@@ -105,9 +105,10 @@ def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():
         if "older" not in FOREIGN[key][0]:
             assert key in page, key
     with pytest.raises(RecipeError) as error:
-        load_recipe(None, {"model_name_or_path": "m", "torch_dtype": "bfloat16", "dynamic_sample": True})
+        load_recipe(None, {"model_name_or_path": "m", "torch_dtype": "bfloat16", "dynamic_sample": True, "packing": True})
     assert "torch_dtype is a key of open-r1, ms-swift: write dtype." in str(error.value)
     assert "write group_filter: refill" in str(error.value)
+    assert "write layout: packed" in str(error.value)  # and not that it is a key of supervised training
 
 
 def test_what_to_write_instead_exists():

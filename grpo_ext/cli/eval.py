@@ -29,8 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add("--num_samples", type=int, default=8, metavar="K", help="samples a row (default 8; 0: greedy only)")
     add("--sample_temperature", type=float, default=1.0, metavar="T", help="of the samples (default 1.0)")
     add("--batch_size", type=int, default=64, metavar="B", help="completions at once, by transformers (default 64)")
-    engines = ("auto", "transformers", "vllm")
-    add("--engine", choices=engines, default="auto", help="default: vllm if it is installed and there is a GPU")
+    add("--engine", choices=("auto", "transformers", "vllm"), default="auto", help="default: vllm on a GPU, not for adapters")
 
 
 def run(args: argparse.Namespace) -> int:

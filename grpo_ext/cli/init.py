@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), ROWS)]
     found = look(rows)
     if not args.yes:
-        found = look(rows, answered(f"The prompt is the column [{found.prompt}]", found.prompt, list(rows[0])))
+        found = look(rows, answered(f"The prompt is [{found.prompt}]", found.prompt, list(rows[0])))
         known = [name for name in ASK if name != "judge"]  # --judge names that one
         reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, known)
         found = found if reward == found.reward else Found(found.prompt, reward, found.columns, "it was chosen")

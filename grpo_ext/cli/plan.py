@@ -31,8 +31,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add_processes(parser)
     parser.add_argument("--rows", type=int, metavar="N", help="training rows, if they cannot be counted here")
     parser.add_argument("--gpus", type=at_least(2), metavar="N", help="compare placements of N GPUs; needs --gpu or --run")
-    parser.add_argument("--gpu", metavar="CARD", help="estimate speeds by the data sheet of a card: h100, a100, h20, 4090, ...")
-    parser.add_argument("--run", dest="folder", metavar="FOLDER", help="take speeds from the log of a run of this recipe")
+    parser.add_argument("--gpu", metavar="CARD", help="with --gpus: speeds by a card's data sheet: h100, a100, h20, ...")
+    parser.add_argument("--run", dest="folder", metavar="FOLDER", help="with --gpus: speeds from a run of this recipe")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 

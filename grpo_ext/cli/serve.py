@@ -2,7 +2,7 @@
 
 examples:
   grpo-ext serve --config recipes/countdown/qwen2.5-3b.yaml --vllm_server_devices 2
-  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml          # in another terminal, or on another machine
+  grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml          # in another terminal
 
 It runs until it is interrupted. The output of vLLM is written to vllm_server.log in the recipe's output_dir.
 `grpo-ext train --serve` starts the server and trains.

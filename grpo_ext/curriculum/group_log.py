@@ -20,7 +20,7 @@ class GroupLog:
     def figures(self) -> dict[str, float]:
         """Return the figures of the generation under their log names."""
         generated, kept, right, wrong = self._counts
-        shares = {"all_right": right, "all_wrong": wrong, "mixed": generated - right - wrong}
+        shares = {"all_right": right, "all_wrong": wrong, "mixed": kept}
         figures = {name: groups / max(generated, 1) for name, groups in shares.items()}
         figures |= {"generated": generated, "kept": kept}
         if filled := self.filled:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ class Demo:
     tokenizer: Callable[[Any], dict[str, Any]]  # returns options of `build_tokenizer` for a task
     shape: dict[str, Any]  # options of `build_model`
     composed: bool = False  # whether numbers begin as sums of their digits (`compose_numbers`)
+    settings: dict[str, Any] = field(default_factory=dict)  # of GRPO, beside the recipe's
 
     def prepare(self, task: Task, folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl` and, in `model`, a tokenizer trained on the first 2,000 and an untrained model."""
         rows = list(self.demonstrations(task, self.count, seed=seed))
-        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
-        write_atomically(folder / "demonstrations.jsonl", "\n".join(lines) + "\n")
+        write_atomically(folder / "demonstrations.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         corpus = [text for row in rows[:2000] for part in ("prompt", "completion") for text in texts_of(row[part])]
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
@@ -67,17 +67,18 @@ def check_tokenizer(task: Any) -> dict[str, Any]:
 # options of `build_model`
 NARROW = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3}
 WIDE_INIT = {"initializer_range": 0.04}
+OVERLAP = {"sampler": "process", "sampler_device": "cpu", "overlap": "one_step", "behaviour_policy": "sampler"}  # a core each
 DEMOS = {
     # three small numbers, plus and minus, and a model that makes honest attempts but gives up early
     "countdown": Demo(
         "countdown/tiny.yaml", "countdown/tiny-sft.yaml", countdown_demonstrations, 12_800, lambda task: {"pattern": NUMBERS},
-        {**NARROW, **WIDE_INIT},
+        {**NARROW, **WIDE_INIT}, settings=OVERLAP,
     ),
     # four numbers to 99 and all operators; the attempts only add and subtract
     "countdown-hard": Demo(
         "countdown/hard-tiny.yaml", "countdown/hard-tiny-sft.yaml",
         partial(countdown_demonstrations, operators="+-", give_up=0.5), 38_400, lambda task: {"pattern": NUMBERS},
-        {**NARROW, **WIDE_INIT}, composed=True,
+        {**NARROW, **WIDE_INIT}, composed=True, settings=OVERLAP,
     ),
     # word problems of one or two steps, and a model that can calculate but is careless with the problem
     "gsm8k": Demo(

@@ -33,7 +33,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     both: dict[str, Any] = {"seed": seed} if max_steps is None else {"seed": seed, "max_steps": max_steps}
     demonstrations = folder / "demonstrations.jsonl"
     sft_words = words(model_name_or_path=folder / "model", dataset_name=demonstrations, output_dir=warm, **both)
-    train_words = words(model_name_or_path=warm, output_dir=trained, **both)
+    train_words = words(model_name_or_path=warm, output_dir=trained, **demo.settings, **both)
     recipe = load_recipe(recipe_path, train_words)
     sft = load_sft_recipe(sft_path, sft_words)
     stages = Stages(folder, total=5)
@@ -81,7 +81,8 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 def completions_rows(folder: Path, outcome_reward: str, count: int = 3) -> list[list[str]]:
     """Return `count` problems with the completions before and after, the largest gains first."""
     texts = ((folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8") for when in ("before", "after"))
-    found = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    # not `splitlines`, which also splits at U+2028 and others that JSON leaves as they are
+    found = (map(json.loads, text.strip().split("\n")) for text in texts)
     before, after = ([row for row in rows if row.get("part") != "sampled"] for rows in found)
 
     def gain(row: int) -> float:

@@ -21,7 +21,7 @@ class GuardedEnvironment:
 
     def __init__(self, environment: Environment, rules: EpisodeRules):
         self.environment, self.rules = environment, rules
-        self.failures = 0  # timeouts of the environment and its tools, and errors of the environment
+        self.failures = 0  # turns in which the environment or a tool took too long or the environment raised an error
         self.calls = self.failed_calls = 0  # calls of tools, and those that failed for any reason
         self._tools: list[Tool] = []
         self._text_of(lambda: self._tools.extend(environment.tools()))
@@ -54,7 +54,10 @@ class GuardedEnvironment:
         if not self._requests:
             said, over = self._step()
             return [{"role": "user", "content": said}], over
-        return [self._result(*pair) for pair in zip(self._requests, self._begun, strict=True)], False
+        before = self.failures
+        results = [self._result(*pair) for pair in zip(self._requests, self._begun, strict=True)]
+        self.failures = min(self.failures, before + 1)  # a call that is late leaves no time for the others
+        return results, False
 
     def state(self) -> dict[str, Any]:
         """Return the environment's state; nothing if it fails."""

@@ -44,9 +44,7 @@ def evaluate_models(recipe: Recipe, model_names: list[str], num_train_rows: int 
 
 def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[dict[str, Any]], Rewards]:
     """Return the recipe's held-out rows, or `num_train_rows` random training rows, and its reward functions by name."""
-    dataset = eval_rows(recipe)
-    if num_train_rows:
-        dataset = train_rows(recipe).shuffle(seed=recipe.get("seed")).take(num_train_rows)
+    dataset = train_rows(recipe).shuffle(seed=recipe.get("seed")).take(num_train_rows) if num_train_rows else eval_rows(recipe)
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 

@@ -35,7 +35,7 @@ class LossInputs:
     """The inputs of a policy term."""
 
     logps: torch.Tensor  #: (B, T), with gradient
-    old_logps: torch.Tensor  #: (B, T), of the policy that sampled
+    old_logps: torch.Tensor  #: (B, T), of the policy that ratios compare with
     ratio: torch.Tensor  #: w, (B, T), or (B, 1) at the sequence level; with gradient
     advantages: torch.Tensor  #: (B, 1) or (B, T)
     mask: torch.Tensor  #: (B, T), 1 for counted tokens

@@ -19,6 +19,7 @@ from grpo_ext.rewards.quantity import number
 
 Row = dict[str, Any]
 PROMPTS = "prompt", "messages", "question", "problem", "instruction", "query", "task", "text", "input"
+COUNTDOWN = "Use the numbers {nums}, each exactly once, with + - * / and parentheses, to make {target}."
 TESTS = "tests", "test_list", "test_cases", "unit_tests"
 LETTERS = "ABCDEFGHIJ"
 TINY = 5_000_000  # parameters of a model for which the sizes and learning rate of the demos fit
@@ -53,7 +54,9 @@ def look(rows: list[Row], prompt: str | None = None) -> Found:
     names = list(rows[0])
     texts = [name for name in names if all(isinstance(row[name], str) for row in rows)]
     known = [prompt] if prompt else [name for name in PROMPTS if name in names]
-    if not known and not texts:
+    if not (known or texts) and {"nums", "target"} <= {*names}:
+        known = [COUNTDOWN]
+    if not (known or texts):
         raise ValueError(f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or `question`.")
     asked = known[0] if known else max(texts, key=lambda name: statistics.mean(len(row[name]) for row in rows))
     return Found(asked, *reward_for(rows, [name for name in names if name != asked]))
@@ -97,20 +100,17 @@ def first(known: Iterable[str], names: list[str]) -> str | None:
 def template(found: Found, names: list[str]) -> str:
     """Return the user's prompt as a template of columns, with the options of a choice."""
     options = [name for name in names if re.fullmatch(rf"(?i)(?:option_?)?[{LETTERS}]", name)]
-    lines = [f"{{{found.prompt}}}", *(f"{letter}) {{{name}}}" for letter, name in zip(LETTERS, sorted(options), strict=False))]
+    asked = found.prompt if found.prompt == COUNTDOWN else f"{{{found.prompt}}}"
+    lines = [asked, *(f"{letter}) {{{name}}}" for letter, name in zip(LETTERS, sorted(options), strict=False))]
     return "\n".join(lines if found.reward == "choice" else lines[:1])
 
 
 def recipe_of(found: Found, rows: list[Row], data: str, model: str, folder: str, lora: bool) -> dict[str, Any]:
     """Return the values of the recipe, with sizes that fit this machine by estimate."""
     system, limit = ASK[found.reward]
-    ready = isinstance(rows[0][found.prompt], list)  # chat messages
-    values: dict[str, Any] = {
-        "model_name_or_path": model,
-        "output_dir": f"{folder}/run",
-        "task": "prompts",
-        "dataset_name": data,
-    }
+    ready = isinstance(rows[0].get(found.prompt), list)  # chat messages
+    values: dict[str, Any] = {"model_name_or_path": model, "output_dir": f"{folder}/run"}
+    values |= {"task": "prompts", "dataset_name": data}
     values |= {"prompt_column": found.prompt} if ready else {"user_prompt": template(found, list(rows[0]))}
     if found.columns and list(found.columns) != list(found.columns.values()):
         values["rename_columns"] = found.columns
@@ -129,10 +129,8 @@ def sizes(values: dict[str, Any], limit: int, lora: bool) -> dict[str, Any]:
     if lora:
         found |= {"use_peft": True, "lora_target_modules": "all-linear"}
     for size, checkpointing in ((64, False), (32, False), (32, True), (16, True), (8, True)):
-        found |= {
-            "per_device_train_batch_size": size, "gradient_accumulation_steps": 64 // size,
-            "gradient_checkpointing": checkpointing,
-        }  # fmt: skip
+        found |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": 64 // size}
+        found["gradient_checkpointing"] = checkpointing
         recipe = load_recipe(None, {**values, **found}, 1)
         shape = model_size(recipe.flat, recipe.model)
         if shape is None or memory_estimate(shape, recipe.flat, batch_of(recipe.flat, 1), 0, 512)["total"] < SHARE * room:

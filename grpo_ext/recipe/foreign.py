@@ -12,13 +12,13 @@ FOREIGN: dict[str, list[str]] = data_yaml("grpo_ext.recipe", "foreign.yaml")  # 
 
 def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:
     """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe."""
-    if key in others:
-        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
-        return f"{key} is a key of {what}: `grpo-ext {command}`."
     if key in FOREIGN:
         origin, instead = FOREIGN[key]
         advice = instead if instead.startswith("take it out") else f"write {instead}"
         return f"{key} is a key of {origin}: {advice}."
+    if key in others:
+        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
+        return f"{key} is a key of {what}: `grpo-ext {command}`."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
             return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."

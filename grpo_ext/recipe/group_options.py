@@ -25,7 +25,7 @@ class GroupOptions:
             the groups that it has.
         max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated in excess may be kept. It
             is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
-        pass_threshold (`float`, defaults to 1.0): the least reward of a completion that counts as right.
+        pass_threshold (`float`, defaults to 1.0): the least reward of a right completion; pass@k always takes 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
             `"adaptive"`: by the chance that a group has right and wrong completions, 1 - p^G - (1-p)^G.
         pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
@@ -47,10 +47,11 @@ class GroupOptions:
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The reward that judges groups is one of the recipe's."""
-    metric, specs, task = v["group_filter_metric"], v["reward_funcs"], task_classes().get(v["task"])
+    metric, task = v["group_filter_metric"], task_classes().get(v["task"])
     names = list(task.default_rewards) if task else []
-    if specs is not None:
-        names = [spec if isinstance(spec, str) else str(spec.get("name")) for spec in specs]
+    if (specs := v["reward_funcs"]) is not None:
+        found = ((None, spec) if isinstance(spec, str) else (spec.get("label"), str(spec.get("name"))) for spec in specs)
+        names = [label or name.rstrip("/").replace(":", "/").split("/")[-1] for label, name in found]  # as `metric_name`
     if names and metric is not None and metric not in names:
         words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")

@@ -21,7 +21,7 @@ class OverlapOptions:
             one generation before; their log-probs are those of the sampler, so that ratios and gradients stay exact.
         sampler (`str`, *optional*): `"process"` samples with transformers in a second process beside each rank. `None`: the
             trainer itself, or vLLM with `use_vllm`.
-        sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`. `None`: the first GPU that
+        sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`. `None`: a GPU that
             trains nothing, else the CPU.
         behaviour_policy (`str`, defaults to `"decoupled"`): the policy that ratios compare with, if the sampler is separate.
             `"decoupled"`: the trainer's own weights before the step, and a bounded weight (`vllm_importance_sampling_mode`)
@@ -53,7 +53,7 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
         if v["environment"] is not None:
             yield Problem(f"{key}: {v[key]} does not play environments yet: take one of the two out.", key)
         if not separate(v):
-            yield Problem(f"{key}: {v[key]} needs a separate sampler: write sampler: process, or use_vllm: true.", key)
+            yield Problem(f"{key}: {v[key]} needs a separate sampler: write sampler: process, or vllm_mode: server.", key)
         if truncated:
             words = "needs the tokens that truncation kept, which vLLM does not return: set top_k: 0, top_p: 1.0, min_p: null."
             yield Problem(f"{key}: {v[key]} {words}", key)

@@ -53,10 +53,10 @@ class GRPOExtConfig(
         reward_on_error (`str`, defaults to `"none"`): what happens when a reward function raises, or returns the wrong number
             of values or a value that is not finite. `"none"`: it does not score those rows, and `rewards/NAME/failed` counts
             them. `"raise"`: the run stops at the first.
-        reward_max_failure_rate (`float`, defaults to 0.5): share of failed rows, over the last batches, above which the run
+        reward_max_failure_rate (`float`, defaults to 0.5): share of failed rows, of the last 256, above which the run
             stops with the last error in any case.
-        reward_workers (`int`, defaults to 1): number of processes for rewards that need much CPU time; `accuracy` starts them
-            at the first formula. With 0 the training process computes everything, and nothing bounds a formula.
+        reward_workers (`int`, defaults to 1): processes of each rank for rewards that need much CPU time; `accuracy` starts
+            them at the first formula. With 0 the training process computes everything, and nothing bounds memory.
         reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row; a batch has this time for each
             row. A slower row is not scored. In the training process only Python code can be interrupted.
         log_samples (`float`, defaults to 1.0): share of the groups whose completions are written to `samples.jsonl` in
@@ -94,7 +94,7 @@ class GRPOExtConfig(
 
 @dataclass
 class LaunchConfig(ScriptArguments):
-    """Keys of every training command beside its trainer's arguments; `grpo-ext sft` has no others beside TRL's `SFTConfig`.
+    """Keys of every training command beside the arguments of its trainer and TRL's `ModelConfig`.
 
     `dataset_*` come from TRL's `ScriptArguments`.
 

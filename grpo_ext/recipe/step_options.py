@@ -12,7 +12,7 @@ class SamplingOptions:
 
     Args:
         sampler_check_share (`float`, defaults to 0.125): share of the completions for which `generate` records the log-probs
-            of its draws, for `sampling/logp_difference` and the importance ratios. vLLM returns them for all completions.
+            of its draws, for `sampling/logp_difference` and the importance ratios. Separate samplers return all.
         vllm_importance_sampling_mode (`str`, defaults to `"token_truncate"`): how the log-probs of a separate sampler correct
             the gradient. `"token_truncate"` limits each token's own ratio and keeps every token; it ignores the ratios of
             earlier tokens, which is a small bias. TRL's default, `"sequence_mask"`, weights a completion by the product of its
@@ -21,7 +21,7 @@ class SamplingOptions:
             With dropout, ratios of an unchanged policy, and the KL, are wrong by some hundredths. `lora_dropout` is also off.
         eval_temperature (`float`, *optional*): how `evaluate()` samples. 0 decodes greedily, a number above 0 samples at that
             temperature; both keep the random state and log mean scores under the data set's name. `None`: TRL's evaluation,
-            which samples as training does, draws from training's random state and always reports a loss of 0.
+            which samples as training does, draws from training's random state and reports a loss without meaning.
         eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an `eval_temperature` above 0;
             by default there is none, whatever training uses.
         eval_num_samples (`int`, defaults to 1): completions of each held-out prompt. With k above 1, which needs an

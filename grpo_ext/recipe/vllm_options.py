@@ -37,7 +37,7 @@ class EngineOptions:
         vllm_server_retries (`int`, defaults to 3): how often one generation or sync waits, `vllm_server_timeout` seconds each
             time, for a server that died, hung or was restarted, and sends it the current weights.
         vllm_server_request_timeout (`float`, defaults to 1800): seconds after which a request counts as hung, also one to a
-            sampler process. A generation is one request.
+            sampler process. A request is a generation, turn or round.
         vllm_server_host (`str`, defaults to `"127.0.0.1"`): address at which the server listens and trainers reach it. Any
             other address needs a key, in the environment variable `VLLM_API_KEY` of both.
         vllm_server_devices (`str`, *optional*): GPUs of a server that `grpo-ext serve` or `train --serve` starts, such as

@@ -19,7 +19,7 @@ class EndRule:
     """How to tell whether a completion has ended."""
 
     tokens: frozenset[int]  #: each of these tokens ends a completion
-    limit: int  #: the maximum number of tokens of a completion; only used if a stop string may end it
+    limit: int  #: the maximum number of tokens of a completion or episode
     context: int | None = None  #: the maximum number of tokens of prompt and completion together; `None` for no limit
     stop_strings: bool = False  #: whether a text may end a completion, which then has no end token
 

@@ -64,10 +64,10 @@ class Scored:
     policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
     sampling_per_token_logps: Tensor | None = None  #: (B, T), of the sampler; NaN where it returned none
-    #: (B, T), of the policy that sampled; `None` or NaN if the policy that takes the step is the one that sampled
+    #: (B, T), of the policy that ratios compare with; `None` or NaN if it is the one that takes the step
     old_per_token_logps: Tensor | None = None
     ref_per_token_logps: Tensor | None = None  #: (B, T), of the reference
-    #: (B, T) or (B, 1), probability of the sampling policy as scored here, divided by that of the sampler
+    #: (B, T) or (B, 1), probability of that policy as scored here, divided by that of the sampler
     importance_sampling_ratio: Tensor | None = None
     kept: list[KeptSet] | None = None  #: for each row the tokens that truncated sampling kept
     model_inputs: dict[str, Any] = field(default_factory=dict)  #: more inputs of the model, such as images; prevent cutting

@@ -77,10 +77,8 @@ class Generations:
         completions: Any = generation.messages
         if completions is None:
             completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
-        rows = [
-            {**row, **{name: v[i] if isinstance(v, list) else v for name, v in generation.extra_fields.items()}}
-            for i, row in enumerate(rows)
-        ]
+        extra = generation.extra_fields.items()
+        rows = [{**row, **{name: v[i] if isinstance(v, list) else v for name, v in extra}} for i, row in enumerate(rows)]
         self.judge.begin(rows, prompts, completions, ids)
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
         table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))

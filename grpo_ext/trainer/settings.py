@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
-    """Return the arguments of a trainer; a plain `GRPOConfig` gets our options with their defaults.
+    """Return the arguments of a trainer; fields that a plain `GRPOConfig` lacks get our defaults.
 
     `RecipeError` names every error in them, before a model is loaded.
     """

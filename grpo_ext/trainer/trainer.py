@@ -35,7 +35,7 @@ class GRPOExtTrainer(GRPOTrainer):
         model: as in TRL: a model, or the id or path of one.
         reward_funcs: as in TRL: functions, reward models or their ids; also names of registered rewards, such as
             `"countdown"`, and what `grpo_ext.build` returns.
-        args (`GRPOExtConfig`, *optional*): or a plain `GRPOConfig`, with our options at their defaults.
+        args (`GRPOExtConfig`, *optional*): or a plain `GRPOConfig`: fields that it lacks get our defaults.
         sampler (`Sampler`, *optional*): completes the prompts instead of transformers or vLLM.
         recipe (`Mapping`, *optional*): the values of `recipe.yaml`, instead of the arguments of the trainer.
         optimizer_cls_and_kwargs (`tuple`, *optional*): as in transformers: the optimizer's class and its arguments.
@@ -179,8 +179,8 @@ class GRPOExtTrainer(GRPOTrainer):
         """Evaluate by TRL, or with `eval_temperature` by decoding at that temperature, without any effect on training.
 
         Returns:
-            Means over all completions, such as `eval_countdown` and `eval_length`, and `eval_pass@1`, `eval_pass@8`, ... of
-            the outcome reward; under `eval_NAME_...` if `eval_dataset` is a mapping of named data sets.
+            With `eval_temperature`: means over completions, such as `eval_countdown` and `eval_length`, and `eval_pass@1`, ...
+            of the outcome reward; under `eval_NAME_...` if `eval_dataset` is a mapping of named data sets.
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:

@@ -32,7 +32,6 @@ def test_the_settings_it_names_keep_the_completions_of_a_step(tiny_folder, tmp_p
     assert list(tmp_path.iterdir()) == [] and not found["random_weights"]
     tried = found["training_phase"]
     assert {row["layout"] for row in tried} == {"auto", "chunks", "packed", "padded"}
-    assert any(row["max_tokens_per_micro_batch"] for row in tried)
     assert {row["gradient_checkpointing"] for row in tried} == {True, False}
     assert all(row["seconds"] > 0 and row["tokens_per_second"] > 0 and row["peak_gib"] > 0 for row in tried)
     assert all(found["as_it_stands"][f"time/{phase}"] > 0 for phase in ("generation", "rewards", "train"))
@@ -66,12 +65,13 @@ def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
     bench.as_it_stands()
     search, plain = Search(bench), bench.training_phase
 
-    def training_phase(settings):  # a layout that is the fastest, but needs memory that is not there
-        return None if settings["layout"] == "chunks" else plain(settings)
+    def training_phase(settings):  # layouts that may be the fastest, but need memory that is not there
+        return None if settings["layout"] in ("chunks", "padded") else plain(settings)
 
     monkeypatch.setattr(bench, "training_phase", training_phase)
     rows = list(search())
-    assert any(measured is None for _, measured in rows) and search.best["layout"] != "chunks"
+    assert any(measured is None for _, measured in rows) and search.best["layout"] not in ("chunks", "padded")
+    assert any(settings["max_tokens_per_micro_batch"] for settings, _ in rows)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ ROWS = {
         {"question": f"What is {n} + {n}?", "answer": f"It is <<{n}+{n}={2 * n}>> #### {2 * n}"} for n in range(30)
     ],
     "countdown.jsonl": [{"prompt": f"Use {n}, 2 to make {n + 2}.", "nums": [n, 2], "target": n + 2} for n in range(1, 31)],
+    "problems.jsonl": [{"nums": [n, 2], "target": n + 2} for n in range(1, 31)],
     "choices.csv": [{"question": f"{n} + 1?", "A": n + 1, "B": n, "C": n - 1, "answer": "A"} for n in range(30)],
     "code.jsonl": [{"text": f"Add {n}.", "test_list": [f"assert f(1) == {n + 1}"]} for n in range(30)],
     "free.jsonl": [
@@ -24,8 +25,8 @@ ROWS = {
     ],
 }
 WANTED = {
-    "solutions.jsonl": "accuracy", "countdown.jsonl": "countdown", "choices.csv": "choice", "code.jsonl": "code",
-    "free.jsonl": "like_reference",
+    "solutions.jsonl": "accuracy", "countdown.jsonl": "countdown", "problems.jsonl": "countdown", "choices.csv": "choice",
+    "code.jsonl": "code", "free.jsonl": "like_reference",
 }  # fmt: skip
 
 

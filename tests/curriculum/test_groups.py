@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from datasets import Dataset
@@ -50,3 +52,6 @@ def test_the_figures_of_a_generation():
         figures = log.figures()
     assert (figures["groups/all_right"], figures["groups/all_wrong"], figures["groups/mixed"]) == (0.25, 0.5, 0.25)
     assert figures["groups/kept"] == 1
+    log.start()
+    log.generated(GroupRule(2).judge(torch.tensor([0, 1, math.nan, math.nan])))
+    assert log.figures()["groups/mixed"] == 0.5  # a group that was not scored is none of the three

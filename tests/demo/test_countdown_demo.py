@@ -11,6 +11,7 @@ from conftest import REPO
 
 from grpo_ext.demo.known import DEMOS
 from grpo_ext.evaluation.completions import encode_prompts
+from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 
 
@@ -21,7 +22,8 @@ def test_what_is_prepared_fits_the_recipes(tmp_path, name, times):
     demo = DEMOS[name]
     recipe = load_recipe(REPO / "recipes" / demo.recipe)
     sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe)
-    assert demo.count * times == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen so often
+    ranks = accelerate_settings(sft.get("accelerate_config"))["num_processes"]
+    assert demo.count * times == sft.training.max_steps * sft.training.per_device_train_batch_size * ranks  # seen so often
     replace(demo, count=500).prepare(recipe.task, tmp_path, 0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     rows = [json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -12,7 +12,7 @@ from conftest import REPO
 from forked import Forked
 
 from grpo_ext.demo.known import DEMOS
-from grpo_ext.demo.pipeline import run_demo
+from grpo_ext.demo.pipeline import completions_rows, run_demo
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +23,16 @@ SMALL = {
     },
     "countdown/tiny-sft.yaml": {"max_steps": 3},
 }  # fmt: skip
+
+
+def test_completions_with_line_separators_are_shown(tmp_path):
+    for when, score in (("before", 0.0), ("after", 1.0)):
+        row = {"prompt": "p", "text": f"{when} a\u2028b\x85c\x1cd", "part": "greedy", "rewards": {"countdown": score}}
+        lines = [row, row | {"part": "sampled"}]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        (tmp_path / f"eval_{when}_completions.jsonl").write_text(text, encoding="utf-8")
+    [[_, before, after]] = completions_rows(tmp_path, "countdown")
+    assert before.startswith("before a\u2028b") and after.startswith("after a\u2028b")
 
 
 def small_recipe(name: str, folder: Path) -> Path:

@@ -359,6 +359,7 @@ def test_all_calls_of_a_turn_share_their_time(tokenizer):
     say(one, called("fail", kind="hang") + called("wait", seconds=30) + called("wait", seconds=0) * 3)
     assert time.process_time() - before < 20 and one.world.calls == 5 and one.world.failed_calls >= 2
     assert one.messages[1]["content"] == "error: it took more than 0.5 s"
+    assert one.world.failures == 1 and not one.ended  # one turn, however many of its calls were late
 
 
 class Leaves(Environment):

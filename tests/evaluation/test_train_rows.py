@@ -9,6 +9,7 @@ import statistics
 import pytest
 
 from grpo_ext.cli.main import main
+from grpo_ext.evaluation.evaluate_recipe import rows_and_rewards
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.train import make_trainer
 
@@ -43,6 +44,19 @@ logging_steps: 1
 save_strategy: "no"
 disable_tqdm: true
 """
+
+
+def test_a_file_without_held_out_rows_has_training_rows(tmp_path):
+    rows, recipe = tmp_path / "rows.jsonl", tmp_path / "recipe.yaml"
+    rows.write_text("".join(json.dumps({"question": f"1 + {n}?", "solution": str(1 + n)}) + "\n" for n in range(9)))
+    recipe.write_text(
+        f"task: prompts\ndataset_name: {rows}\nuser_prompt: '{{question}}'\nreward_funcs: [accuracy]\neval_strategy: 'no'\n"
+        f"model_name_or_path: {tmp_path}\noutput_dir: {tmp_path / 'run'}\nuse_cpu: true\nnum_generations: 2\n"
+    )
+    found, rewards = rows_and_rewards(load_recipe(recipe), 4)
+    assert len({row["solution"] for row in found}) == 4 and list(rewards) == ["accuracy"]
+    with pytest.raises(ValueError, match="no held-out split"):
+        rows_and_rewards(load_recipe(recipe))
 
 
 @pytest.mark.slow

@@ -69,3 +69,16 @@ def test_before_and_after_shows_conversations(page):
     page.run(wait)
     sides = page.run("[...document.querySelectorAll('.pair .conversation')].map((side) => side.textContent)")
     assert sides == ["turn 1 · 2 tokens · earned +0.2516environmenthighturn 2 · 0 tokens · earned −0.58", "turn 18"]
+
+
+def test_charts_fit_on_paper(tmp_path):
+    write_report([write_run(tmp_path, [sample(1, "8"), sample(2, "9")])], tmp_path / "report.html")
+    over = "(({ clientWidth, firstChild }) => firstChild.clientWidth - clientWidth)(document.querySelector('.plot'))"
+    with Browser() as browser:
+        browser.open(tmp_path / "report.html")
+        browser.run(READY)
+        assert browser.run(over) <= 0
+        browser.run("Chart.redraw = () => {}")  # paper gets its layout after `beforeprint`
+        browser.ask("Emulation.setEmulatedMedia", media="print")
+        browser.ask("Emulation.setDeviceMetricsOverride", width=690, height=1000, deviceScaleFactor=1, mobile=False)
+        assert browser.run(over) <= 0

@@ -42,6 +42,7 @@ def metrics(last):
         {"step": s, "kl": s / 10, "entropy": 1.0, "time/train": 3.0, "time/generation": 1.0, "step_time": 5.0}
         for s in (1, 2, 3)
     ]
+    steps[1] |= {"time/checkpoint": 1.5}  # once in three lines
     return [held[0], *steps, held[3], {"step": 3, "train_runtime": 9.0}]
 
 
@@ -75,7 +76,7 @@ def test_a_curve_that_does_not_change_is_named_instead_of_drawn(page):
 
 def test_phases_are_shares_of_a_step(page):
     label = page.run("document.querySelector('.bar').getAttribute('aria-label')")
-    assert label == "generation 20 %, train 60 %, other 20 %"
+    assert label == "generation 18 %, train 55 %, other 18 %, checkpoint 9 %"  # of 5.5 seconds
 
 
 def test_a_group_is_shown_side_by_side_the_best_first(page):

@@ -296,3 +296,14 @@ def test_a_machine_without_accelerator_trains_on_the_cpu_unless_the_recipe_says(
     assert load_recipe(None, {**given, "bf16": True}).training.bf16
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert not load_recipe(None, {**given, "bf16": False}).training.use_cpu
+
+
+def test_the_metric_of_groups_is_named_as_it_is_logged(tmp_path):
+    rewards = "reward_funcs: [{name: environment, label: guess}, 'mine.py:short', org/judge, format]\n"
+    text = "model_name_or_path: m\nnum_generations: 2\n" + rewards
+    for name in ("guess", "short", "judge", "format"):
+        load_recipe(write(tmp_path, f"{text}group_filter_metric: {name}\n"))
+    slashed = text.replace("label: guess", "label: a/guess")
+    load_recipe(write(tmp_path, f"{slashed}group_filter_metric: a/guess\n"))
+    for name in ("environment", "org/judge"):
+        assert "It has guess, short, judge, format." in faults(tmp_path, f"{text}group_filter_metric: {name}\n")

@@ -7,6 +7,7 @@ may not have been whole. A place that the log no longer has, as after a resume, 
 """
 
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice, takewhile
@@ -131,7 +132,8 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), **HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # the page was closed
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing: a page asks every few seconds."""

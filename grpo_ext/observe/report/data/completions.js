@@ -32,6 +32,7 @@ function showSamples(samples) {
 function showFound(found, quiet) {
   const old = browser.shown[browser.selected];
   const chosen = browser.samples.moved?.get(old) ?? old; // where completions were dropped
+  browser.samples.moved = null;
   browser.shown = found;
   const { samples } = browser;
   const part = samples.count < samples.total ? ` (${samples.dropped ? "the newest, and those of evaluations" : "of a share of the prompts"}; the run has ${samples.total})` : "";

@@ -40,11 +40,7 @@ async function renewOnce() {
     await openAddress();
   } else if (page.opened >= 0) {
     const samples = await page.runs[page.opened].opened;
-    if (samples && states[page.opened].samples !== samples.place?.stop) {
-      samples.moved = null;
-      await samples.follow();
-      drawSamples(samples);
-    }
+    if (samples && states[page.opened].samples !== samples.place?.stop) await samples.follow();
   }
 }
 
@@ -87,10 +83,13 @@ class LiveSamples extends Samples {
     return this.count + this.dropped;
   }
 
+  // Take in the rest of the log, and show each piece of it.
   async follow() {
     for (let more = true; more;) {
       const found = await ask(`/samples/${this.run.number}?${from(this.place)}`);
+      this.moved = null;
       this.append(found);
+      drawSamples(this);
       more = found.next.start === found.stop && found.stop > found.start; // an answer that ended before the log does
     }
   }

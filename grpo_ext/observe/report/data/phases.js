@@ -18,17 +18,17 @@ function drawPhases(runs) {
   fill(byId("rates"), "panels", titles, shown);
 }
 
-// Mean seconds of each phase; what none of them counts is `other`.
+// Mean seconds of each phase, 0 where a line of the log lacks it; what none of them counts is `other`.
 function secondsOf(run) {
-  const mean = (series) => {
-    const values = series.values.filter(Number.isFinite);
-    return values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0;
-  };
+  const known = ({ values }) => values.filter(Number.isFinite);
+  const mean = (values, count) => (count ? values.reduce((a, b) => a + b, 0) / count : 0);
   const series = run.panel("Seconds").series;
-  const phases = series.filter(({ label }) => label !== "whole step").map((one) => [one.label, mean(one)]);
+  const each = series.filter(({ label }) => label !== "whole step");
+  const lines = Math.max(0, ...each.map((one) => known(one).length));
+  const phases = each.map((one) => [one.label, mean(known(one), lines)]);
   const sum = phases.reduce((total, [name, seconds]) => total + (BESIDE.includes(name) ? 0 : seconds), 0);
-  const whole = series.find(({ label }) => label === "whole step");
-  const rest = whole ? mean(whole) - sum : 0;
+  const whole = known(series.find(({ label }) => label === "whole step") ?? { values: [] });
+  const rest = mean(whole, whole.length) - sum;
   return rest > 0.01 * sum ? [...phases, ["other", rest]] : phases;
 }
 
