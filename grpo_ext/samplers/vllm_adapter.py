@@ -5,6 +5,7 @@ vLLM from using results of an earlier adapter: its prefix cache depends on name 
 """
 
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
@@ -92,8 +93,7 @@ class AdapterClient(ServerClient):
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
-        self._updates += 1
-        name, former = f"{self._run}-{self._updates}", self.version
+        name, former = uuid.uuid4().hex, self.version
         with writing as folder:
             self._tell("load_lora_adapter", lora_name=name, lora_path=folder)
         self.model = self.version = name  # requests name a model

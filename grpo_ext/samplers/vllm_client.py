@@ -22,9 +22,8 @@ from grpo_ext.samplers.as_ready import short
 from grpo_ext.samplers.base import Request
 from grpo_ext.vllm.check_completions import completions_fault
 from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
-from grpo_ext.vllm.transfer import WeightGroup, own_address
+from grpo_ext.vllm.transfer import WeightGroup, listening_store, own_address
 
-GROUP_SECONDS = 120.0  # time limit for the workers to join, and for the transfer of one tensor
 TOKEN_BYTES = 512  # the maximum size of one token of an answer: its text, number and log-prob
 NOTHING: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
 
@@ -40,7 +39,6 @@ class ServerClient(VLLMClient):
 
     def __init__(self, *args: Any, request_timeout: float, vocabulary: int, **kwargs: Any):
         self.failure: str | None = None  # what went wrong
-        self._run, self._updates, self._joins = uuid.uuid4().hex[:12], 0, 0
         self.starts, self.seconds = False, 0.0
         self._answer: Future[dict[str, Any]] | None = None  # to the request under way
         self._dropped: Future[dict[str, Any]] | None = None  # to one that nobody waits for
@@ -77,14 +75,12 @@ class ServerClient(VLLMClient):
             super().init_communicator(device)
 
     def _join_by_gloo(self) -> None:
-        address, port = own_address(str(self.host)), self.group_port + self._joins
-        place: dict[str, Any] = {"address": address, "port": port, "seconds": GROUP_SECONDS}
-        self._joins += 1  # another port each time: the last one may not be free yet
-        ranks = self.get_world_size() + 1
-        body = {"init_info": {**place, "first_rank": 1, "world_size": ranks}}
+        address, ranks = own_address(str(self.host)), self.get_world_size() + 1
+        store = listening_store(address, self.group_port, ranks)  # before the workers look for it
+        body = {"init_info": {"address": address, "port": store.port, "world_size": ranks}}
         with ThreadPoolExecutor(max_workers=1) as pool:
             joined = pool.submit(self._post, f"{self.base_url}/init_weight_transfer_engine", json=body)
-            self.communicator = WeightGroup(rank=0, world_size=ranks, **place)
+            self.communicator = WeightGroup(store, address, 0, ranks)
             joined.result()
 
     def update_named_params(
@@ -97,8 +93,8 @@ class ServerClient(VLLMClient):
         deque(named_params, maxlen=0)
 
     def _send_by_gloo(self, metadata: Any, named_params: Any) -> None:
-        names, dtype_names, shapes = (list(field) for field in zip(*metadata, strict=True))
-        update = {"names": names, "dtype_names": dtype_names, "shapes": shapes}
+        fields = map(list, zip(*metadata, strict=True))
+        update = dict(zip(("names", "dtype_names", "shapes"), fields, strict=True))
         self._start_weight_update()
         with ThreadPoolExecutor(max_workers=1) as pool:
             loaded = pool.submit(self._post, f"{self.base_url}/update_weights", json={"update_info": update})
@@ -108,8 +104,7 @@ class ServerClient(VLLMClient):
         self._finish_weight_update()
 
     def _finish_weight_update(self) -> None:
-        self._updates += 1
-        version = f"{self._run}-{self._updates}"
+        version = uuid.uuid4().hex
         self._post(f"{self.base_url}/finish_weight_update", json={"weight_version": version})
         self.version = version
 

@@ -6,13 +6,17 @@ names of the checkpoint.
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import DistNetworkError, PrefixStore, ProcessGroupGloo, TCPStore
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+
+TIMEOUT = timedelta(seconds=120)  # for the workers to join, and for the transfer of one tensor
+PORTS = 20  # another program, or the last group of this run, may still have the first ones
 
 
 def own_address(peer: str) -> str:
@@ -23,38 +27,38 @@ def own_address(peer: str) -> str:
         return probe.getsockname()[0]
 
 
-class WeightGroup:
-    """The process group of the trainer and the workers of a server; rank 0 listens at `address` and `port`.
+def listening_store(address: str, port: int, world_size: int) -> TCPStore:
+    """Return the store in which the workers find the trainer, at `port` or the next free one; raise `ConnectionError`."""
+    for candidate in range(port, port + PORTS):
+        with suppress(DistNetworkError):  # in use
+            return TCPStore(address, candidate, world_size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
+    raise ConnectionError(f"the workers of the vLLM server cannot join: no port from {port} to {port + PORTS - 1} is free")
 
-    `seconds` limit the time to join, and the transfer of each tensor. gloo's default is the address of the machine's name,
-    often 127.0.0.1; here each side uses the address from which it reaches the other.
+
+class WeightGroup:
+    """The process group of the trainer and the workers of a server, whose members find each other in `store`.
+
+    gloo's default is the address of the machine's name, often 127.0.0.1; here each side uses the one that the other reaches.
     """
 
-    def __init__(self, address: str, port: int, rank: int, world_size: int, seconds: float):
-        wait = timedelta(seconds=seconds)
-        mine = address if rank == 0 else own_address(address)
-        store = TCPStore(address, port, world_size, is_master=rank == 0, timeout=wait)
+    def __init__(self, store: TCPStore, address: str, rank: int, world_size: int):
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stubs
-        options._devices = [ProcessGroupGloo.create_device(hostname=mine)]
-        options._timeout = wait
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = TIMEOUT
         self.group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, world_size, options)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Send a contiguous CPU tensor from rank 0, or receive into it."""
-        options = BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
-        self.group.broadcast([tensor], options).wait()
+        self.group.broadcast(tensor, 0).wait()
 
 
 @dataclass
 class GlooInit(WeightTransferInitInfo):
-    """What a worker needs to join: the arguments of `WeightGroup`, with the rank of the first worker."""
+    """What a worker needs to join: where the trainer's store listens."""
 
     address: str
     port: int
-    first_rank: int
     world_size: int
-    seconds: float
 
 
 @dataclass
@@ -75,8 +79,9 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
 
     def init_transfer_engine(self, init_info: GlooInit) -> None:
         ranks = self.parallel_config
-        rank = ranks.data_parallel_index * ranks.world_size + ranks.rank + init_info.first_rank
-        self.weights = WeightGroup(init_info.address, init_info.port, rank, init_info.world_size, init_info.seconds)
+        rank = 1 + ranks.data_parallel_index * ranks.world_size + ranks.rank
+        store = TCPStore(init_info.address, init_info.port, init_info.world_size, timeout=TIMEOUT)
+        self.weights = WeightGroup(store, own_address(init_info.address), rank, init_info.world_size)
 
     def start_weight_update(self) -> None:
         if self.weights is None:

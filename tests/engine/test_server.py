@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 
@@ -106,14 +107,14 @@ def test_tokens_that_went_on_under_new_weights_are_of_these(engine_folder, tmp_p
 
 
 def test_a_server_that_hangs_under_way_is_asked_again(engine_folder, tmp_path, place, server):
-    trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", vllm_server_request_timeout=3, **place)
+    trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", vllm_server_request_timeout=10, **place)
     client, calls, plain = trainer.vllm_generation.vllm_client, [], trainer.vllm_generation.start
 
     def start(*args, **kwargs):
         calls.append(1)
         if len(calls) == 3:
             os.killpg(server.process.pid, signal.SIGSTOP)
-            threading.Timer(10, os.killpg, (server.process.pid, signal.SIGCONT)).start()
+            threading.Timer(20, os.killpg, (server.process.pid, signal.SIGCONT)).start()
         plain(*args, **kwargs)
 
     trainer.vllm_generation.start = start
@@ -165,6 +166,15 @@ def test_hung_server_is_asked_again(engine_folder, tmp_path, place, server):
     assert time.monotonic() - start > 9
     assert generation.syncs > syncs and len(answer[1]) == 4
     waking.join()
+
+
+def test_a_taken_port_for_the_weights_is_passed_over(engine_folder, tmp_path, place):
+    """The worker must not look for the trainer where another program listens."""
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        trainer = make_trainer(engine_folder, tmp_path, **{**place, "vllm_group_port": other.getsockname()[1]})
+        assert max(differences(trainer)) <= CLOSE
 
 
 def test_refused_request_is_not_asked_again(engine_folder, tmp_path, place):
