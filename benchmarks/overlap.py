@@ -4,14 +4,14 @@
 
 Two cases of tiny Countdown after its warm start: `countdown_runs.py` as it is, and `balanced`: fewer completions, sampled
 hotter and longer, so that their lengths are uneven and generation (G) and training (T) take about as long. In a third, `long
-tail`, a few completions are much longer than the others; there `partial_rollouts` is tried, too. The learning rate is too small
+tail`, sampled at temperature 2, a few completions are much longer than the others; there `partial_rollouts` is tried, too. The learning rate is too small
 to change what is sampled, so that all runs do the same work. Four ways on the same work, each in processes of its own that
 alternate: plain TRL and ours with both cores for everything; ours with a sampler process and one thread a side, in turn and
 with overlap. Where vLLM is installed, its server takes the place of the sampler process for two more ways. The bound of the
-overlap is (G + T) / max(G, T), by the seconds of the run in turn. `--learn` trains three seeds to the end of 80 steps instead,
-with and without overlap, by both policies of the ratio, and then with `num_iterations: 2` at twice the learning rate, where age
-hurts. Predicted before the first run: 1.3 and 1.8 times, no difference in learning, and 1.4 times by partial rollouts over
-overlap without them.
+overlap is (G + T) / max(G, T), by the seconds of the run in turn; it takes each side for one core, but vLLM's server is three
+processes that want more. `--learn` trains three seeds to the end of 80 steps instead, with and without overlap, by both
+policies of the ratio, and then with `num_iterations: 2` at twice the learning rate, where age hurts. Predicted before the first
+run: 1.3 and 1.8 times, no difference in learning, and 1.4 times by partial rollouts over overlap without them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ import sys
 import tempfile
 from contextlib import nullcontext
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import psutil
+from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import PROCESS, STILL, accuracy, in_a_process, recipe_for, train, warm_start
 from benchmarks.turns_runs import free_port
@@ -36,7 +40,7 @@ OVERLAP = {**PROCESS, "overlap": "one_step"}
 CASES: dict[str, dict[str, Any]] = {
     "countdown": {},
     "balanced": {"temperature": 1.4, "max_completion_length": 200, "per_device_train_batch_size": 192},
-    "long tail": {"temperature": 1.2, "max_completion_length": 448, "per_device_train_batch_size": 192},
+    "long tail": {"temperature": 2.0, "max_completion_length": 448, "per_device_train_batch_size": 192},
 }
 WAYS: dict[str, tuple[str, int, dict[str, Any]]] = {  # side, threads, settings
     "TRL, both cores": ("TRL", 2, {"preset": "trl"}),
@@ -60,27 +64,44 @@ LEARN: dict[str, dict[str, Any]] = {
 HARD = {"num_iterations": 2, "learning_rate": 1.6e-3}  # where age hurts
 
 
+class Cpu(TrainerCallback):
+    """The CPU seconds that this process and those below it have used, at the end of each step."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_log(self, *_: Any, **__: Any) -> None:
+        own = psutil.Process()
+        times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+        self.seconds.append(sum(t.user + t.system for t in times))
+
+
 def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, list[float]]:
-    """Train some steps; return the seconds of each generation with its training, and of generating alone if they are logged."""
+    """Train some steps; return by generation the seconds with training, of generating alone if they are logged, and of CPUs."""
     side, _, settings = WAYS[way]
     serves = "use_vllm" in settings
     ports = {"vllm_server_port": free_port(), "vllm_group_port": free_port()} if serves else {}
     recipe = recipe_for(model, out, max_steps=steps, logging_steps=1, **STILL, **CASES[case], **settings, **ports)
     with server_of(recipe).running(seconds=240, restarts=0) if serves else nullcontext():
-        logs = train(side, recipe)[2:]  # the first steps start processes
-    return {"step": [row["step_time"] for row in logs], "generation": [row[GENERATION] for row in logs if GENERATION in row]}
+        logs = train(side, recipe, [cpu := Cpu()])[2:]  # the first steps start processes
+    cpus = [after - before for before, after in pairwise(cpu.seconds[1 : len(logs) + 2])]
+    generation = [row[GENERATION] for row in logs if GENERATION in row]
+    return {"step": [row["step_time"] for row in logs], "generation": generation, "cpu": cpus}
 
 
 def measured(case: str, model: Path, quick: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds by way; the ways alternate, since the speed of a machine changes."""
+    """Return the median seconds by way, and the CPUs in use; the ways alternate, since the speed of a machine changes."""
     ways = ("in turn", "overlap", PARTIAL) if case == LONG else [way for way in WAYS if way != PARTIAL]
-    seconds: dict[str, dict[str, list[float]]] = {way: {"step": [], "generation": []} for way in ways}
+    seconds: dict[str, dict[str, list[float]]] = {way: {"step": [], "generation": [], "cpu": []} for way in ways}
     for _ in range(1 if quick else 3):
         for way, threads in ((way, WAYS[way][1]) for way in ways):
             words = ["--way", way, case, "--model", str(model), *["--quick"] * quick]
             for name, values in in_a_process("benchmarks.overlap", words, threads).items():
                 seconds[way][name] += values
-    return {way: {name: statistics.median(values or [0.0]) for name, values in s.items()} for way, s in seconds.items()}
+    found = {way: {name: statistics.median(values or [0.0]) for name, values in s.items()} for way, s in seconds.items()}
+    for way, s in seconds.items():
+        found[way]["cores"] = sum(s["cpu"]) / sum(s["step"])
+    return found
 
 
 def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
@@ -94,7 +115,7 @@ def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
         enough = gain >= BOUNDS["share of the bound"] * bound and (case != "balanced" or gain >= BOUNDS["balanced"])
         good &= enough or case == LONG
     for way, figures in ways.items():
-        print(f"  {way:<18} {figures['step']:6.2f} s a generation")
+        print(f"  {way:<18} {figures['step']:6.2f} s a generation, {figures['cores']:.2f} cores in use")
     return good
 
 
