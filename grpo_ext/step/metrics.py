@@ -108,7 +108,7 @@ def sampler_stats(scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor
     return {
         **_spread("sampling/logp_difference", difference.abs(), "mean", "max"),
         **_spread("sampling/ratio", difference.exp()),
-        "sampling/ratio/share_masked": Stat(0.0) if weights is None else Stat((weights == 0).sum(), weights.numel()),
+        "sampling/ratio/share_masked": Stat(0.0) if weights is None else Stat((mask * (weights == 0)).sum(), mask.sum()),
     }
 
 

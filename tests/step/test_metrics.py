@@ -95,8 +95,10 @@ def test_how_far_scores_are_from_the_samplers_own():
     mask, weights = torch.tensor([[1, 1, 1], [1, 0, 0]]), torch.tensor([[0.0], [1.5]])
     found = settled([sampler_stats(scored, sampled, mask, weights)])
     assert found["sampling/logp_difference/mean"] == pytest.approx(1 / 3)
-    assert found["sampling/logp_difference/max"] == 0.5 and found["sampling/ratio/share_masked"] == 0.5
+    assert found["sampling/logp_difference/max"] == 0.5 and found["sampling/ratio/share_masked"] == 3 / 4
     ends = found["sampling/ratio/min"], found["sampling/ratio/max"]
     assert ends == (pytest.approx(math.exp(-0.5)), pytest.approx(math.exp(0.5)))
+    by_token = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])  # padding has the ratio 1
+    assert settled([sampler_stats(scored, sampled, mask, by_token)])["sampling/ratio/share_masked"] == 1 / 4
     nothing = sampler_stats(scored, torch.full_like(sampled, NAN), mask, None)
     assert settled([nothing]) == {"sampling/ratio/share_masked": 0.0}
