@@ -47,7 +47,7 @@ class Filled:
     groups: Groups  #: as many as were wanted, first those with signal, then silenced ones
     carried: Groups | None  #: groups with signal for the next generation
     used: int  #: groups with signal in `groups`
-    further: int  #: groups generated beyond those of the data loader
+    further: int  #: groups generated after the first round
     expired: int  #: groups carried from before that are too old
     reused: int  #: groups carried from before that are in `groups`
     missing: int  #: silenced groups in `groups`
