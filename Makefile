@@ -49,7 +49,7 @@ WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4
 test: $(READY)
 	@start=$$(date +%s); $(WORKERS) && echo "== tests: $$(( $$(date +%s) - start )) s"
 
-# make test-fast   the tests that neither train nor start processes
+# make test-fast   the tests that take at most a few seconds each
 test-fast: $(READY)
 	@$(WORKERS) -m "not slow"
 
