@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import DistNetworkError, PrefixStore, ProcessGroupGloo, TCPStore
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
 TIMEOUT = timedelta(seconds=120)  # for the workers to join, and for the transfer of one tensor
@@ -30,8 +30,9 @@ def own_address(peer: str) -> str:
 def listening_store(address: str, port: int, world_size: int) -> TCPStore:
     """Return the store in which the workers find the trainer, at `port` or the next free one; raise `ConnectionError`."""
     for candidate in range(port, port + PORTS):
-        with suppress(DistNetworkError):  # in use
-            return TCPStore(address, candidate, world_size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
+        with suppress(OSError):  # in use; an error of the store itself is another class, and raised
+            listener = socket.create_server((address, candidate), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+            return TCPStore(address, candidate, world_size, True, TIMEOUT, False, master_listen_fd=listener.detach())
     raise ConnectionError(f"the workers of the vLLM server cannot join: no port from {port} to {port + PORTS - 1} is free")
 
 
@@ -73,8 +74,7 @@ class GlooUpdate(WeightTransferUpdateInfo):
 class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
     """The side of a worker; vLLM makes one for each."""
 
-    init_info_cls = GlooInit
-    update_info_cls = GlooUpdate
+    init_info_cls, update_info_cls = GlooInit, GlooUpdate
     weights: WeightGroup | None = None
 
     def init_transfer_engine(self, init_info: GlooInit) -> None:
