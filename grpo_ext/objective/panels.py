@@ -1,0 +1,76 @@
+"""Logits of many positions: panels, the result of one product each, and tiles of a panel, which are read many times."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from grpo_ext.objective.sampling import SamplingParams
+
+# A CPU multiplies fast with many rows at a time, and reads fast what fits into its cache.
+PANEL_LOGITS = 2**24  # 64 MiB in float32
+TILE_LOGITS = 2**19  # 2 MiB
+# On a GPU, and where truncation sorts, a panel is one tile. Sorting it takes about 30 bytes per logit. With this many logits per
+# position it takes less memory than the (positions, 32768) tile of TRL's fused head, at 2 bytes per logit.
+_LOGITS_PER_POSITION = 2048
+_MAX_POSITIONS = 4096
+_MIN_TILE = 2**20
+KEPT_LOGITS = 2**25  # a CPU keeps the probabilities of a call with at most so many logits for the backward pass: 128 MiB
+_spare: list[Tensor] = []  # memory for the next logits: the first writes to new memory take as long as a softmax
+
+
+def panels(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, params: SamplingParams, out: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
+    """Yield panel by panel its positions, their logits (n, V), and the tiles of these with the positions of each.
+
+    Logits are rounded to the type `dtype` of the model, as the sampler rounds them, and then float32. Those of all positions
+    are in `out` (N, V) if it is given; else each panel may overwrite the one before.
+    """
+    panel_rows, tile_rows = _sizes(hidden, weight, params)
+    own = out is None and hidden.device.type == "cpu" and dtype == weight.dtype == torch.float32
+    memory = memory_for(min(panel_rows, len(hidden)), weight.size(0)) if own else out
+    for panel in _slices(0, len(hidden), panel_rows):
+        x = hidden[panel].to(dtype)
+        if memory is None:
+            logits = torch.nn.functional.linear(x, weight.to(dtype), None if bias is None else bias.to(dtype)).float()
+        else:
+            logits = memory[: len(x)] if own else memory[panel]
+            torch.addmm(logits if bias is None else bias, x, weight.t(), beta=int(bias is not None), out=logits)
+        tiles = zip(_slices(panel.start, panel.stop, tile_rows), logits.split(tile_rows), strict=True)
+        yield panel, logits, list(tiles)
+    if own and memory is not None:
+        give_back(memory)
+
+
+def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
+    """Return the number of positions of a panel and of a tile."""
+    panel, tile = PANEL_LOGITS, TILE_LOGITS
+    if params.truncated or hidden.device.type != "cpu":
+        panel = tile = max(_MIN_TILE, min(len(hidden), _MAX_POSITIONS) * _LOGITS_PER_POSITION)
+    return max(1, panel // weight.size(0)), max(1, tile // weight.size(0))
+
+
+def _slices(start: int, stop: int, step: int) -> list[slice]:
+    return [slice(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
+def memory_for(rows: int, width: int) -> Tensor:
+    """Return an uninitialized (rows, width), float32, in spare memory if it suffices."""
+    if not _spare or not rows or _spare[0].untyped_storage().nbytes() < 4 * rows * width:
+        return torch.empty(rows, width)
+    return _spare.pop().as_strided((rows, width), (width, 1), 0)
+
+
+def give_back(memory: Tensor) -> None:
+    """Keep memory for the next logits, unless there is more already."""
+    if not _spare or _spare[0].untyped_storage().nbytes() < memory.untyped_storage().nbytes():
+        _spare[:] = [memory]
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Compute `total += a @ b` in float32."""
+    if total.is_cuda and a.dtype != torch.float32:
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(a.float(), b.float())
