@@ -28,11 +28,8 @@ class Player(LogitsProcessor):
 
     def see(self, input_ids: torch.Tensor) -> None:
         """Take the last token of each row (b, P + t) once; the first call has the prompts only."""
-        width = input_ids.size(1)
-        if width == self._width:
-            return
-        first, self._width = self._width is None, width
-        if first:
+        before, self._width = self._width, input_ids.size(1)
+        if before in (None, self._width):
             return
         for episode, token in zip(self.episodes, input_ids[:, -1].tolist(), strict=True):
             if episode.pending:

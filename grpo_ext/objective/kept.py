@@ -71,9 +71,5 @@ class KeptSet:
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
         """Concatenate the positions of at least one part."""
-        return KeptSet(
-            parts[0].vocab_size,
-            torch.cat([part.counts for part in parts]),
-            torch.cat([part.ids for part in parts]),
-            torch.cat([part.bits for part in parts]),
-        )
+        fields = zip(*((part.counts, part.ids, part.bits) for part in parts), strict=True)
+        return KeptSet(parts[0].vocab_size, *map(torch.cat, fields))

@@ -10,8 +10,8 @@ from grpo_ext.objective.sampling import SamplingParams
 # A CPU multiplies fast with many rows at a time, and reads fast what fits into its cache.
 PANEL_LOGITS = 2**24  # 64 MiB in float32
 TILE_LOGITS = 2**19  # 2 MiB
-# On a GPU, and where truncation sorts, a panel is one tile. Sorting it takes about 30 bytes per logit. With this many logits per
-# position it takes less memory than the (positions, 32768) tile of TRL's fused head, at 2 bytes per logit.
+# On a GPU, and where truncation sorts, a panel is one tile. Sorting it takes about 30 bytes per logit. With this many logits
+# per position it takes less memory than the (positions, 32768) tile of TRL's fused head, at 2 bytes per logit.
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20

@@ -76,12 +76,8 @@ def resolve_sampling(
     if given.get("do_sample", True) is False:
         raise ValueError("do_sample: false decodes greedily, and a greedy policy has no gradient. Leave it out.")
     # a `None` in generation_kwargs overrides the field, and then the value of the model applies
-    used = {k: v for k, v in fields.items() if v is not None and k not in given}
-    everything: dict[str, Any] = {
-        **(model_defaults or {}),
-        **used,
-        **{k: v for k, v in given.items() if v is not None},
-    }
+    chosen = {k: v for k, v in {**fields, **given}.items() if v is not None}
+    everything: dict[str, Any] = {**(model_defaults or {}), **chosen}
     _refuse(everything, watched)
     defaults: Mapping[str, Any] = HF_DEFAULTS if sampler == "hf" else FIELD_DEFAULTS
     effective = {k: defaults[k] if everything.get(k) is None else everything[k] for k in HF_DEFAULTS}

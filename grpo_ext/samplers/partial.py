@@ -65,7 +65,14 @@ class PartialSampler(Sampler):
         rollouts = [rollout for group in done for rollout in group][: self.rows]
         used = set(map(id, rollouts))
         self.under_way = [rollout for rollout in self.under_way if id(rollout) not in used]
-        return generation_of(rollouts)
+        return Generation(
+            [rollout.prompt_ids for rollout in rollouts],
+            [rollout.completion_ids for rollout in rollouts],
+            [rollout.policy_step for rollout in rollouts],
+            [cat(rollout.logps) for rollout in rollouts],
+            [KeptSet.cat(rollout.kept) for rollout in rollouts] if rollouts[0].kept else None,
+            rows=[rollout.row for rollout in rollouts],  # that they complete
+        )
 
     def _extend(self, rollout: PartialRollout, found: Generation, i: int, step: int) -> None:
         """Add completion `i` of a round, which the weights of this step have sampled."""
@@ -83,15 +90,3 @@ class PartialSampler(Sampler):
         super().stop()
         self.under_way = []
         self.sampler.stop()
-
-
-def generation_of(rollouts: list[PartialRollout]) -> Generation:
-    """Return ended completions as a generation that says which rows they complete."""
-    return Generation(
-        [rollout.prompt_ids for rollout in rollouts],
-        [rollout.completion_ids for rollout in rollouts],
-        [rollout.policy_step for rollout in rollouts],
-        [cat(rollout.logps) for rollout in rollouts],
-        [KeptSet.cat(rollout.kept) for rollout in rollouts] if rollouts[0].kept else None,
-        rows=[rollout.row for rollout in rollouts],
-    )

@@ -41,8 +41,9 @@ def wait_for(device: str) -> None:
 def needed(rows: Scored) -> Tensor:
     """Return (3,) of a micro-batch: tokens of distinct prompts and completions, of completions, and pairs in attention."""
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
-    before, own = rows.prompt_mask.sum(1).double(), rows.completion_mask.sum(1).double()  # (B,)
-    prompts = before[first]
+    # on the CPU, since an Apple GPU has no float64
+    before, own = (mask.sum(1).cpu().double() for mask in (rows.prompt_mask, rows.completion_mask))  # (B,)
+    prompts = before[first.cpu()]
     pairs = (own * (before + own / 2)).sum() + (prompts**2).sum() / 2
     return torch.stack([prompts.sum() + own.sum(), own.sum(), pairs])
 

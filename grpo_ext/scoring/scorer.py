@@ -39,19 +39,8 @@ class Scorer:
             head, lengths = self._head(table)
             scores = self.images(model, table, head, block, aux_loss)
             return replace(scores, kept=_by_row(head, lengths))
-        return self._blocks(model, table, block or len(table), aux_loss)
-
-    def _head(self, table: Scored) -> tuple[Head, list[int]]:
-        """Return the head for a pass of these completions and, if sampling was truncated, their lengths."""
-        lengths = table.completion_mask.sum(1).tolist() if self.params.truncated else []
-        kept = None
-        if table.kept is not None and lengths:  # a row that was cut has fewer positions than kept sets
-            kept = KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(table.kept, lengths, strict=True)])
-        return Head(self.params, kept, self.layout.compact_head), lengths
-
-    def _blocks(self, model: Any, table: Scored, block: int, aux_loss: bool) -> Scores:
-        """Score `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length."""
-        plain = aux_loss or self.layout.kind == "padded"
+        # `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length
+        block, plain = block or len(table), aux_loss or self.layout.kind == "padded"
         order: list[Tensor] = []
         parts: list[tuple[Tensor, Tensor | None]] = []  # log-probs and entropies (b, t)
         aux: list[Any] = []
@@ -73,6 +62,14 @@ class Scorer:
         logps, entropies = (_joined([part[i] for part in parts], table.width, back) for i in (0, 1))
         balance = torch.stack(aux).mean() if aux_loss else None
         return Scores(logps, entropies, balance, [found[i] for i in back.tolist()] if found else None)
+
+    def _head(self, table: Scored) -> tuple[Head, list[int]]:
+        """Return the head for a pass of these completions and, if sampling was truncated, their lengths."""
+        lengths = table.completion_mask.sum(1).tolist() if self.params.truncated else []
+        kept = None
+        if table.kept is not None and lengths:  # a row that was cut has fewer positions than kept sets
+            kept = KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(table.kept, lengths, strict=True)])
+        return Head(self.params, kept, self.layout.compact_head), lengths
 
     def _run(
         self, model: Any, head: Head, part: Scored, packed: bool, prompts: ReadPrompts | None, chunk: Tensor, aux_loss: bool

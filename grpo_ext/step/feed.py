@@ -7,6 +7,7 @@ at its start: the policy does not change within a step, so the samples are the s
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -36,12 +37,8 @@ class BatchesAhead:
 
     def peek(self, distance: int) -> Any:
         """Return the batch that `next` returns after `distance` others; `None` if the epoch ends before."""
-        while len(self._seen) <= distance:
-            try:
-                self._seen.append(next(self._source))
-            except StopIteration:
-                return None
-        return self._seen[distance]
+        self._seen.extend(islice(self._source, max(0, distance + 1 - len(self._seen))))
+        return self._seen[distance] if distance < len(self._seen) else None
 
 
 @dataclass(eq=False)

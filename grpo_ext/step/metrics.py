@@ -55,18 +55,11 @@ def _merged(stats: list[Stat], device: torch.device, dtype: torch.dtype) -> Tens
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
     """Return the figures for the lengths (B,) of the completions of all ranks; `truncated` (B,), bool."""
-    ended = lengths[~truncated].float()
-    ended = ended if len(ended) else torch.zeros(1)
-    lengths = lengths.float()
-    return {
-        "completions/mean_length": lengths.mean().item(),
-        "completions/min_length": lengths.min().item(),
-        "completions/max_length": lengths.max().item(),
-        "completions/clipped_ratio": truncated.float().mean().item(),
-        "completions/mean_terminated_length": ended.mean().item(),
-        "completions/min_terminated_length": ended.min().item(),
-        "completions/max_terminated_length": ended.max().item(),
-    }
+    figures = {"completions/clipped_ratio": truncated.float().mean().item()}
+    for name, those in {"length": lengths, "terminated_length": lengths[~truncated]}.items():
+        values = those.float() if len(those) else torch.zeros(1)
+        figures |= {f"completions/{kind}_{name}": getattr(values, kind)().item() for kind in ("mean", "min", "max")}
+    return figures
 
 
 def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor) -> dict[str, float]:

@@ -50,19 +50,18 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
         named, name = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}, datasets
         if (datasets := named.get(name)) is None:
             raise ValueError(f"There is no held-out data set {name!r}: write one of {', '.join(named) or 'none'}.")
-    if datasets is None:
-        raise ValueError("There is nothing to evaluate on: pass an eval_dataset.")
     if isinstance(datasets, dict):
         parts = [evaluate_policy(trainer, dataset, f"{prefix}_{name}") for name, dataset in datasets.items()]
         return {key: value for part in parts for key, value in part.items()}
     start = time.perf_counter()
-    rows = list(datasets)
+    rows = list(datasets or ())
+    if not rows:
+        raise ValueError("There is nothing to evaluate on: pass an eval_dataset with rows.")
     samples = _decode_and_score(trainer, rows)
     trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
     figures = summarize(samples, trainer.reward_func_names)
-    if samples and (outcome := outcome_of(trainer)) is not None:
+    if (outcome := outcome_of(trainer)) is not None:
         figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
-    figures["length"] = figures["length"] or 0.0
     metrics = {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(metrics)

@@ -43,7 +43,10 @@ class Generations:
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
-        self.ahead = Ahead(self._partial() if trainer.args.partial_rollouts else sampler)
+        if tokens := trainer.args.partial_rollouts:
+            rows = trainer.args.generation_batch_size // ranks.count
+            sampler = PartialSampler(sampler, self.ends, tokens, rows, trainer.args.num_generations, ranks)
+        self.ahead = Ahead(sampler)
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
         """Return the completions of a table that TRL has made."""
@@ -74,9 +77,7 @@ class Generations:
             counts = [(e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes]
             seam.log_figures(self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks))
         ids = generation.completion_ids
-        completions: Any = generation.messages
-        if completions is None:
-            completions = seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
+        completions: Any = generation.messages or seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
         extra = generation.extra_fields.items()
         rows = [{**row, **{name: v[i] if isinstance(v, list) else v for name, v in extra}} for i, row in enumerate(rows)]
         self.judge.begin(rows, prompts, completions, ids)
@@ -179,11 +180,6 @@ class Generations:
                 self.sampler.load_weights(request.policy_step)
                 self._probe(request)
         self.ahead.ask(request, due)
-
-    def _partial(self) -> PartialSampler:
-        args, ranks = self.trainer.args, self.ranks
-        rows = args.generation_batch_size // ranks.count
-        return PartialSampler(self.sampler, self.ends, args.partial_rollouts, rows, args.num_generations, ranks)
 
 
 def age_figures(generation: Generation, step: int) -> dict[str, float]:

@@ -91,8 +91,6 @@ class OldAndReference:
         return replace(table, old_per_token_logps=logps, kept=scores.kept)
 
     def _reference(self, table: Scored) -> Scored:
-        if table.ref_per_token_logps is not None:
-            return table
         if self.scorer.params.truncated and table.kept is None:
             raise RuntimeError("The reference was scored before the tokens that the policy kept were known.")
         with reference_of(self.trainer) as model:

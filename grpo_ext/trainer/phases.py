@@ -94,7 +94,7 @@ class Phases(TrainerCallback):
         found = {f"time/{name}": value / steps for name, value in self.seconds.items() if value}
         found["throughput/tokens_per_second"] = (self.state.num_input_tokens_seen - self._tokens) / seconds
         if torch.is_tensor(self._needed):
-            rate = float(self.costs @ self._needed.cpu()) / self.seconds["train"]
+            rate = float(self.costs @ self._needed) / self.seconds["train"]
             found["throughput/share_of_rate"] = rate / matrix_rate(self.device.type, self.dtype)
         found["memory/peak_gib"] = peak_bytes(self.device.type) / 2**30
         self._restart()
@@ -102,8 +102,9 @@ class Phases(TrainerCallback):
 
 
 def peak_bytes(device: str) -> int:
-    """Return the largest memory allocated on the GPU since the last call; on a CPU, held by this process since its start."""
-    if device == "cpu":
+    """Return the largest memory allocated on the GPU since the last call; where torch does not count it (a CPU, an Apple GPU),
+    held by this process since its start."""
+    if device in ("cpu", "mps"):
         import resource  # not on Windows
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -24,9 +24,7 @@ class Interrupted(SystemExit):
     As a `SystemExit` it ends a script with exit code 75 unless it is caught.
     """
 
-    def __init__(self, message: str):
-        super().__init__(message)
-        self.code = EXIT_INTERRUPTED
+    code = EXIT_INTERRUPTED
 
 
 class StopSignals:
