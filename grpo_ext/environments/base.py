@@ -52,8 +52,7 @@ class Environment:
 
 def plain_attributes(instance: Any) -> dict[str, Any]:
     """Return the public attributes of an object that have plain data."""
-    own = {name: value for name, value in vars(instance).items() if not name.startswith("_")}
-    return {name: value for name, value in own.items() if isinstance(value, PLAIN)}
+    return {name: value for name, value in vars(instance).items() if not name.startswith("_") and isinstance(value, PLAIN)}
 
 
 def environment_class(name: str) -> type:

@@ -90,8 +90,9 @@ class Episode:
         if len(self.ids) > self._first:
             self.ask()
             self.hear()
-        else:  # nobody reads the last answer
-            self.messages = self.messages[:-1]
+        else:  # nobody reads the last answers
+            while self.messages and self.messages[-1]["role"] != "assistant":
+                self.messages.pop()
             self.ended = self.truncated = True
 
     def take_turn(self, message: Message, text: str, stopped: bool = True, broken: bool = False) -> None:

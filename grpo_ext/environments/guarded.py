@@ -84,7 +84,7 @@ class GuardedEnvironment:
             found = self._begun[0]()
             if not isinstance(found, tuple) or len(found) != 2:
                 raise TypeError("step returns an answer and whether the episode is over")
-            answer, over = found
+            answer, over = found[0], bool(found[1])
             return answer
 
         return self._text_of(step)[0], over

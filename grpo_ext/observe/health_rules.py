@@ -95,10 +95,6 @@ def fall_from_start(values: list[float]) -> float | None:
     return fmean(values[:WINDOW]) / max(fmean(values[-WINDOW // 2 :]), 1e-9)
 
 
-def not_finite(history: History) -> float | None:
-    return float(any(key in history.odd for key in ("loss", "grad_norm", "reward", "kl", "entropy")))
-
-
 def logp_difference(history: History) -> float | None:
     """Return the difference of sampler and trainer; with overlap that after a weight sync, to which age adds nothing."""
     logged = ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")  # the second by TRL
@@ -106,7 +102,7 @@ def logp_difference(history: History) -> float | None:
 
 
 MEASURES: dict[str, Callable[[History], float | None]] = {
-    "not_finite": not_finite,
+    "not_finite": lambda h: float(any(key in h.odd for key in ("loss", "grad_norm", "reward", "kl", "entropy"))),
     "reward_collapse": reward_collapse,
     "kl": lambda h: rise(h.of("kl"), 0.05),
     "entropy": lambda h: fall_from_start(h.of("entropy")),

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,8 @@ class JsonLines:
     def sync(self) -> None:
         """Flush the log to the disk, so that no checkpoint is newer than its log. A failure is a warning."""
         try:
-            with self.path.open("rb") as file:
+            with suppress(FileNotFoundError), self.path.open("rb") as file:
                 os.fsync(file.fileno())
-        except FileNotFoundError:
-            pass
         except OSError as error:
             logger.warning("%s may not have reached the disk (%s). The run goes on.", self.path, error)
 

@@ -20,9 +20,8 @@ class Panel:
     @property
     def silent(self) -> bool:
         """Whether it shows nothing: at most one value in each curve or, but for rewards, one value throughout."""
-        known = [{value for value in s.values if value is not None} for s in self.series]
-        short = all(sum(value is not None for value in s.values) <= 1 for s in self.series)
-        return short or ("reward" not in self.title.lower() and all(len(values) <= 1 for values in known))
+        known = [[value for value in s.values if value is not None] for s in self.series]
+        return all(len(values if "reward" in self.title.lower() else {*values}) <= 1 for values in known)
 
 
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")

@@ -38,9 +38,11 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
                     color, dash, label = (number, at, run.name) if len(runs) > 1 else (at, 0, series.label)
                     label += f", {series.label}" if len(runs) > 1 and len(panel.series) > 1 else ""
                     draw(axis, series, label, color, dash)
-            axis.set_title(title, family="serif")
-            if len(axis.get_legend_handles_labels()[1]) > 1:
-                axis.legend()
+            count = len(axis.get_legend_handles_labels()[1])
+            rows = (count + 1) // 2 if count > 1 else 0  # of the legend, between title and curves
+            axis.set_title(title, family="serif", pad=6 + 13 * rows)
+            if rows:
+                axis.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2)
         for axis in list(axes.flat)[len(titles) :]:
             axis.set_visible(False)
         figure.savefig(out, dpi=110)

@@ -42,7 +42,7 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
 
     A value is the mean over the groups of a step: of their means, and as `spread` of their (population) standard deviations.
     """
-    train = [(row["step"], row["group"], {"reward": row["reward"], **row["rewards"]}) for row in rows if row["mode"] == "train"]
+    train = [(row["step"], row["group"], {**row["rewards"], "reward": row["reward"]}) for row in rows if row["mode"] == "train"]
     if not train:
         return {}
     index = pd.MultiIndex.from_tuples([(step, group) for step, group, _ in train])

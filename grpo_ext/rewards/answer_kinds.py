@@ -137,10 +137,9 @@ def fits(answer: str, schema: str) -> float:
         found = json.loads(blocks[-1] if blocks else answer)
     except (ValueError, RecursionError):
         return 0.0
-    try:
+    with suppress(RecursionError):
         return 1.0 if validator(schema).is_valid(found) else 0.2
-    except RecursionError:
-        return 0.2
+    return 0.2
 
 
 @lru_cache(maxsize=256)

@@ -68,18 +68,14 @@ def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[
     return [sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target for text in completions]
 
 
-Prefer = Literal["shorter", "longer", "near"]
-Unit = Literal["tokens", "characters", "words"]
-
-
 @register("length")
 def length(
     completions: list[str],
     completion_ids: list[list[int]] | None = None,
     *,
     target: PositiveInt,
-    prefer: Prefer = "shorter",
-    unit: Unit = "tokens",
+    prefer: Literal["shorter", "longer", "near"] = "shorter",
+    unit: Literal["tokens", "characters", "words"] = "tokens",
 ) -> list[float]:
     """1 within the target length, beyond it the ratio of the two lengths; 0 for an empty completion.
 
@@ -90,14 +86,10 @@ def length(
         prefer: "shorter", "longer" or "near".
         unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white space).
     """
-    if unit == "tokens":
-        if completion_ids is None:
-            raise ValueError("length: there are no token ids here; set unit: characters or words.")
-        lengths = [len(ids) for ids in completion_ids]
-    elif unit == "words":
-        lengths = [len(text.split()) for text in completions]
-    else:
-        lengths = [len(text) for text in completions]
+    if unit == "tokens" and completion_ids is None:
+        raise ValueError("length: there are no token ids here; set unit: characters or words.")
+    parts: Any = {"tokens": completion_ids, "characters": completions, "words": map(str.split, completions)}[unit]
+    lengths = [len(part) for part in parts]
     short = [1.0 if prefer == "longer" else min(1.0, target / n) if n else 0.0 for n in lengths]
     long = [1.0 if prefer == "shorter" else min(1.0, n / target) for n in lengths]
     return [min(pair) for pair in zip(short, long, strict=True)]

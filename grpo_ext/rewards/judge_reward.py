@@ -10,8 +10,8 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -79,17 +79,21 @@ def judge(
     grades: dict[str, Any] = {"": 0.0}
     for name in keys:
         grades.update(graded.execute("SELECT request, grade FROM grades WHERE request = ?", (name,)))
-    new = {name: body for name, body in zip(keys, bodies, strict=True) if name not in grades}
+    new: dict[str, Any] = {name: body for name, body in zip(keys, bodies, strict=True) if name not in grades}
     headers = {"Authorization": f"Bearer {os.environ[key]}"} if os.environ.get(key) else {}
-    tokens = 0
-    for name, answer in answers(new, partial(ask, url=url, seconds=seconds, headers=headers), concurrency):
-        try:
-            reply = answer.result()
-            tokens += reply.tokens
-            grades[name] = grade_in(reply.text or "", scale)
-            graded.execute("INSERT OR REPLACE INTO grades VALUES (?, ?)", (name, grades[name]))
-        except (ConnectionError, ValueError) as error:
-            grades[name] = NoGrade(error)
+    tokens, pool = 0, ThreadPoolExecutor(concurrency, thread_name_prefix="judge")
+    try:
+        asked = {name: pool.submit(ask, body, url=url, seconds=seconds, headers=headers) for name, body in new.items()}
+        for name, answer in asked.items():
+            try:
+                reply = answer.result()
+                tokens += reply.tokens
+                grades[name] = grade_in(reply.text or "", scale)
+                graded.execute("INSERT OR REPLACE INTO grades VALUES (?, ?)", (name, grades[name]))
+            except (ConnectionError, ValueError) as error:
+                grades[name] = NoGrade(error)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # a guard's deadline must not wait for the server
     if log_metric:
         log_metric("judge/requests", len(new))
         log_metric("judge/tokens", tokens)
@@ -125,15 +129,6 @@ class Reply(BaseModel):
 
     text: str | None = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
     tokens: int = Field(0, validation_alias=AliasPath("usage", "total_tokens"), ge=0, le=2**31)
-
-
-def answers(bodies: dict[str, Any], ask: Callable[[Any], Reply], concurrency: int) -> Iterator[tuple[str, Future[Reply]]]:
-    """Send some requests at a time, and yield them in order."""
-    pool = ThreadPoolExecutor(concurrency, thread_name_prefix="judge")
-    try:
-        yield from [(name, pool.submit(ask, body)) for name, body in bodies.items()]
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # a guard's deadline must not wait for the server
 
 
 def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, str]) -> Reply:

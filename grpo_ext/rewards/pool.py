@@ -18,7 +18,7 @@ from typing import Any
 from grpo_ext.rewards.crew import Crew
 from grpo_ext.rewards.engine import without_engine
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.scores import in_full
+from grpo_ext.rewards.scores import as_score, in_full
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
@@ -80,7 +80,7 @@ class RewardPool(AbstractContextManager):
         for future, (arguments, message) in zip(futures, rows, strict=True):
             with suppress(Exception), without_engine():  # a worker reports what is wrong
                 if reward.needs_cpu == "formulas":
-                    [score] = reward(**arguments)
+                    [score] = map(as_score, reward(**arguments))
                     future.set_result((score, None))
             if not future.done():
                 tasks.append((future, message))

@@ -38,30 +38,23 @@ def read_signature(function: Callable) -> Signature:
     label = getattr(function, "__qualname__", repr(function))
     if "completions" not in parameters:
         raise TypeError(f"{label}: a reward function needs a parameter named `completions`, the list of texts.")
-    columns: list[str] = []
-    extras: list[str] = []
-    options, optional, rest = {}, {}, False
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise TypeError(f"{label}: parameter `{name}` is positional, but rewards are called by name.")
-        if name == "completions":
-            continue
-        if parameter.kind is parameter.VAR_KEYWORD:
-            rest = True
-        elif name in EXTRAS:
-            extras.append(name)
-        elif parameter.kind is parameter.KEYWORD_ONLY:
-            options[name] = parameter.default
-        elif parameter.default is REQUIRED:
-            columns.append(name)
-        else:
-            optional[name] = parameter.default
+    named = {name: p for name, p in parameters.items() if name != "completions" and p.kind is not p.VAR_KEYWORD}
+    extras = tuple(name for name in named if name in EXTRAS)
+    own = {name: p for name, p in named.items() if name not in EXTRAS}
+    options = {name: p.default for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
+    others = {name: p.default for name, p in own.items() if p.kind is not p.KEYWORD_ONLY}
+    columns = tuple(name for name, default in others.items() if default is REQUIRED)
+    optional = {name: default for name, default in others.items() if default is not REQUIRED}
+    rest = any(p.kind is p.VAR_KEYWORD for name, p in parameters.items() if name != "completions")
     try:
         hints = get_type_hints(function, include_extras=True)
     except Exception:  # they cannot be resolved
         hints = {}
     types = {name: hints[name] for name in (*options, *optional) if name in hints}
-    return Signature(tuple(columns), optional, tuple(extras), options, types, rest)
+    return Signature(columns, optional, extras, options, types, rest)
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:

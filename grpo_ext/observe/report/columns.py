@@ -82,10 +82,11 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
                 continue
             read = {name: columns[name] for name in entry.columns}
             words, more = entry.explain(row["text"][first:end], **read, **(reward.get("options") or {}))
+            found = [(int(start) + first, int(end) + first, str(kind), str(told)) for start, end, kind, told in more]
         except Exception:  # the reward or its columns may be unknown here, and `explain` may be a user's
             continue
-        said[reward["name"]] = words
-        marks += [(start + first, end + first, kind, told) for start, end, kind, told in more]
+        said[reward["name"]] = str(words)
+        marks += found
     return said, sorted(set(marks))
 
 

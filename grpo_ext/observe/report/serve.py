@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from grpo_ext.observe.jsonl import parts, placed
 from grpo_ext.observe.panels import rewards
@@ -95,7 +95,7 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
     run.curves, run.samples = reward_curves(rows), rows
     index, prompts = sample_columns(run)
     index |= {"place": [row["place"] for row in rows], "prompts": [key for key, _ in prompts]}
-    return {**found, "panels": [asdict(panel) for panel in rewards(run, {})], "index": index}
+    return {**found, "panels": [asdict(panel) for panel in rewards(run, {}) if panel.series], "index": index}
 
 
 def texts(run: RunData, start: int, stop: int) -> list[Any]:
@@ -119,13 +119,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
             return self.send_error(403)
-        asked = urlsplit(self.path)
+        path, _, words = self.path.partition("?")
         kind, body = "text/html", self.server.page
-        if asked.path != "/":
+        if path != "/":
             try:
                 with self.server.turn:
-                    query = {key: int(value) for key, value in parse_qsl(asked.query)}
-                    kind, body = "application/json", as_json(self.server.answer(asked.path, query))
+                    query = {key: int(value) for key, value in parse_qsl(words)}
+                    kind, body = "application/json", as_json(self.server.answer(path, query))
             except (LookupError, ValueError, OSError):
                 return self.send_error(404)
         self.send_response(200)

@@ -81,8 +81,11 @@ def share_passed(program: str, tests: list[Any], how: dict[str, Any]) -> float:
 def questions(tests: tuple[str, ...], how: tuple[tuple[str, Any], ...]) -> list[tuple[str, Any]]:
     """Return for each assert an expression that is evaluated beside the program, and the value that it must have."""
     sides = [compared(test) for test in tests]
-    right = run("", expressions=tuple(right for _, right, _ in sides if right), **dict(how)).values  # without the program
-    known = iter(right)
+    asked = tuple(right for _, right, _ in sides if right)
+    values = run("", expressions=asked, **dict(how)).values  # without the program
+    if len(values) < len(asked):
+        raise TimeoutError("code: the right sides of the tests were not evaluated within the limits of time and memory.")
+    known = iter(values)
     golds = [next(known, None) if right else None for _, right, _ in sides]
     return [
         (f"bool({whole})", True) if gold is None else (left, plain(gold))

@@ -24,13 +24,11 @@ def verse_lines(text: str | Iterable) -> list[str]:
     """Return the lines of a list, or the runs of Chinese characters of a text. Blanks do not end a run of spaced characters."""
     if not isinstance(text, str):
         return [han(str(line)) for line in text]
-    lines = []
+    lines: list[str] = []
     for stretch in BETWEEN_LINES.split(text):
         parts = stretch.split()
-        if parts and all(len(part) == 1 for part in parts):
-            lines.append("".join(parts))  # spaced out: 一 棹 烟 波 去 未 迷
-        else:
-            lines.extend(parts)
+        spaced = bool(parts) and all(len(part) == 1 for part in parts)  # 一 棹 烟 波 去 未 迷
+        lines += ["".join(parts)] if spaced else parts
     return lines
 
 

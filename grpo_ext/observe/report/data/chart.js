@@ -43,7 +43,7 @@ class Chart {
     this.drawn = lines;
     const [low, high] = extent(lines, inside, this.zero);
     const steps = inside.flat().map(([step]) => step);
-    const [left, right] = charts.range ?? [Math.min(...steps), Math.max(...steps)];
+    const [left, right] = charts.range ?? steps.reduce(([a, b], step) => [Math.min(a, step), Math.max(b, step)], [Infinity, -Infinity]);
     this.x = (step) => MARGIN.left + ((step - left) / (right - left || 1)) * (width - MARGIN.left - MARGIN.right);
     this.y = (value) => MARGIN.top + ((high - value) / (high - low || 1)) * (this.height - MARGIN.top - MARGIN.bottom);
     this.step = (x) => left + ((x - MARGIN.left) / (width - MARGIN.left - MARGIN.right)) * (right - left);

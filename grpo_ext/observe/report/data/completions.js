@@ -26,20 +26,18 @@ function showSamples(samples) {
   const kinds = JSON.stringify([samples.run.number, browser.runs.length, samples.index.datasets, Object.keys(samples.index.rewards)]);
   if (browser.kinds !== kinds) buildFilters();
   browser.kinds = kinds;
-  filter({ quiet: quiet && browser.selected >= 0 });
+  filter({ quiet: quiet && browser.shown.length > 0 });
 }
 
 function showFound(found, quiet) {
-  const old = browser.shown[browser.selected];
-  const chosen = browser.samples.moved?.get(old) ?? old; // where completions were dropped
-  browser.samples.moved = null;
+  const chosen = browser.shown[browser.selected];
   browser.shown = found;
   const { samples } = browser;
   const part = samples.count < samples.total ? ` (${samples.dropped ? "the newest, and those of evaluations" : "of a share of the prompts"}; the run has ${samples.total})` : "";
   byId("count").textContent = `${found.length} of ${samples.count} completions${part}`;
   drawHistogram(samples, found);
   browser.list.firstChild.style.height = `${found.length * ROW}px`;
-  if (quiet && chosen !== undefined) {
+  if (quiet) {
     browser.selected = found.indexOf(chosen);
     return drawRows();
   }

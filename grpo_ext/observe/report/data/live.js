@@ -35,8 +35,8 @@ async function renewOnce() {
   if (changed) drawRunsAndCurves();
   const going = page.runs.findLastIndex((run) => run.state === "running");
   const first = going >= 0 ? going : page.runs.length - 1;
-  if (page.opened < 0 && first >= 0) {
-    await open(first);
+  if (!page.runs[page.opened]?.opened && first >= 0) {
+    await open(page.opened < 0 ? first : page.opened);
     await openAddress();
   } else if (page.opened >= 0) {
     const samples = await page.runs[page.opened].opened;
@@ -47,12 +47,13 @@ async function renewOnce() {
 // Bring a run up to its state; whether anything has changed.
 async function renewRun(number, state) {
   let run = page.runs[number];
-  const told = JSON.stringify([state.running, state.about]);
+  const told = JSON.stringify([state.running, state.about, state.name]);
+  const known = async () => ({ ...(await ask(`/about/${number}`)), name: state.name });
   if (!run) {
-    run = new Run(number, await ask(`/about/${number}`));
+    run = new Run(number, await known());
     page.runs.push(run);
     run.shown = page.runs.length <= SHOWN_AT_FIRST;
-  } else if (run.told !== told) run.know(await ask(`/about/${number}`));
+  } else if (run.told !== told) run.know(await known());
   let changed = run.told !== told;
   run.told = told;
   while (state.metrics !== run.place?.stop) {
@@ -87,7 +88,6 @@ class LiveSamples extends Samples {
   async follow() {
     for (let more = true; more;) {
       const found = await ask(`/samples/${this.run.number}?${from(this.place)}`);
-      this.moved = null;
       this.append(found);
       drawSamples(this);
       more = found.next.start === found.stop && found.stop > found.start; // an answer that ended before the log does
@@ -129,11 +129,18 @@ class LiveSamples extends Samples {
     const pick = (column) => kept.map((i) => column[i]);
     const columns = Object.entries(index).filter(([name]) => name !== "rewards" && name !== "datasets");
     this.dropped += this.count - kept.length;
-    this.moved = new Map(kept.map((old, i) => [old, i]));
+    const moved = new Map(kept.map((old, i) => [old, i]));
+    if (detail.samples === this) detail.at = moved.get(detail.at) ?? -1;
+    if (browser.samples === this) {
+      const chosen = moved.get(browser.shown[browser.selected]);
+      browser.shown = browser.shown.map((i) => moved.get(i)).filter((i) => i !== undefined);
+      browser.selected = chosen === undefined ? -1 : browser.shown.indexOf(chosen);
+    }
     this.cutTo(0);
     this.chunks.clear();
     this.take({ ...Object.fromEntries(columns.map(([name, column]) => [name, pick(column)])), datasets: index.datasets,
       rewards: Object.fromEntries(Object.entries(index.rewards).map(([name, column]) => [name, pick(column)])) }, 0);
+    if (detail.samples === this && detail.at >= 0) showCompletion(this, detail.at, false); // its buttons have other numbers now
   }
 
   // Forget the completions from the i-th on.
@@ -151,13 +158,20 @@ class LiveSamples extends Samples {
   async whole(i) {
     const number = Math.floor(i / TEXTS_AT_ONCE);
     if (!this.chunks.has(number)) {
-      const { place } = this.index;
-      const [first, last] = [number * TEXTS_AT_ONCE, Math.min(this.count, (number + 1) * TEXTS_AT_ONCE) - 1];
-      const coming = ask(`/texts/${this.run.number}?start=${place[first]}&stop=${place[last] + 1}`).then((rows) => {
-        const chunk = rows.map(([at, prompt, ...row]) => ({ at, messages: messagesOf(prompt), entry: entryOf(row) }));
+      const { place, step } = this.index;
+      const [first, end] = [number * TEXTS_AT_ONCE, Math.min(this.count, (number + 1) * TEXTS_AT_ONCE)];
+      const stretches = []; // of neighbours in the log: between two steps completions may have been dropped
+      for (let k = first; k < end; k++) {
+        if (k === first || (this.dropped && step[k] !== step[k - 1])) stretches.push([place[k]]);
+        stretches.at(-1)[1] = place[k] + 1;
+      }
+      const asked = stretches.map(([start, stop]) => ask(`/texts/${this.run.number}?start=${start}&stop=${stop}`));
+      const coming = Promise.all(asked).then((answers) => {
+        const chunk = answers.flat().map(([at, prompt, ...row]) => ({ at, messages: messagesOf(prompt), entry: entryOf(row) }));
         if (this.chunks.get(number) === coming) this.chunks.set(number, chunk);
         return chunk;
       });
+      coming.catch(() => this.chunks.get(number) === coming && this.chunks.delete(number)); // it is asked for again
       this.chunks.set(number, coming);
       if (this.chunks.size > MOST_CHUNKS) this.chunks.delete(this.chunks.keys().next().value);
     }

@@ -36,15 +36,21 @@ function drawPairs(samples) {
   };
   const choice = el("select", { "aria-label": "Which prompts" },
     Object.entries(kinds).map(([name, some]) => el("option", { value: name }, `${name} (${some.length})`)));
+  if (drawPairs.kind) choice.value = drawPairs.kind;
   const place = el("div", { style: { minHeight: "2rem" } });
   const fill = () => {
-    place.replaceChildren();
-    morePairs(samples, kinds[choice.value], 0, place);
+    const list = el("div"); // pairs of an earlier choice that still come go nowhere
+    place.replaceChildren(list);
+    morePairs(samples, kinds[choice.value], 0, list);
   };
-  choice.addEventListener("change", fill);
+  choice.addEventListener("change", () => {
+    drawPairs.kind = choice.value;
+    fill();
+  });
   const what = mode === "eval" ? "held-out prompts, at the first and the last evaluation" : "training prompts, at their first and their last step";
   body.replaceChildren(el("p", { class: "controls" }, choice, el("span", { class: "quiet" }, `${page.runs.length > 1 ? `${run.name}: ` : ""}${what}`)), place);
-  // unpack nothing before the reader is near
+  // a print shows only what has been drawn: draw once the page is idle; what a server sends, when the reader is near
+  if (!page.load) return void (window.requestIdleCallback ?? setTimeout)(fill);
   new IntersectionObserver((entries, watcher) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     watcher.disconnect();
@@ -54,6 +60,7 @@ function drawPairs(samples) {
 
 async function morePairs(samples, pairs, from, place) {
   for (const pair of pairs.slice(from, from + PAIRS_AT_ONCE)) {
+    if (!place.isConnected) return;
     const [[, messages], ...entries] = await Promise.all([samples.prompt(pair[0]), ...pair.map((i) => samples.entry(i))]);
     const found = entries.some(([, , , turns]) => turns.length) ? null : differencesOf(entries[0][0], entries[1][0]);
     const sides = pair.map((i, side) => sideOf(samples, i, entries[side], found?.[side], ["del", "ins"][side]));
