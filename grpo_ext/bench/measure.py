@@ -20,10 +20,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_ext.preflight.forecast import Forecast, known_config, make_forecast
-from grpo_ext.preflight.placements import Speeds, Workload, drawn_lengths
+from grpo_ext.preflight.placements import drawn_lengths
 from grpo_ext.preflight.speeds import MEAN_SHARE, by_run
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.memory import longest_completion
+from grpo_ext.recipe.needs import READERS
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import join
@@ -41,7 +42,7 @@ OTHERS = (
 )  # fmt: skip
 ALONE = {  # what a run writes, evaluates and waits for
     "report_to": "none", "save_strategy": "no", "eval_strategy": "no", "logging_steps": 1, "log_samples": 0, "resume": "never",
-    "overlap": "off", "disable_tqdm": True, "logging_strategy": "steps", "push_to_hub": False,
+    "overlap": "off", "partial_rollouts": 0, "disable_tqdm": True, "logging_strategy": "steps", "push_to_hub": False,
     "health_action": "none",
 }  # fmt: skip
 
@@ -77,8 +78,7 @@ class Bench:
 
     def __init__(self, config: str, words: list[str]):
         disable_progress_bar()
-        self.config, self.words = config, words
-        self.recipe: Recipe = load_recipe(self.config, self.words, 1)
+        self.recipe: Recipe = load_recipe(config, words, 1)
         self.forecast: Forecast = make_forecast(self.recipe, 1)
         self.untrained = not is_here(self.recipe.flat["model_name_or_path"])
         self.batch = self.forecast.plan.batch
@@ -90,22 +90,19 @@ class Bench:
         with TemporaryDirectory() as folder:
             trainer = self._trainer(folder, {**more, "max_steps": GENERATIONS * updates})
             log = trained(trainer)
-            self.work, self.speeds = self._speeds(folder, log)
+            work, speeds = by_run(folder, self.recipe.flat, self.forecast)
         last = recorded(trainer.parts.feed.generation)
         self.completions = self._lengthened(last) if self.untrained else last
         self.replay = Replay(self.completions, trainer.parts.sampler)
         del trainer
         free_memory()
-        self.work = replace(self.work, prompt_tokens=mean(map(len, self.completions.prompt_ids)))
+        sync = median(row.get("time/sync", 0.0) for row in log) * work.updates
+        self.speeds = replace(speeds, sync=sync, switch=sync)
+        lengths = self._drawn(self.batch.completions) if self.untrained else work.lengths
+        self.work = replace(work, lengths=lengths, prompt_tokens=mean(map(len, self.completions.prompt_ids)))
         rows = log[updates:]  # without the first generation
         seconds = {key: sum(row.get(key, 0.0) for row in rows) / len(rows) for row in rows for key in row if key in TIMES}
         return seconds | {key: median(row[key] for row in rows if key in row) for key in OTHERS if any(key in r for r in rows)}
-
-    def _speeds(self, folder: str, log: list[dict[str, float]]) -> tuple[Workload, Speeds]:
-        work, speeds = by_run(folder, self.recipe.flat, self.forecast)
-        sync = median(row.get("time/sync", 0.0) for row in log) * work.updates
-        lengths = self._drawn(self.batch.completions) if self.untrained else work.lengths
-        return replace(work, lengths=lengths), replace(speeds, sync=sync, switch=sync)
 
     def _drawn(self, number: int) -> list[int]:
         limit = self.recipe.flat["max_completion_length"]
@@ -141,8 +138,8 @@ class Bench:
         sizes = {
             "per_device_train_batch_size": self.rows, "gradient_accumulation_steps": 1, "steps_per_generation": None,
             "generation_batch_size": None, "num_iterations": 1, "use_vllm": False, "sampler": None,
-            "behaviour_policy": "decoupled", "group_filter": "off", "curriculum": "none", "reward_workers": 0,
-            "max_steps": STEPS,
+            "behaviour_policy": "decoupled", "environment": None, "group_filter": "off", "curriculum": "none",
+            "reward_workers": 0, "max_steps": STEPS,
         }  # fmt: skip
         with TemporaryDirectory() as folder:
             trainer = self._trainer(folder, {**sizes, **settings}, sampler=self.replay, rewards=[every_other])
@@ -169,9 +166,9 @@ class Bench:
 
     def _trainer(self, folder: str, settings: dict[str, Any], **more: Any) -> Any:
         """Return a trainer of the recipe with other settings that writes to a folder."""
-        given = {**ALONE, **settings, "output_dir": folder}
-        words = [word for key, value in given.items() for word in (f"--{key}", "null" if value is None else str(value))]
-        recipe = load_recipe(self.config, [*self.words, *words], 1)
+        given = {**self.recipe.flat, **ALONE, **settings, "output_dir": folder}
+        idle = [key for key, (option, *kinds) in READERS.items() if given.get(option) not in kinds]
+        recipe = load_recipe(None, {key: value for key, value in given.items() if key not in idle}, 1)
         if self.untrained:
             more |= self._untrained(recipe)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):

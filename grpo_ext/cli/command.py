@@ -7,10 +7,8 @@ from typing import Any
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_command(
-    subparsers: argparse._SubParsersAction, doc: str | None, run: Run | None = None, **settings: Any
-) -> argparse.ArgumentParser:
-    """Return the parser of one subcommand, made with argparse's `settings`; `run` is `None` if it has subcommands.
+def add_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run, **settings: Any) -> argparse.ArgumentParser:
+    """Return the parser of one subcommand, made with argparse's `settings`.
 
     `doc` begins with "`grpo-ext NAME`: what it does."; `--help` shows all of it.
     """

@@ -14,7 +14,6 @@ It makes the model, warms it up, trains it with GRPO on a CPU, and shows what ch
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from grpo_ext.cli.command import add_command
@@ -36,12 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
     task = args.task if args.level == "easy" else f"{args.task}-hard"
     if task not in DEMOS:
-        print(f"grpo-ext demo: {args.task} has one level: leave out --level.", file=sys.stderr)
-        return 2
+        raise ValueError(f"{args.task} has one level: leave out --level.")
     folder = args.folder or Path(f"runs/{task}-tiny" + (f"-seed{args.seed}" if args.seed else ""))
-    try:
-        run_demo(DEMOS[task], folder, args.seed, args.max_steps)
-    except RuntimeError as error:
-        print(f"grpo-ext demo: {error}", file=sys.stderr)
-        return 1
+    run_demo(DEMOS[task], folder, args.seed, args.max_steps)
     return 0

@@ -18,21 +18,26 @@ from grpo_ext.rewards.sources import load_plugin
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    commands = add_command(subparsers, __doc__).add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = add_command(subparsers, __doc__, run).add_subparsers(title="commands", metavar="COMMAND", required=True)
     catalogue = commands.add_parser("list", help="all rewards, one on each line")
-    catalogue.set_defaults(run=run_list)
+    catalogue.set_defaults(work=run_list)
     show = commands.add_parser("show", help="the meaning, columns and options of one reward")
     show.add_argument("name", metavar="NAME")
-    show.set_defaults(run=run_show)
+    show.set_defaults(work=run_show)
     check = commands.add_parser("check", help="test the examples of rewards; exit code 1 if one fails")
     check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
-    check.set_defaults(run=run_check)
+    check.set_defaults(work=run_check)
     for command in (catalogue, show, check):
         command.add_argument("--plugin", action="append", default=[], metavar="FILE", help="a file that registers rewards")
 
 
+def run(args: argparse.Namespace) -> int:
+    for path in args.plugin:
+        load_plugin(path)
+    return args.work(args)
+
+
 def run_list(args: argparse.Namespace) -> int:
-    load_plugins(args)
     catalogue = list_rewards()
     width = max(len(info.name) for info in catalogue)
     for info in catalogue:
@@ -50,7 +55,6 @@ def options_of(info: RewardInfo) -> str:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    load_plugins(args)
     info = lookup(args.name)
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
@@ -69,7 +73,6 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    load_plugins(args)
     for name in args.names:
         lookup(name)
     wrong = 0
@@ -80,8 +83,3 @@ def run_check(args: argparse.Namespace) -> int:
         for fault in faults:
             print(f"        {fault}")
     return 1 if wrong else 0
-
-
-def load_plugins(args: argparse.Namespace) -> None:
-    for path in args.plugin:
-        load_plugin(path)

@@ -36,7 +36,7 @@ class PromptSampler(Sampler):
     seed: int  # of the order
     shuffle: bool = True  # `False`: "none" keeps the order of the data set
     rates: PassRates | None = None  # by which "adaptive" draws; `None` for "none"
-    floor: float = 0.1  # share of the draws of "adaptive" that are uniform over all prompts
+    floor: float = 0.0  # share of the draws of "adaptive" that are uniform over all prompts
     epoch: int = 0
     drawn: list[list[int]] = field(default_factory=list)  # the generations of this epoch, repeated if it starts again
 

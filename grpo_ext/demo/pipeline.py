@@ -26,7 +26,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     """Run all stages that are not done yet, and print the report.
 
     `seed` is the seed of the model, the demonstrations and both trainings; `max_steps` ends each training early.
-    `RuntimeError` if a training command fails.
+    `SystemExit` if a training command fails.
     """
     recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
     warm, trained = folder / "warm_start", folder / "grpo"
@@ -104,6 +104,6 @@ def words(**settings: Any) -> list[str]:
 
 
 def checked_launch(module: str, path: Path, more: list[str], recipe: Recipe) -> None:
-    """Launch the module with the recipe at `path`, which is loaded as `recipe`, and more words; `RuntimeError` if it fails."""
+    """Launch the module with the recipe at `path`, which is loaded as `recipe`, and more words; `SystemExit` if it fails."""
     if code := launch(module, ["--config", str(path), *more], recipe):
-        raise RuntimeError(f"{module} ended with exit code {code}; its own message is above.")
+        raise SystemExit(f"grpo-ext demo: {module} ended with exit code {code}; its own message is above.")

@@ -17,6 +17,7 @@ from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, ge
 from grpo_ext.evaluation.score import Rewards, Sample, compare, outcome_figures, score_completions, summarize
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
+from grpo_ext.rewards.sources import metric_name
 from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights, train_rows
 from grpo_ext.step.judge import outcome_index
 
@@ -74,7 +75,7 @@ def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
 def outcome_of(recipe: Recipe) -> str:
     """Return the reward that decides whether a row is solved, by `outcome_index`."""
     rewards, weights = named_rewards_and_weights(recipe)
-    names: list[str] = [getattr(reward, "__name__", str(reward)) for reward in rewards]
+    names = [metric_name(reward) for reward in rewards]
     return names[outcome_index(names, weights, recipe.get("group_filter_metric"))]
 
 
@@ -128,15 +129,15 @@ def evaluate_on(
     `evaluate`. `ValueError` if the rows are chats and the tokenizer has no chat template, or if the engine cannot be used.
     """
     training = recipe.training
-    engine = pick_engine(engine, model_name, training.use_cpu)
+    engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
+    if engine != "vllm" and training.max_completion_length is None:
+        raise ValueError("max_completion_length: null ends completions after 20 tokens by transformers: write a number.")
     trust = training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
     template_options: Any = training.chat_template_kwargs  # text has become a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
-    if engine == "vllm" and training.environment:
-        raise ValueError("only transformers plays the episodes of an environment: write --engine transformers.")
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")  # of the recipe's own model

@@ -11,14 +11,17 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
 
 
-def pick_engine(wanted: str, model_name: str, use_cpu: bool = False) -> str:
-    """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and the model is no adapter.
+def pick_engine(wanted: str, model_name: str, use_cpu: bool = False, environment: Any = None) -> str:
+    """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and it can do the work.
 
-    `ValueError` if vLLM is wanted and is not installed, or the model is an adapter, which vLLM cannot load without its base.
+    `ValueError` if vLLM is wanted and is not installed, the model is an adapter, which vLLM cannot load without its base, or
+    an environment plays.
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
     if wanted == "auto":
-        return "vllm" if find_spec("vllm") and gpu_is_there() and not use_cpu and not adapter else "transformers"
+        return "vllm" if find_spec("vllm") and gpu_is_there() and not (use_cpu or environment or adapter) else "transformers"
+    if wanted == "vllm" and environment:
+        raise ValueError("only transformers plays the episodes of an environment: write --engine transformers.")
     if wanted == "vllm" and adapter:
         raise ValueError(f"{model_name} is an adapter, which vLLM cannot load without its base: --engine transformers.")
     if wanted == "vllm" and not find_spec("vllm"):

@@ -24,7 +24,7 @@ from grpo_ext.recipe.problems import Findings, RecipeError
 from grpo_ext.recipe.read import Overrides
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import too_few_rows
-from grpo_ext.rewards.sources import check_columns
+from grpo_ext.rewards.sources import WeightsError, check_columns
 from grpo_ext.run.parts import named_rewards_and_weights
 
 ROWS = 256  # first rows that are checked
@@ -168,5 +168,5 @@ def reward_parts(recipe: Recipe, findings: Findings) -> list[Any]:
     except ValueError as error:
         if not any(problem.key == "reward_weights" for problem in findings.problems):  # reported already
             key = "reward_funcs" if recipe.run.reward_funcs else "reward_plugins"
-            findings.problem(error, "reward_weights" if "reward_weights" in str(error) else key)
+            findings.problem(error, "reward_weights" if isinstance(error, WeightsError) else key)
         return []

@@ -51,6 +51,8 @@ class Found:
 
 def look(rows: list[Row], prompt: str | None = None) -> Found:
     """Return what fits these rows, with `prompt` as the column of the question; `ValueError` if no column can be one."""
+    if not rows:
+        raise ValueError("the data has no row.")
     names = list(rows[0])
     texts = [name for name in names if all(isinstance(row[name], str) for row in rows)]
     known = [prompt] if prompt else [name for name in PROMPTS if name in names]

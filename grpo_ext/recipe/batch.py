@@ -35,7 +35,7 @@ class Batch:
     def slices(self) -> int:
         """Micro-batches that a generation is cut into; TRL's resolved `steps_per_generation`."""
         if self.generation_batch_size is not None:
-            return self.generation_batch_size // self.micro_batch
+            return self.generation_batch_size // self.micro_batch or 1  # 0, which `whole_groups` refuses, would divide
         return self.steps_per_generation or self.gradient_accumulation_steps
 
     @property
@@ -75,11 +75,8 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
 
     The distance is the ratio of new and old value, of values within `REACH`.
     """
-    slices = "gradient_accumulation_steps"
-    if batch.generation_batch_size is not None:
-        slices = "generation_batch_size"
-    elif batch.steps_per_generation is not None:
-        slices = "steps_per_generation"
+    sizes = ("generation_batch_size", "steps_per_generation", "gradient_accumulation_steps")
+    slices = next(key for key in sizes if getattr(batch, key) is not None)
     found = []
     for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
         old = getattr(batch, key)

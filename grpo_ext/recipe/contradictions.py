@@ -80,8 +80,9 @@ GRPO: tuple[Contradiction, ...] = (
      lambda v: v["overlap"] != "off" and v["behaviour_policy"] == "decoupled" and not v["vllm_importance_sampling_correction"],
      "overlap: one_step trains on completions of older weights: write vllm_importance_sampling_correction: true, or "
      "behaviour_policy: sampler."),
-    ("max_completion_length", lambda v: v["max_completion_length"] is None and not v["use_vllm"],
-     "max_completion_length: null ends completions after 20 tokens if transformers samples: write a number."),
+    ("max_completion_length",
+     lambda v: v["max_completion_length"] is None and (not v["use_vllm"] or v["eval_temperature"] is not None),
+     "max_completion_length: null ends completions after 20 tokens if transformers decodes: write a number."),
     ("vllm_max_model_length",
      lambda v: v["use_vllm"] and v["vllm_max_model_length"] and (v["max_completion_length"] or 0) >= v["vllm_max_model_length"],
      "vllm_max_model_length leaves no prompt beside max_completion_length {max_completion_length}: raise it."),

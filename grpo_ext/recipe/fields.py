@@ -75,10 +75,8 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
         if hint == trl.get(name):
             continue
         try:
-            fitting = convert(name, getattr(args, name), hint)
+            if (fitting := convert(name, getattr(args, name), hint)) != getattr(args, name):
+                setattr(args, name, fitting)
         except ValueError as error:
             problems.append(Problem(str(error), name))
-            continue
-        if fitting != getattr(args, name):
-            setattr(args, name, fitting)
     return problems

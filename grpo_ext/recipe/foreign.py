@@ -21,5 +21,6 @@ def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bo
         return f"{key} is a key of {what}: `grpo-ext {command}`."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
-            return f"{key} belongs to the task {name!r}. Write `task: {name}`, or take it out."
+            how = f"Write `task: {name}`, or take it out." if grpo else "Take it out: supervised training has no task."
+            return f"{key} belongs to the task {name!r}. {how}"
     return unknown("key", key, known)

@@ -4,7 +4,6 @@
 demand, because TRL's depend on the machine: a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
 """
 
-from collections.abc import Container
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -100,7 +99,10 @@ def load_recipe(path: str | Path | None, overrides: Overrides = None, num_proces
             and what to write instead.
         FileNotFoundError: if there is no such file.
     """
-    settings = with_preset(read_settings(path, overrides))
+    settings = read_settings(path, overrides)
+    preset, _ = settings.get("preset", (None, None))
+    preset_values = PRESETS.get(preset, {}) if isinstance(preset, str) else {}  # the checks report an unknown preset
+    settings = {**{key: (value, f"preset {preset} ({source})") for key, (value, source) in preset_values.items()}, **settings}
     name, place = settings.get("task", (RunConfig.task, None))
     task_class, problems = Task, []
     try:
@@ -127,9 +129,17 @@ def _checked(
     known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in hints_of(cls).items()}
     grpo = "task" in schema
     others = {key for cls in ((SFTConfig, LaunchConfig) if grpo else (GRPOExtConfig, RunConfig)) for key in hints_of(cls)}
-    values, more = sort_settings(settings, known, others, grpo)
-    values = {part: values.get(part, {}) for part in schema}
-    problems += more
+    values: dict[str, dict[str, Any]] = {part: {} for part in schema}
+    for key, (value, place) in settings.items():
+        try:
+            if key not in known:
+                raise ValueError(unknown_key(key, known, others, grpo))
+            part, hint = known[key]
+            if value == "" and part != "task":  # a task's texts may be empty
+                raise ValueError(f"{key} is empty: write a value, or take it out.")
+            values[part][key] = convert(key, value, hint)
+        except ValueError as error:
+            problems.append(Problem(str(error), key, place))
     unsound = {problem.key for problem in problems if problem.key}
     if path is not None:
         values["training"].setdefault("output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}")
@@ -145,32 +155,3 @@ def _checked(
     if problems:
         raise RecipeError(problems, None if unsound else recipe)
     return recipe
-
-
-def sort_settings(
-    settings: Settings, known: dict[str, tuple[str, Any]], others: Container[str], grpo: bool
-) -> tuple[dict[str, dict[str, Any]], list[Problem]]:
-    """Return the converted settings by part of the recipe, and the problems of those that cannot be converted.
-
-    `known` maps keys to part and type; `others` are the keys of the other kind of recipe, supervised training if `grpo`.
-    """
-    values: dict[str, dict[str, Any]] = {}
-    problems = []
-    for key, (value, place) in settings.items():
-        try:
-            if key not in known:
-                raise ValueError(unknown_key(key, known, others, grpo))
-            part, hint = known[key]
-            if value == "" and part != "task":  # a task's texts may be empty
-                raise ValueError(f"{key} is empty: write a value, or take it out.")
-            values.setdefault(part, {})[key] = convert(key, value, hint)
-        except ValueError as error:
-            problems.append(Problem(str(error), key, place))
-    return values, problems
-
-
-def with_preset(settings: Settings) -> Settings:
-    """Return the settings over the values of the preset that they name; the checks report an unknown preset."""
-    name, _ = settings.get("preset", (None, None))
-    values = PRESETS.get(name, {}) if isinstance(name, str) else {}
-    return {**{key: (value, f"preset {name} ({source})") for key, (value, source) in values.items()}, **settings}

@@ -91,7 +91,7 @@ def idle_keys(v: Values) -> Iterator[Problem]:
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
     """A note on a clip range that no ratio can leave, under the name of the preset where that sets the range."""
     batch, key = batch_of(v, num_processes), "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
-    moves = ratios_move(batch.gradient_accumulation_steps, batch.passes)
+    moves = ratios_move(batch.gradient_accumulation_steps, batch.passes) or v["behaviour_policy"] == "sampler"
     if not moves and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
         where = "where each generation is trained on in one optimizer step, whose ratios are 1"
         steps = f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps"

@@ -32,9 +32,10 @@ def read_yaml(path: str | Path) -> Settings:
     path = recipe_path(path)
     try:
         with path.open("rb") as file:
-            text = file.read(MOST_BYTES + 1).decode()
-        if len(text) > MOST_BYTES:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes.")
+        text = content.decode()
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
             raise ValueError("it has aliases (`*name`), which can repeat without end: write out what you mean.")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -88,20 +89,15 @@ class Word(str):
 def parse_words(words: list[str]) -> dict[str, Word]:
     """Return the settings of `--key value`, `--key=value` and a bare `--flag` (true)."""
     settings: dict[str, Word] = {}
-    i = 0
-    while i < len(words):
-        word = words[i]
+    left = words[::-1]
+    while left:
+        word = left.pop()
         if not word.startswith("--") or len(word) == 2:
             raise RecipeError([Problem(f"expected `--key value`, got {word!r}.", place=COMMAND_LINE)])
-        key, _, text = word[2:].partition("=")
-        if "=" not in word:
-            if i + 1 < len(words) and not words[i + 1].startswith("--"):
-                i += 1
-                text = words[i]
-            else:
-                text = "true"
+        key, sign, text = word[2:].partition("=")
+        if not sign:
+            text = left.pop() if left and not left[-1].startswith("--") else "true"
         settings[key.replace("-", "_")] = Word(text)
-        i += 1
     return settings
 
 

@@ -96,7 +96,8 @@ def _numbers(value: Any) -> Iterable[float]:
 def _from_word(word: Word, hint: Any) -> Any:
     """Return the value of a word of the command line: the word itself for a field that takes text, else its value in YAML."""
     kinds = typing.get_args(hint) or (hint,)
-    if (str in kinds or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
+    text = str in kinds and not (dict in kinds and word.startswith("{"))  # braces are a mapping where one fits
+    if (text or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
         return str(word)
     try:
         return None if word == "None" else yaml.safe_load(word)

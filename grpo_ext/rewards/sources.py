@@ -27,6 +27,10 @@ RESERVED = ("completion", "completions", *EXTRAS)
 LARGEST_WEIGHT = 1e4  # its square times that of `scores.LARGEST` is finite in float32
 
 
+class WeightsError(ValueError):
+    """`reward_weights` do not go with the rewards."""
+
+
 def resolve_rewards(
     specs: Any, reward_weights: Sequence[float] | None = None, plugins: Iterable[str] = ()
 ) -> tuple[list[Any], list[float]]:
@@ -49,9 +53,9 @@ def resolve_rewards(
     rewards, weights = map(list, zip(*map(resolve, specs), strict=True))
     if reward_weights is not None:
         if any(weight is not None for weight in weights):
-            raise ValueError("The weights stand in `reward_weights` and beside the rewards: keep one of the two.")
+            raise WeightsError("The weights stand in `reward_weights` and beside the rewards: keep one of the two.")
         if len(reward_weights) != len(rewards):
-            raise ValueError(f"{len(reward_weights)} reward_weights for {len(rewards)} rewards.")
+            raise WeightsError(f"{len(reward_weights)} reward_weights for {len(rewards)} rewards.")
         weights = list(reward_weights)
     labels = [metric_name(reward) for reward in rewards]
     for name, count in Counter(labels).items():

@@ -151,9 +151,6 @@ def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, s
 def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
     """Return the equations of `chains`, by value, whose numbers are a rotation of `nums`."""
     orders = [nums[place:] + nums[:place] for place in range(len(nums))]
-    found: dict[int, list[str]] = {}
-    for value, equations in chains(tuple(sorted(nums)), operators).items():
-        for _, equation in equations:
-            if numbers_in(equation) in orders:
-                found.setdefault(value, []).append(equation)
-    return found
+    pairs = chains(tuple(sorted(nums)), operators).items()
+    found = {value: [text for _, text in equations if numbers_in(text) in orders] for value, equations in pairs}
+    return {value: texts for value, texts in found.items() if texts}

@@ -174,6 +174,13 @@ def test_an_answer_that_nobody_reads_is_not_the_last_word(parts):
     assert one.ended and one.truncated and [m["role"] for m in one.messages] == ["assistant"]
 
 
+def test_results_of_several_calls_that_nobody_reads_are_dropped(parts):
+    one = episode(parts)
+    one.messages = [{"role": role, "content": ""} for role in ("assistant", "user", "assistant", "tool", "tool")]
+    one.cut_off()
+    assert one.ended and one.truncated and [m["role"] for m in one.messages] == ["assistant", "user", "assistant"]
+
+
 class Leaving(Counting):
     """Ends the program, says one word in place of two, and has no state."""
 

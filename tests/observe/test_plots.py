@@ -43,6 +43,11 @@ ROWS = st.lists(
 )
 
 
+def test_a_reward_named_reward_is_not_the_weighted_sum():
+    curves = reward_curves([{"step": 1, "mode": "train", "group": 0, "reward": 0.25, "rewards": {"reward": 1.0}}])
+    assert curves["reward"].values == [0.25]
+
+
 @settings(deadline=None)
 @given(ROWS)
 def test_figures_of_a_step_are_means_over_its_groups(groups):

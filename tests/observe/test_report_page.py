@@ -234,6 +234,15 @@ def test_a_reward_of_ones_own_explains_itself():
     assert found == ({"mine": "at most 3"}, [(0, 1, "fault", "too long")])
 
 
+@pytest.mark.parametrize("marks", [None, [(0, 1)], [("a", 1, "fault", "no")], 3])
+def test_marks_of_ones_own_that_are_none_are_left_out(marks):
+    @register("odd_marks", explain=lambda completion: Explanation("why", marks))
+    def odd_marks(completions):
+        return [0.0 for _ in completions]
+
+    assert explain(sample(1, "text"), [{"name": "mine", "reward": "odd_marks"}]) == ({}, [])
+
+
 def test_the_command_writes_page_and_picture_of_several_runs(tmp_path, capsys):
     for name in ("a", "b"):
         rows = [sample(step, "x", rewards={"countdown": None if step == 1 else 1.0}) for step in (1, 2)]

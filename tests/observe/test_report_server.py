@@ -246,6 +246,39 @@ def heap(browser):
 
 
 @needs_browser
+def test_completions_keep_their_texts_and_the_reader_her_place_when_others_are_dropped(tmp_path):
+    with served(tmp_path, renew=0.02, most=60) as server, Browser() as browser:
+        for step in range(1, 4):
+            JsonLines(tmp_path / "samples.jsonl").append(rows_of(step, 2, mode="eval") + rows_of(step, 40))
+            grow(tmp_path, [])
+        browser.open(server.url)
+        until(browser, "browser.samples?.dropped > 0")
+        count = browser.run("browser.samples.count")
+        wanted = "(i) => { const { step } = browser.samples.index; return `text ${step[i]} ${i - step.indexOf(step[i])}`; }"
+        told = "browser.samples.entry(i).then(([text]) => { window.told = text; })"
+        for i in range(count):  # evaluations of steps 1 and 2 have dropped lines of training between them
+            browser.run(f"window.told = null, void ((i) => {told})({i})")
+            until(browser, f"window.told?.startsWith(`text ${{browser.samples.index.step[{i}]}} `)")
+        assert wanted and count < 126
+        browser.run("select(1, true)")
+        until(browser, "document.querySelector('#detail .completion')?.textContent === 'text 1 1'")
+        JsonLines(tmp_path / "samples.jsonl").append(rows_of(4, 40))
+        until(browser, "browser.samples.total === 166")
+        assert browser.run("browser.shown[browser.selected] === detail.at && browser.samples.index.step[detail.at]") == 1
+        until(browser, "document.querySelector('#detail .completion')?.textContent === 'text 1 1'")
+        assert not browser.errors
+
+
+def test_without_completions_the_rewards_are_those_of_the_log(tmp_path):
+    folder = write_run(tmp_path, rows_of(1, 2, mode="eval"))
+    JsonLines(folder / "metrics.jsonl").append([{"step": 1, "reward": 0.5}])
+    with served(folder) as server:
+        assert data(server, "/samples/0?start=0&step=0")["panels"] == []  # they would hide those of the log
+        assert any(panel["series"] for panel in data(server, "/metrics/0?start=0&step=0")["panels"])
+        assert ask(server, "http://[")[0] == 404
+
+
+@needs_browser
 def test_a_server_that_ends_leaves_the_page_as_it_is(tmp_path):
     grow(tmp_path, [1, 2])
     with Browser() as browser:

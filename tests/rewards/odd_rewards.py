@@ -24,6 +24,12 @@ def odd_first(completions):
     return [act(text) for text in completions]
 
 
+@register("odd_formulas", needs_cpu="formulas")
+def odd_formulas(completions):
+    """The number that the completion is, also nan or inf."""
+    return [float(text) for text in completions]
+
+
 @register("odd_columns", needs_cpu=True)
 def odd_columns(completions, gold, prompts, **columns):
     """1 where all columns are of the completion's own row."""

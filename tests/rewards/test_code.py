@@ -116,6 +116,12 @@ def test_the_share_of_tests_and_tests_as_text():
 
 
 @needs_isolation
+def test_a_right_side_that_takes_too_long_leaves_the_row_unscored():
+    with pytest.raises(TimeoutError, match="right sides"):
+        build("code", seconds=0.5)(completions=["f = lambda: 1"], tests=[["assert f() == 1", "assert f() == 9**9**9**9"]])
+
+
+@needs_isolation
 def test_it_runs_in_reward_workers():
     with RewardPool(1, timeout=20.0) as pool:
         good, bad = "double = lambda x: 2 * x", "while True: pass"

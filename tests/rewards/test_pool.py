@@ -386,6 +386,12 @@ def test_rows_begun_early_count_only_for_the_very_same_rows(odd, tmp_path):
         assert scores == [None] and "notes" in errors[0]
 
 
+def test_values_that_are_no_scores_are_told_apart_also_without_a_worker(odd):
+    with RewardPool(1) as pool:
+        scores, errors = pool.score(build("odd_formulas"), {"completions": ["0.5", "nan", "inf"]})
+    assert scores == [0.5, None, None] and "nan" in errors[1] and "inf" in errors[2]
+
+
 def test_what_fails_early_fails_when_asked(odd):
     given = {"completions": ["1", "raise", "die", "2"]}
     with RewardPool(2) as pool:

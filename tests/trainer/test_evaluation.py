@@ -127,6 +127,12 @@ def test_one_data_set_by_name(tiny_folder, tmp_path):
     assert "eval_loss" in make(tiny_folder, tmp_path, num_generations_eval=4).evaluate("new")  # TRL's
 
 
+def test_no_rows_are_refused(tiny_folder, tmp_path):
+    trainer = make(tiny_folder, tmp_path, eval_temperature=0.0)
+    with pytest.raises(ValueError, match="nothing to evaluate on"):
+        trainer.evaluate(trainer.eval_dataset["seen"].select([]))
+
+
 def test_what_generate_knows_nothing_of_is_refused(tiny_folder, tmp_path):
     def elsewhere(prompts, trainer):
         raise AssertionError
