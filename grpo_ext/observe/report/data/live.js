@@ -158,11 +158,12 @@ class LiveSamples extends Samples {
   async whole(i) {
     const number = Math.floor(i / TEXTS_AT_ONCE);
     if (!this.chunks.has(number)) {
-      const { place, step } = this.index;
+      const { place, step, dataset } = this.index;
       const [first, end] = [number * TEXTS_AT_ONCE, Math.min(this.count, (number + 1) * TEXTS_AT_ONCE)];
-      const stretches = []; // of neighbours in the log: between two steps completions may have been dropped
+      const stretches = []; // of neighbours in the log: between others, completions of training may have been dropped
       for (let k = first; k < end; k++) {
-        if (k === first || (this.dropped && step[k] !== step[k - 1])) stretches.push([place[k]]);
+        const apart = step[k] !== step[k - 1] || dataset[k] !== dataset[k - 1];
+        if (k === first || (this.dropped && apart)) stretches.push([place[k]]);
         stretches.at(-1)[1] = place[k] + 1;
       }
       const asked = stretches.map(([start, stop]) => ask(`/texts/${this.run.number}?start=${start}&stop=${stop}`));
