@@ -39,10 +39,10 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
                     label += f", {series.label}" if len(runs) > 1 and len(panel.series) > 1 else ""
                     draw(axis, series, label, color, dash)
             count = len(axis.get_legend_handles_labels()[1])
-            rows = (count + 1) // 2 if count > 1 else 0  # of the legend, between title and curves
+            rows = (count + 1) // 2 if count > 1 and len(runs) == 1 else 0  # of the legend, between title and curves
             axis.set_title(title, family="serif", pad=6 + 13 * rows)
-            if rows:
-                axis.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2)
+            if count > 1:  # the names of several runs have no room there
+                axis.legend(**{"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0, "ncols": 2} if rows else {})
         for axis in list(axes.flat)[len(titles) :]:
             axis.set_visible(False)
         figure.savefig(out, dpi=110)

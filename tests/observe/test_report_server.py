@@ -257,7 +257,9 @@ def test_completions_keep_their_texts_and_the_reader_her_place_when_others_are_d
         browser.open(server.url)
         until(browser, "browser.samples?.dropped > 0")
         # the evaluations of steps 1 and 2 have dropped lines of training between them
-        texts = "Promise.all([...browser.samples.index.step.keys()].map((i) => browser.samples.entry(i).then(([text]) => text)))"
+        texts = (
+            "Promise.all([...browser.samples.index.step.keys()].map((i) => browser.samples.entry(i).then(([text]) => text)))"
+        )
         steps = browser.run("browser.samples.index.step")
         assert [text.split()[1] for text in browser.run(texts)] == [str(step) for step in steps]
         assert {1, 2, 3} == {*steps} and len(steps) < 126
