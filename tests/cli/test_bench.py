@@ -55,6 +55,17 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
     assert measured is not None and measured.seconds > 0 and measured.share > 0  # although a random model gets no reward
 
 
+@pytest.mark.parametrize(
+    "recipe, more",
+    [("guess/tiny", {"max_completion_length": 24}),
+     ("countdown/tiny", {"group_filter": "drop", "max_staleness": 1, "curriculum": "adaptive", "curriculum_floor": 0.2})],
+)  # fmt: skip
+def test_episodes_and_options_of_other_options_do_not_matter_to_the_training_phase(tiny_folder, recipe, more):
+    bench = Bench(recipe, words(tiny_folder, **more))
+    bench.as_it_stands()
+    assert bench.training_phase({"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False})
+
+
 def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):
     assert main(["bench", "--config", "countdown/tiny", *words(tmp_path / "nowhere")]) == 2
     assert "nowhere is not here, and its shape is not known: write --model_name_or_path FOLDER" in capsys.readouterr().err

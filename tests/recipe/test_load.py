@@ -54,6 +54,14 @@ def test_a_choice_of_words_and_switches_takes_both_on_the_command_line():
         assert load_recipe(None, ["--model_name_or_path", "m", "--scale_rewards", word]).get("scale_rewards") == value
 
 
+def test_a_mapping_in_braces_is_one_on_the_command_line_where_one_fits():
+    recipe = load_recipe(None, ["--model_name_or_path", "m", "--environment", "{name: guess, turns: 3}", "--task", "guess"])
+    assert recipe.get("environment") == {"name": "guess", "turns": 3}
+    more = ["--use_vllm", "--generation_kwargs", '{"min_p": 0.1}', "--system_prompt", "{a: 1}"]
+    recipe = load_recipe(None, ["--model_name_or_path", "m", *more])
+    assert recipe.get("generation_kwargs") == {"min_p": 0.1} and recipe.get("system_prompt") == "{a: 1}"
+
+
 def test_negative_numbers_are_values():
     assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {"delta": "-1.5", "flag": "true", "x": "--y"}
 
@@ -204,6 +212,28 @@ def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
     with pytest.raises(RecipeError) as error:
         load_sft_recipe(path)
     assert [problem.key for problem in error.value.problems] == ["dataset_test_split", "eval_strategy"]
+
+
+def test_supervised_training_is_not_advised_to_name_a_task():
+    with pytest.raises(RecipeError, match=r"max_number belongs to the task 'countdown'\. Take it out"):
+        load_sft_recipe(None, {**MODEL, "max_number": 12})
+
+
+def test_a_generation_below_a_micro_batch_is_refused_like_other_sizes(tmp_path):
+    assert "generation_batch_size" in faults(tmp_path, "model_name_or_path: m\ngeneration_batch_size: 4\n")
+
+
+def test_truncation_in_generation_kwargs_is_truncation():
+    given = {**MODEL, "use_vllm": True, "vllm_mode": "server", "overlap": "one_step", "steps_per_generation": 8}
+    assert load_recipe(None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 1.0}})
+    with pytest.raises(RecipeError, match="tokens that truncation kept"):
+        load_recipe(None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 0.9}})
+
+
+def test_a_length_without_limit_is_refused_where_transformers_evaluates(tmp_path):
+    text = "model_name_or_path: m\nuse_vllm: true\nmax_completion_length: null\n"
+    assert load_recipe(write(tmp_path, text))
+    assert "ends completions after 20 tokens" in faults(tmp_path, text + "eval_strategy: steps\neval_temperature: 0\n")
 
 
 def test_a_recipe_of_the_other_kind_is_told_its_command(tmp_path):
