@@ -45,9 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     forecast = make_forecast(recipe, args.num_processes, args.rows)
-    placements = (
-        compared(recipe.flat, forecast, args.gpus, args.gpu, args.folder) if args.gpus or args.gpu or args.folder else []
-    )
+    asked = args.gpus, args.gpu, args.folder
+    placements = compared(recipe.flat, forecast, *asked) if any(asked) else []
     if args.json:
         more = {"placements": [placement._asdict() for placement in placements]} if placements else {}
         print(json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str))

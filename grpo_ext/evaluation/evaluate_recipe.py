@@ -131,7 +131,7 @@ def evaluate_on(
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
     if engine != "vllm" and training.max_completion_length is None:
-        raise ValueError("max_completion_length: null ends completions after 20 tokens by transformers: write a number.")
+        raise ValueError("max_completion_length: null ends completions after 20 tokens with transformers: write a number.")
     trust = training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):

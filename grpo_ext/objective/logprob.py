@@ -1,4 +1,4 @@
-"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, one tile of logits at a time.
+"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, one panel of logits at a time.
 
 With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K the kept tokens:
 
@@ -109,12 +109,14 @@ class _LogProb(torch.autograd.Function):
                 if errors is not None:
                     z.copy_(p.scatter_add_(-1, target, p.new_full(target.shape, -1.0)))
                 del z, scores, p, mask, gone
+            del logits, tiles
         kept = KeptSet.cat(found) if finds else kept
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, errors)
         ctx.plan = (params, kept, projection, dtype)
         return logps, entropy, kept
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None, _: None
     ) -> tuple[torch.Tensor | None, ...]:

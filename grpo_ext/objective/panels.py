@@ -1,6 +1,7 @@
 """Logits of many positions: panels, the result of one product each, and tiles of a panel, which are read many times."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ def panels(
             torch.addmm(logits if bias is None else bias, x, weight.t(), beta=int(bias is not None), out=logits)
         tiles = zip(_slices(panel.start, panel.stop, tile_rows), logits.split(tile_rows), strict=True)
         yield panel, logits, list(tiles)
+        del logits, tiles  # before the next product
     if own and memory is not None:
         give_back(memory)
 
@@ -57,14 +59,19 @@ def _slices(start: int, stop: int, step: int) -> list[slice]:
 
 def memory_for(rows: int, width: int) -> Tensor:
     """Return an uninitialized (rows, width), float32, in spare memory if it suffices."""
-    if not _spare or not rows or _spare[0].untyped_storage().nbytes() < 4 * rows * width:
-        return torch.empty(rows, width)
-    return _spare.pop().as_strided((rows, width), (width, 1), 0)
+    with suppress(IndexError):  # there is none, or another thread has just taken it
+        spare = _spare.pop()
+        if rows and spare.untyped_storage().nbytes() >= 4 * rows * width:
+            return spare.as_strided((rows, width), (width, 1), 0)
+        give_back(spare)
+    return torch.empty(rows, width, dtype=torch.float32, device="cpu")
 
 
 def give_back(memory: Tensor) -> None:
     """Keep memory for the next logits, unless there is more already."""
-    if not _spare or _spare[0].untyped_storage().nbytes() < memory.untyped_storage().nbytes():
+    size = memory.untyped_storage().nbytes()
+    # only `torch.inference_mode` can write to memory that was made in it
+    if not memory.is_inference() and all(size > spare.untyped_storage().nbytes() for spare in _spare):
         _spare[:] = [memory]
 
 

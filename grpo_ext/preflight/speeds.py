@@ -53,9 +53,7 @@ def by_card(card: str, v: Values, forecast: Forecast, mean: float | None = None)
 
 def by_run(folder: str, v: Values, forecast: Forecast) -> tuple[Workload, Speeds]:
     """Return what a run of the recipe logged; rewards and syncs count as training, a vLLM server as one engine."""
-    rows = [
-        row for row in read_run(folder).metrics if all(isinstance(row.get(key), int | float) and row[key] for key in LOGGED)
-    ]
+    rows = [r for r in read_run(folder).metrics if all(isinstance(r.get(key), int | float) and r[key] for key in LOGGED)]
     if len(rows) < 3:
         raise ValueError(f"{folder} lacks what --run reads: three lines with {', '.join(LOGGED)}.")
     batch, gpus = forecast.plan.batch, v["vllm_tensor_parallel_size"] if v["use_vllm"] else 1

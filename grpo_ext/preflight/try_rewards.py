@@ -60,8 +60,7 @@ def try_rewards(
             words = f"reward {guard.__name__!r} wants to see it in the completion"
             how = f'write {{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.'
             findings.problem(f"the prompt already opens <think>, and {words}: {how}", "reward_funcs")
-    models = [reward for reward in rewards if isinstance(reward, str)]
-    if models:
+    if models := [reward for reward in rewards if isinstance(reward, str)]:
         findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
     return {"completions": texts, "scores": scores}
 

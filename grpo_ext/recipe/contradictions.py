@@ -81,7 +81,8 @@ GRPO: tuple[Contradiction, ...] = (
      "overlap: one_step trains on completions of older weights: write vllm_importance_sampling_correction: true, or "
      "behaviour_policy: sampler."),
     ("max_completion_length",
-     lambda v: v["max_completion_length"] is None and (not v["use_vllm"] or v["eval_temperature"] is not None),
+     lambda v: v["max_completion_length"] is None
+     and (not v["use_vllm"] or (v["eval_temperature"] is not None and str(v["eval_strategy"]) != "no")),
      "max_completion_length: null ends completions after 20 tokens if transformers decodes: write a number."),
     ("vllm_max_model_length",
      lambda v: v["use_vllm"] and v["vllm_max_model_length"] and (v["max_completion_length"] or 0) >= v["vllm_max_model_length"],

@@ -46,8 +46,9 @@ def separate(v: Mapping[str, Any]) -> bool:
 
 def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
     """A separate sampler plays no episodes, returns kept tokens, and completes whole steps beside the trainer."""
-    how = {key: v[key] for key in ("top_k", "top_p", "min_p")} | (v["generation_kwargs"] or {})
-    truncated = v["use_vllm"] and (how["top_k"] or (how["top_p"] or 1) < 1 or how["min_p"])
+    given = v["generation_kwargs"] if isinstance(v["generation_kwargs"], dict) else {}
+    how = {key: v[key] for key in ("top_k", "top_p", "min_p")} | given
+    truncated = v["use_vllm"] and (how["top_k"] or how["top_p"] not in (None, 1) or how["min_p"])
     for key, off in {"overlap": "off", "behaviour_policy": "decoupled"}.items():
         if v[key] == off:
             continue

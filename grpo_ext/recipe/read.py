@@ -83,7 +83,7 @@ def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
 
 
 class Word(str):
-    """A value from the command line: text for a field that takes text, YAML for any other."""
+    """A value from the command line: text or YAML, by the type of the field."""
 
 
 def parse_words(words: list[str]) -> dict[str, Word]:

@@ -1,5 +1,6 @@
 """Conversion of single values of a recipe to the types of their fields, and descriptions of those types."""
 
+import json
 import math
 import types
 import typing
@@ -94,9 +95,13 @@ def _numbers(value: Any) -> Iterable[float]:
 
 
 def _from_word(word: Word, hint: Any) -> Any:
-    """Return the value of a word of the command line: the word itself for a field that takes text, else its value in YAML."""
+    """Return the value of a word: the word itself for a field that takes text, else, and for a mapping in braces, its YAML."""
     kinds = typing.get_args(hint) or (hint,)
-    text = str in kinds and not (dict in kinds and word.startswith("{"))  # braces are a mapping where one fits
+    mapping = word.startswith("{") and any((typing.get_origin(kind) or kind) is dict for kind in kinds)
+    if mapping:
+        with suppress(ValueError):
+            return json.loads(word)  # YAML would read its 1e-7 as text
+    text = str in kinds and not mapping
     if (text or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
         return str(word)
     try:

@@ -61,8 +61,7 @@ class Countdown(Task):
             raise ValueError(f"max_target={self.max_target}: write a number of at least 1.")
         if not 0 < self.test_fraction < 1:
             raise ValueError(f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.15.")
-        required = {"nums", "target"}
-        check_template(self.user_prompt, required, required | {"operators", "example"})
+        check_template(self.user_prompt, {"nums", "target"}, {"nums", "target", "operators", "example"})
 
     def generate(self, split: str) -> Iterator[Row]:
         """Yield distinct problems of `split` in an order that the seed fixes."""

@@ -12,10 +12,9 @@ MOMENTUM = 0.95
 class MuonWithAdamW(torch.optim.Optimizer):
     """Muon on hidden weight matrices, `torch.optim.AdamW` on embeddings, norms and biases.
 
-    The updates of matrices are those of `torch.optim.Muon`, in float32. Torch computes them in bfloat16, which takes fifteen
-    times as long on a CPU without instructions for it. Both halves share the learning rate, because Muon's updates are scaled
-    to the size of AdamW's (arXiv 2502.16982, equation 4). Group 0 is Muon's; only its matrices have the decoupled
-    `weight_decay`.
+    The updates of matrices are those of `torch.optim.Muon`, on a CPU in float32: bfloat16 takes fifteen times as long on a CPU
+    without instructions for it. Both halves share the learning rate: Muon's updates are scaled to the size of AdamW's (arXiv
+    2502.16982, equation 4). Group 0 is Muon's; only its matrices have the decoupled `weight_decay`.
     """
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
@@ -25,7 +24,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         others = [p for p in trained if p.ndim != 2 or id(p) in embeddings]
         self.adamw = torch.optim.AdamW(others, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
         muon = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
-        super().__init__([muon, *self.adamw.param_groups], {})
+        super().__init__([muon, *self.adamw.param_groups], {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -38,7 +37,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
                 continue
             momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p.grad))
             momentum.lerp_(p.grad, 1 - MOMENTUM)
-            update = orthogonalized(p.grad.lerp(momentum, MOMENTUM).float())  # Nesterov's momentum
+            update = p.grad.lerp(momentum, MOMENTUM)  # Nesterov's momentum
+            update = orthogonalized(update.to(torch.float32 if p.is_cpu else torch.bfloat16))
             p.mul_(1 - muon["lr"] * muon["weight_decay"])
             p.add_(update, alpha=-muon["lr"] * 0.2 * max(p.shape) ** 0.5)
         return loss

@@ -85,7 +85,7 @@ class Phases(TrainerCallback):
         `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: of prompts and completions on all ranks,
         without evaluations and checkpoints. `throughput/share_of_rate`: operations that training needs (see
         `grpo_ext.scoring.rate`) per second of `train`, as a share of the measured rate of matrix products. `memory/peak_gib`:
-        allocated on the GPU since the last call; without a GPU, held by the process at most since its start.
+        allocated on the GPU since the last call; on a CPU or an Apple GPU, the most that the process has held.
         """
         steps = self.state.global_step - self._step
         if steps <= 0:

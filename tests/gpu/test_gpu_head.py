@@ -6,9 +6,9 @@ import pytest
 import torch
 from gpu_parts import DEVICES, model_of, noted
 
-from grpo_ext.objective import logprob
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.logprob import sampling_log_probs
+from grpo_ext.objective.panels import add_product
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.warpers import kept_tokens
 
@@ -21,7 +21,7 @@ def test_add_product_sums_in_float32(dtype, device):
     total = torch.randn(300, 96, generator=generator).to(device)
     exact = total.double()
     for _ in range(50):  # as over 50 tiles: sums in 16 bits would stop growing
-        logprob._add_product(total, a, b)
+        add_product(total, a, b)
         exact += a.double() @ b.double()
     difference = float((total - exact).norm() / exact.norm())
     noted(f"add_product in {dtype} against float64", difference=difference)

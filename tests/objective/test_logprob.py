@@ -179,3 +179,21 @@ def test_memory_that_another_call_has_used_gives_no_wrong_gradient() -> None:
     with pytest.raises(RuntimeError, match="inplace"):
         torch.autograd.grad(logps, hidden)
     torch.testing.assert_close(torch.autograd.grad(other, hidden)[0][:20], first[:20])
+
+
+def test_calls_without_gradient_leave_what_a_backward_pass_needs(monkeypatch) -> None:
+    monkeypatch.setattr(panels, "_spare", [])
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(50, 16, requires_grad=True), torch.randn(300, 16), torch.randint(300, (50,))
+
+    def gradient(between) -> torch.Tensor:
+        logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams())[0].sum()
+        with between():
+            sampling_log_probs(hidden.detach(), weight, None, targets, SamplingParams())
+        return torch.autograd.grad(logps, hidden)[0]
+
+    found = [gradient(mode) for mode in (torch.no_grad, torch.inference_mode, torch.no_grad, torch.inference_mode)]
+    logps = torch.log_softmax(hidden @ weight.T, -1).gather(-1, targets[:, None]).sum()
+    expected = torch.autograd.grad(logps, hidden)[0]
+    for each in found:
+        torch.testing.assert_close(each, expected)

@@ -60,6 +60,14 @@ def test_a_mapping_in_braces_is_one_on_the_command_line_where_one_fits():
     more = ["--use_vllm", "--generation_kwargs", '{"min_p": 0.1}', "--system_prompt", "{a: 1}"]
     recipe = load_recipe(None, ["--model_name_or_path", "m", *more])
     assert recipe.get("generation_kwargs") == {"min_p": 0.1} and recipe.get("system_prompt") == "{a: 1}"
+    kwargs = ["--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", '{"min_lr": 1e-7}']
+    recipe = load_recipe(None, ["--model_name_or_path", "m", *kwargs, "--gradient_checkpointing_kwargs", "{use_reentrant: no}"])
+    assert recipe.get("lr_scheduler_kwargs") == {"min_lr": 1e-7}
+    assert recipe.get("gradient_checkpointing_kwargs") == {"use_reentrant": False}
+
+
+def test_keyword_arguments_as_text_in_a_file_load_as_in_trl(tmp_path):
+    assert load_recipe(write(tmp_path, "model_name_or_path: m\ngeneration_kwargs: '{\"min_p\": 0.1}'\n"))
 
 
 def test_negative_numbers_are_values():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import get_scheduler
 
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import countdown_demonstrations
@@ -105,6 +106,13 @@ def test_optimizer_equals_its_two_parts() -> None:
             assert 0.9 < moved.norm() / expected.norm() < 1.1
         else:
             assert torch.equal(found, named[name])
+
+
+def test_schedules_find_the_learning_rate() -> None:
+    model = build_model(TOKENIZER, **SMALL)
+    more = {"num_warmup_steps": 1, "num_training_steps": 4}
+    schedule = get_scheduler("polynomial", MuonWithAdamW(model, lr=1e-3), **more)
+    assert schedule.get_last_lr() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (9, 4), (4, 9)])

@@ -85,7 +85,7 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
             found = [(int(start) + first, int(end) + first, str(kind), str(told)) for start, end, kind, told in more]
         except Exception:  # the reward or its columns may be unknown here, and `explain` may be a user's
             continue
-        said[reward["name"]] = str(words)
+        said[reward["name"]] = "" if words is None else str(words)
         marks += found
     return said, sorted(set(marks))
 

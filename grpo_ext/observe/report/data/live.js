@@ -133,6 +133,8 @@ class LiveSamples extends Samples {
     if (detail.samples === this) detail.at = moved.get(detail.at) ?? -1;
     if (browser.samples === this) {
       const chosen = moved.get(browser.shown[browser.selected]);
+      const above = browser.shown.slice(0, Math.floor(browser.list.scrollTop / ROW));
+      browser.list.scrollTop -= ROW * above.filter((i) => !moved.has(i)).length;
       browser.shown = browser.shown.map((i) => moved.get(i)).filter((i) => i !== undefined);
       browser.selected = chosen === undefined ? -1 : browser.shown.indexOf(chosen);
     }
@@ -140,7 +142,9 @@ class LiveSamples extends Samples {
     this.chunks.clear();
     this.take({ ...Object.fromEntries(columns.map(([name, column]) => [name, pick(column)])), datasets: index.datasets,
       rewards: Object.fromEntries(Object.entries(index.rewards).map(([name, column]) => [name, pick(column)])) }, 0);
-    if (detail.samples === this && detail.at >= 0) showCompletion(this, detail.at, false); // its buttons have other numbers now
+    if (detail.samples !== this) return;
+    if (detail.at >= 0) showCompletion(this, detail.at, false); // its buttons have other numbers now
+    else byId("detail").querySelectorAll("button").forEach((button) => button.remove()); // they would show others
   }
 
   // Forget the completions from the i-th on.
