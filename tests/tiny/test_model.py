@@ -88,7 +88,7 @@ def train(model, optimizer, steps: range, schedule=None) -> None:
 
 
 def test_optimizer_equals_its_two_parts() -> None:
-    """AdamW's half to the bit; Muon's up to torch's rounding to bfloat16, which moves small singular values."""
+    """AdamW's half to the bit; Muon's up to sums in another order, which rounding to bfloat16 may enlarge."""
     ours, theirs = build_model(TOKENIZER, **SMALL), build_model(TOKENIZER, **SMALL)
     before = dict(build_model(TOKENIZER, **SMALL).named_parameters())
     train(ours, MuonWithAdamW(ours, lr=1e-2, weight_decay=0.1), range(1))
@@ -102,8 +102,7 @@ def test_optimizer_equals_its_two_parts() -> None:
     for name, found in ours.named_parameters():
         if "proj" in name:
             moved, expected = found - before[name], named[name] - before[name]
-            assert torch.cosine_similarity(moved.flatten(), expected.flatten(), 0) > 0.9
-            assert 0.9 < moved.norm() / expected.norm() < 1.1
+            assert (moved - expected).norm() < 0.03 * expected.norm() and expected.norm() > 0
         else:
             assert torch.equal(found, named[name])
 
@@ -117,7 +116,7 @@ def test_schedules_find_the_learning_rate() -> None:
 
 @pytest.mark.parametrize("shape", [(6, 6), (9, 4), (4, 9)])
 def test_muon_follows_its_formula(shape: tuple[int, int]) -> None:
-    """Momentum of Nesterov, the polynomial on the singular values, decay and scale, in float64 by a decomposition."""
+    """Momentum of Nesterov, the polynomial on the singular values, decay and scale: float64, by a decomposition."""
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(*shape[::-1], bias=False)
     start = layer.weight.detach().double().clone()
@@ -133,7 +132,8 @@ def test_muon_follows_its_formula(shape: tuple[int, int]) -> None:
         for _ in range(5):
             s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
         expected = expected * (1 - 0.1 * 0.5) - 0.1 * 0.2 * max(shape) ** 0.5 * (u * s) @ v
-    torch.testing.assert_close(layer.weight.double(), expected, atol=1e-5, rtol=1e-5)
+    moved, expected = layer.weight.double() - start, expected - start
+    assert (moved - expected).norm() < 0.03 * expected.norm()  # every result is rounded to bfloat16
 
 
 def test_optimizer_resumes_bit_for_bit_under_a_schedule(tmp_path: Path) -> None:
