@@ -7,6 +7,7 @@ A model's `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty)
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -129,25 +130,22 @@ def generate_completions(
     completion is one turn.
     """
     config = decoding.generation_config(tokenizer, model)
-    places = [i for i in range(len(rows)) for _ in range(decoding.num_samples)]
-    asked = [rows[i] for i in places]
+    asked = [row for row in rows for _ in range(decoding.num_samples)]
     episodes = begin(asked) if begin else []
     encoded = [e.prompt_ids for e in episodes] or encode_prompts([r["prompt"] for r in asked], tokenizer, chat_template_kwargs)
-    jobs = list(zip(places, encoded, strict=True))
-    completions: list[list[Completion]] = [[] for _ in rows]
+    found: list[Completion] = []
     with (
         _decoding_as(model, config, decoding.seed),
         fast_generation(model) if fast else nullcontext(),
-        tqdm(total=len(jobs), desc=progress, disable=progress is None) as bar,
+        tqdm(total=len(encoded), desc=progress, disable=progress is None) as bar,
     ):
-        for start in range(0, len(jobs), batch_size):
-            batch, played = jobs[start : start + batch_size], episodes[start : start + batch_size]
+        for start in range(0, len(encoded), batch_size):
+            batch, played = encoded[start : start + batch_size], episodes[start : start + batch_size]
             with watching(model, None, Player(played)) if played else nullcontext():
-                made = generate_batch(model, config, [ids for _, ids in batch])
-            for n, ((i, _), ids) in enumerate(zip(batch, made, strict=True)):
-                completions[i].append(_completion(tokenizer, config, ids, played[n] if played else None))
+                made = generate_batch(model, config, batch)
+            found += [_completion(tokenizer, config, *pair) for pair in zip_longest(made, played)]  # without episodes: `None`
             bar.update(len(batch))
-    return completions
+    return [found[n : n + decoding.num_samples] for n in range(0, len(found), decoding.num_samples)]
 
 
 def _completion(tokenizer: Any, config: GenerationConfig, ids: list[int], episode: Episode | None) -> Completion:

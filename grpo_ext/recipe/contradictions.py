@@ -135,9 +135,8 @@ def plugins(v: Values, _: int) -> Iterator[Problem]:
 
 def loss_type(v: Values, _: int) -> Iterator[Problem]:
     """The loss is one of TRL's or a registered one."""
-    own = [name for name in loss_names() if name not in LOSSES]
     try:
-        convert("loss_type", v["loss_type"], Literal[(*LOSSES, *own)])
+        convert("loss_type", v["loss_type"], Literal[(*LOSSES, *loss_names())])
     except ValueError as error:
         yield Problem(str(error), "loss_type")
 

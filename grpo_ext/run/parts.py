@@ -16,9 +16,8 @@ from grpo_ext.tasks.base import FILE_BUILDERS
 def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     """Return the training examples of the recipe; `how` are `streaming` and `prompts` of `Task.dataset`."""
     run = recipe.run
-    where: dict[str, Any] = {"dataset_name": run.dataset_name, "dataset_config": run.dataset_config}
-    given = {**where, "streaming": run.dataset_streaming, **how}
-    return recipe.task.dataset(run.dataset_train_split, limit=run.max_train_samples, **given)
+    given: dict[str, Any] = {"dataset_config": run.dataset_config, "streaming": run.dataset_streaming, **how}
+    return recipe.task.dataset(run.dataset_train_split, dataset_name=run.dataset_name, limit=run.max_train_samples, **given)
 
 
 def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:

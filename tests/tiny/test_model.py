@@ -133,7 +133,7 @@ def test_muon_follows_its_formula(shape: tuple[int, int]) -> None:
             s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
         expected = expected * (1 - 0.1 * 0.5) - 0.1 * 0.2 * max(shape) ** 0.5 * (u * s) @ v
     moved, expected = layer.weight.double() - start, expected - start
-    assert (moved - expected).norm() < 0.03 * expected.norm()  # every result is rounded to bfloat16
+    assert (moved - expected).norm() < 0.06 * expected.norm()  # every result is rounded to bfloat16
 
 
 def test_optimizer_resumes_bit_for_bit_under_a_schedule(tmp_path: Path) -> None:
