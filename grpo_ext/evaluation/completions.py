@@ -7,7 +7,6 @@ A model's `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty)
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -143,7 +142,8 @@ def generate_completions(
             batch, played = encoded[start : start + batch_size], episodes[start : start + batch_size]
             with watching(model, None, Player(played)) if played else nullcontext():
                 made = generate_batch(model, config, batch)
-            found += [_completion(tokenizer, config, *pair) for pair in zip_longest(made, played)]  # without episodes: `None`
+            alone = [None] * len(batch)  # without an episode
+            found += [_completion(tokenizer, config, *pair) for pair in zip(made, played or alone, strict=True)]
             bar.update(len(batch))
     return [found[n : n + decoding.num_samples] for n in range(0, len(found), decoding.num_samples)]
 

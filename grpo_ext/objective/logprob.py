@@ -133,7 +133,7 @@ class _LogProb(torch.autograd.Function):
             )
             give_back(errors)  # if the graph runs once more after another call wrote here, autograd refuses it
             return (*by_input, *[None] * 4)
-        # sums over tiles in float32, regardless of the model's type
+        # sums over panels in float32, regardless of the model's type
         grads = [
             torch.zeros(x.shape, device=x.device, dtype=torch.float32) if need else None
             for x, need in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)

@@ -33,11 +33,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
         # Linked at each step, because loading a checkpoint replaces both the groups and the state.
         self.adamw.param_groups, self.adamw.state = [adamw], self.state
         loss = self.adamw.step(closure)
-        for p in muon["params"]:
-            if p.grad is None:
-                continue
-            momentum = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p.grad))
-            momentum.lerp_(p.grad, 1 - MOMENTUM)
+        for p in [p for p in muon["params"] if p.grad is not None]:
+            state = self.state[p]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(p.grad)
+            momentum = state["momentum_buffer"].lerp_(p.grad, 1 - MOMENTUM)
             update = orthogonalized(p.grad.lerp(momentum, MOMENTUM))  # Nesterov's momentum
             p.mul_(1 - muon["lr"] * muon["weight_decay"])
             p.add_(update, alpha=-muon["lr"] * 0.2 * max(p.shape) ** 0.5)
