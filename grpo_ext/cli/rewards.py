@@ -65,8 +65,7 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"Runs in:  {where}")
     print("Examples:" if info.examples else "Examples: none")
     for example in info.examples:
-        given = {**example.columns, **example.options}.items()
-        extras = "".join(f"  {key}={clip(repr(value))}" for key, value in given)
+        extras = "".join(f"  {key}={clip(repr(value))}" for key, value in {**example.columns, **example.options}.items())
         score = "None" if example.score is None else f"{example.score:.3g}"
         print(f"  {score:>5}  {clip(repr(example.completion))}{extras}")
     return 0

@@ -13,8 +13,7 @@ from grpo_ext.observe.jsonl import parts, row_of
 
 def prompt_id(prompt: Any) -> str:
     """Return 12 hexadecimal digits that identify a prompt in every step and run."""
-    text = json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str)
-    return blake2b(text.encode(), digest_size=6).hexdigest()
+    return blake2b(json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()
 
 
 def read_pass_rates(path: Path, reward: str, threshold: float) -> dict[str, tuple[int, int]]:

@@ -92,8 +92,7 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
     passed = (by_row(samples, name) >= 1).groupby(level=0)
     if (fewest := passed.size().min()) < k:
         raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
-    counts = zip(passed.size(), passed.sum(), strict=True)
-    return over_rows([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts])
+    return over_rows([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in zip(passed.size(), passed.sum(), strict=True)])
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:

@@ -76,8 +76,7 @@ class VllmCompletions:
             detokenize=False,
         )
         encoded = encode_prompts([row["prompt"] for row in rows], self.tokenizer, self.chat_template_kwargs)
-        ids = [{"prompt_token_ids": tokens} for tokens in encoded]
-        found = self.llm.generate(ids, params, use_tqdm=progress is not None)
+        found = self.llm.generate([{"prompt_token_ids": tokens} for tokens in encoded], params, use_tqdm=progress is not None)
 
         def completion(one: Any) -> Completion:
             text = str(self.tokenizer.decode(one.token_ids, skip_special_tokens=True))

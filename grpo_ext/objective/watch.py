@@ -111,8 +111,7 @@ class Recorder:
             logps[rows, step] = values
             places[rows.cpu(), step] = torch.arange(start, start + len(rows))
             start += len(rows)
-        seen = (places >= 0).sum(-1)
-        if max(lengths) > places.size(1) or any(n > s for n, s in zip(lengths, seen.tolist(), strict=True)):
+        if max(lengths) > places.size(1) or any(n > s for n, s in zip(lengths, (places >= 0).sum(-1).tolist(), strict=True)):
             raise RuntimeError("A completion has more tokens than the recorder saw.")
         self._store()
         kept = KeptSet.cat(self._kept) if self._kept else None

@@ -67,7 +67,7 @@ def series(label: str, column: Column, errors: Column | None = None) -> Series:
     steps, values = column
     by_step = dict(zip(*errors, strict=True)) if errors else {}
     bars = [by_step.get(step) for step in steps] if by_step else None
-    return Series(label, steps, values, bars, smoothed=label != "learning rate")
+    return Series(label, steps, values, bars, smoothed=label not in ("learning rate", "peak"))
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:

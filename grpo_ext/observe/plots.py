@@ -10,10 +10,11 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.panels import Panel, panels
 from grpo_ext.observe.read_run import RunData, Series
 
-LINE, RAW, BAND = {"linewidth": 1.7}, {"linewidth": 0.7, "alpha": 0.3}, {"alpha": 0.13, "linewidth": 0}
+RAW, BAND = {"linewidth": 0.7, "alpha": 0.3}, {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
 FEW = 25  # values at most that are drawn as dots, with error bars if they have any
 COLOURS = ("#1f4e8c", "#bf5a2a", "#1f7a6d", "#8a5a9e", "#b08a1e", "#5b8fb9", "#a33e5c", "#8b867c")  # those of the page
+GREY = len(COLOURS) - 1
 LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 
@@ -23,51 +24,62 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     found = [[panel for panel in panels(run) if not panel.silent] for run in runs]
     titles = list(dict.fromkeys(panel.title for some in found for panel in some))[:most]
     height = -(-len(titles) // 3) or 1
+    several = len(runs) > 1
     with plt.rc_context(LOOK):
         figure, axes = plt.subplots(height, 3, figsize=(13, 3.1 * height), layout="constrained", squeeze=False)
         for axis, title in zip(axes.flat, titles, strict=False):
-            for number, (run, some) in enumerate(zip(runs, found, strict=True)):
+            names: list[str] = []
+            for number, some in enumerate(found):
                 panel = next((panel for panel in some if panel.title == title), Panel(title, ""))
                 for at, series in enumerate(panel.series):
                     if any(series.values == other.values for other in panel.series[:at]):
                         continue
-                    color, dash, label = (number, at, run.name) if len(runs) > 1 else (at, 0, series.label)
-                    label += f", {series.label}" if len(runs) > 1 and len(panel.series) > 1 else ""
-                    draw(axis, series, label, color, dash)
-            count = len(axis.get_legend_handles_labels()[1])
-            rows = (count + 1) // 2 if count > 1 and len(runs) == 1 else 0  # of the legend, between title and curves
+                    if series.label not in names:
+                        names.append(series.label)
+                    draw(axis, series, **look(names.index(series.label), number if several else None))
+            rows = (len(names) + 1) // 2 if len(names) > 1 else 0  # of the legend, between the title and the curves
             axis.set_title(title, family="serif", pad=6 + 13 * rows)
-            if count > 1:  # the names of several runs have no room there
-                axis.legend(**{"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0, "ncols": 2} if rows else {})
+            if rows:
+                lines = [Line2D([], [], label=name, **look(n, GREY if several else None)) for n, name in enumerate(names)]
+                axis.legend(handles=lines, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2)
         for axis in list(axes.flat)[len(titles) :]:
             axis.set_visible(False)
+        if several:
+            lines = [Line2D([], [], label=run.name, **look(0, number)) for number, run in enumerate(runs)]
+            figure.legend(handles=lines, loc="outside upper left", ncols=4)
         figure.savefig(out, dpi=110)
         plt.close(figure)
 
 
-def draw(axis: Any, series: Series, label: str, color: int, dash: int) -> None:
+def look(series: int, run: int | None) -> dict[str, Any]:
+    """Return how a series is drawn: in its colour, or, where each of several `run`s has one, in that colour and its dashes."""
+    color, dash = (series, series // len(COLOURS)) if run is None else (run, series)
+    return {"color": COLOURS[color % len(COLOURS)], "linestyle": DASHES[dash % len(DASHES)], "linewidth": 1.7}
+
+
+def draw(axis: Any, series: Series, **style: Any) -> None:
     """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the spread as a band."""
-    look = {"color": COLOURS[color % len(COLOURS)], "linestyle": DASHES[dash % len(DASHES)]}
     steps, values = series.steps, [float("nan") if value is None else value for value in series.values]
     spread = [value or 0.0 for value in series.spread] if series.spread else None
     if not series.smoothed:
-        axis.plot(steps, values, label=label, **LINE, **look)
+        axis.plot(steps, values, **style)
     elif len(values) <= FEW:
         errors = [value or 0.0 for value in series.errors] if series.errors else None
-        axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, label=label, **LINE, **look)
+        axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, **style)
     else:
-        axis.plot(steps, values, color=look["color"], **RAW)
+        axis.plot(steps, values, color=style["color"], **RAW)
         values, spread = smooth(values), spread and smooth(spread)
-        axis.plot(steps, values, label=label, **LINE, **look)
+        axis.plot(steps, values, **style)
     if spread:
         least, most = series.bounds or (-math.inf, math.inf)
         low = [max(value - s, least) for value, s in zip(values, spread, strict=True)]
         high = [min(value + s, most) for value, s in zip(values, spread, strict=True)]
-        axis.fill_between(steps, low, high, color=look["color"], **BAND)
+        axis.fill_between(steps, low, high, color=style["color"], **BAND)
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:

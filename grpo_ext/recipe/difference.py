@@ -34,8 +34,7 @@ EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_g
 
 def as_yaml(values: Mapping[str, Any]) -> str:
     """Return the values of a recipe as YAML, without secrets and without the checkpoint to resume from."""
-    left_out = ("resume", "resume_from_checkpoint", "hub_token")
-    kept = {key: value for key, value in values.items() if key not in left_out}
+    kept = {key: value for key, value in values.items() if key not in ("resume", "resume_from_checkpoint", "hub_token")}
     return yaml.safe_dump(_plain(kept), allow_unicode=True, sort_keys=False)
 
 

@@ -126,8 +126,7 @@ def last_expression(text: str) -> str | None:
             end, found = stop, content
     last_digit = next((at for at in range(len(text) - 1, end, -1) if text[at] in "0123456789"), 0)
     values = [match for match in _VALUES.finditer(text, max(end, last_digit - WINDOW, 0)) if len(match[1]) <= MAX_ANSWER]
-    stand = (m[1] for m in reversed(values) if not _DENIED.search(text, max(0, m.start() - 20), m.start()))
-    return next(stand, found)
+    return next((m[1] for m in reversed(values) if not _DENIED.search(text, max(0, m.start() - 20), m.start())), found)
 
 
 def equal(gold: str, answer: str) -> bool:

@@ -70,8 +70,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         return stopped(trainer, trainer.stopped_by, 1)
     if wrong := save_result(trainer):
         how = "Free space on that disk: the same command then continues from the last checkpoint and saves the model."
-        where = f"in {trainer.args.output_dir} ({wrong})"
-        trainer.accelerator.print(f"The trained model could not be saved {where}. {how}")
+        trainer.accelerator.print(f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}")
         return 1
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     if "task" in recipe.schema:

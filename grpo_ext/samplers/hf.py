@@ -32,8 +32,7 @@ class HFSampler(Sampler):
         if player is not None:  # `complete` returns only the first turns
             completion_ids = [episode.ids for episode in request.episodes]
         kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
-        found = Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept)
-        return of_episodes(found, request.episodes)
+        return of_episodes(Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept), request.episodes)
 
 
 def how_it_generates(model: Any, config: GenerationConfig, fast: bool) -> str:

@@ -93,8 +93,7 @@ class ServerClient(VLLMClient):
         deque(named_params, maxlen=0)
 
     def _send_by_gloo(self, metadata: Any, named_params: Any) -> None:
-        fields = map(list, zip(*metadata, strict=True))
-        update = dict(zip(("names", "dtype_names", "shapes"), fields, strict=True))
+        update = dict(zip(("names", "dtype_names", "shapes"), map(list, zip(*metadata, strict=True)), strict=True))
         self._start_weight_update()
         with ThreadPoolExecutor(max_workers=1) as pool:
             loaded = pool.submit(self._post, f"{self.base_url}/update_weights", json={"update_info": update})

@@ -44,8 +44,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
         names = {name for part in slices for name in part.model_inputs}
         raise ValueError(f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out.")
     pieces = dealt(slices, rule, ranks) if rule.deals and not whole else [(part, False) for part in slices]
-    last = len(pieces) - 1
-    return [MicroBatch(rows, counts, useful, i == last, filler) for i, (rows, filler) in enumerate(pieces)]
+    return [MicroBatch(rows, counts, useful, i == len(pieces) - 1, filler) for i, (rows, filler) in enumerate(pieces)]
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:

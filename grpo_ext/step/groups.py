@@ -85,8 +85,7 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
 def silenced(groups: Groups) -> Groups:
     """Return the groups as fillers of a batch: without tokens in the loss, without advantage, and not counted."""
     everything = torch.ones(len(groups.table), dtype=torch.bool, device=groups.rewards.device)
-    nothing = torch.full_like(groups.rewards, torch.nan)
-    return replace(groups, table=groups.table.without(everything), rewards=nothing)
+    return replace(groups, table=groups.table.without(everything), rewards=torch.full_like(groups.rewards, torch.nan))
 
 
 def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) -> int:

@@ -85,8 +85,7 @@ def old_logps(rows: Scored, logps: Tensor) -> Tensor:
 
 
 def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSettings) -> Tensor:
-    length = settings.max_completion_length
-    return settings.ranks * aggregate(per_token, mask, settings.loss.aggregation, counts, length)
+    return settings.ranks * aggregate(per_token, mask, settings.loss.aggregation, counts, settings.max_completion_length)
 
 
 def _policy_term(inputs: LossInputs, rows: Scored, settings: LossSettings, entropy_mask: Tensor | None) -> Tensor:

@@ -91,8 +91,7 @@ class Countdown(Task):
 
     def _is_listable(self) -> bool:
         span = self.max_number - self.min_number + 1
-        counts = range(self.min_numbers, self.max_numbers + 1)
-        return all(comb(span + k - 1, k) <= LISTABLE_SETS.get(k, 0) for k in counts)
+        return all(comb(span + k - 1, k) <= LISTABLE_SETS.get(k, 0) for k in range(self.min_numbers, self.max_numbers + 1))
 
     def _every_problem(self) -> Iterator[Row]:
         rng = random.Random(self.task_seed)

@@ -175,7 +175,6 @@ class Generations:
         request = None
         if rows or self.ahead.sampler.under_way:
             request = replace(self._request([row["prompt"] for row in rows], []), rows=rows)
-            self.ahead.ask(None, due)  # the checkpoint has the prompts of a sampler that fails now
             with self.phases("sync"):
                 self.sampler.load_weights(request.policy_step)
                 self._probe(request)

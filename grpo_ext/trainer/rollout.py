@@ -23,6 +23,7 @@ from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judged, Row, outcome_of_groups
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
+from grpo_ext.vllm import EngineFailure
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +81,21 @@ class Rollout:
         due = state.global_step + self.refill.between
         if self.trainer.args.overlap == "off" or due >= state.max_steps or (rows := self.following()) is None:
             return
-        if self.group_filter == "refill":
-            supply, wanted = self.order.further, len(rows) * self.ranks.count // size
-            assert supply is not None
+        supply = self.order.further  # with `group_filter: refill`
+        before = supply.state_dict() if supply else {}
+        if supply:
+            wanted = len(rows) * self.ranks.count // size
             supply.put(self._whole_prompts(rows))
             rows = self._copies(supply.peek(first_round(wanted, self.carried, due, self.refill)))
         if self.trainer.args.partial_rollouts:
             further = self.following(1) or []
             rows = further if self.generations.ahead.sampler.under_way else rows + further
-        self.generations.ask(rows, due)
+        try:
+            self.generations.ask(rows, due)
+        except EngineFailure:
+            if supply:
+                supply.load_state_dict(before)  # the next start asks for these rows again
+            raise
 
     # ---- groups
 

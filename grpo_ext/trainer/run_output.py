@@ -137,5 +137,4 @@ def describe(trainer: Any) -> tuple[str, str]:
         how = how_it_generates(model, trainer.generation_config, args.fast_generate)
     if trainer.as_trl:
         return how, "as TRL, one rectangle per micro-batch"
-    on_cpu = trainer.accelerator.device.type == "cpu"
-    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu)
+    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, trainer.accelerator.device.type == "cpu")

@@ -62,5 +62,4 @@ def split(table: Scored, number: int, trim: bool) -> list[Scored]:
         return shuffled_slices(table, number, trim)
     columns = {name: getattr(table, name) for name in COLUMNS}
     parts = seam.split_with_images({**columns, **table.model_inputs}, number)
-    inputs = table.model_inputs
-    return [Scored(**{n: part[n] for n in columns}, model_inputs={n: part[n] for n in inputs}) for part in parts]
+    return [Scored(**{n: part[n] for n in columns}, model_inputs={n: part[n] for n in table.model_inputs}) for part in parts]

@@ -81,8 +81,7 @@ class Server:
 
     def last_lines(self, number: int = 15) -> str:
         """Return the end of the log and the path of the log."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:]
-        return "\n".join([*lines, f"({self.log})"])
+        return "\n".join([*self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:], f"({self.log})"])
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:

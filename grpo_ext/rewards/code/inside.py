@@ -87,8 +87,7 @@ def filter_calls() -> None:
     for number in refused:
         program += [(equal, 0, 1, number), (answer, 0, 0, missing if number == 435 else fail)]
     program += [(equal, 0, 3, clone), (load, 0, 0, 16), (bit, 1, 0, 0x00010000), (answer, 0, 0, fail), (answer, 0, 0, allow)]
-    code = b"".join(struct.pack("HBBI", *line) for line in program)
-    buffer = ctypes.create_string_buffer(code)
+    buffer = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
     pointer = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer)))
     checked(LIBC.prctl(22, 2, pointer, 0, 0), "filter of system calls")
 

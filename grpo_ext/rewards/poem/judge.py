@@ -82,8 +82,7 @@ def best_form(spoken: list[list[str]], candidates: Sequence[Form], strict: bool)
     """Return the form with the fewest faults. A tie goes to a form whose first line rhymes, then to the best strict fit."""
 
     def misfits(form: Form, strict: bool) -> int:
-        pairs = zip(spoken, form.lines, strict=True)
-        return sum(len(places_at_fault(read, pattern, strict)) for read, pattern in pairs)
+        return sum(len(places_at_fault(read, pattern, strict)) for read, pattern in zip(spoken, form.lines, strict=True))
 
     ranks = [(misfits(form, strict), 0 not in form.rhyming) for form in candidates]
     equals = [form for form, rank in zip(candidates, ranks, strict=True) if rank == min(ranks)]

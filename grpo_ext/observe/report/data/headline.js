@@ -30,7 +30,7 @@ function changeOf(series) {
 }
 
 function withError({ value, error }) {
-  return error ? `${rounded(value, error)}\u00a0±\u00a0${rounded(error, error)}` : figure(value);
+  return error ? `${rounded(value, error)} ±\u00a0${rounded(error, error)}` : figure(value);
 }
 
 function stepsOf({ from, to }) {
@@ -116,6 +116,12 @@ function alarmsOf(runs) {
   return el("div", { id: "alarms" }, faults, alarms.slice(0, MOST_ALARMS), more, quiet);
 }
 
+// The class of a reward's change: whether it is a gain by the reward's weight.
+function toneOf(run, name, change) {
+  const gain = change * (run.rewards.find((reward) => reward.name === name)?.weight ?? 1);
+  return gain > 0 ? "up" : gain < 0 ? "down" : null;
+}
+
 // First and last value of each main curve of one run.
 function drawChanges(runs) {
   const place = byId("changes");
@@ -126,8 +132,7 @@ function drawChanges(runs) {
     const found = changeOf(series);
     if (!found || (series.label === "longest")) return [];
     const name = title === HELD_OUT ? `held-out ${series.label}` : title.startsWith("Reward") ? series.label : title.split(",")[0].toLowerCase();
-    const counts = /reward/i.test(title) && run.rewards.find((reward) => reward.name === series.label)?.weight !== 0;
-    const tone = counts && found.verb !== "did not clearly change" ? (found.change > 0 ? "up" : "down") : null;
+    const tone = /reward/i.test(title) && found.verb !== "did not clearly change" ? toneOf(run, series.label, found.change) : null;
     return [{ cells: [[el("b", {}, name), name], [sparkline(series), found.change], [withError(found.first), found.first.value],
       [el("b", {}, withError(found.last)), found.last.value],
       [el("span", { class: tone }, found.once ? "" : signed(found.change)), found.change]] }];

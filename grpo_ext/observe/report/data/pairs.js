@@ -80,7 +80,7 @@ function changedIn({ index, run }, [a, b]) {
   const rewards = run.rewards.map(({ name }) => [name, index.rewards[name]?.[a], index.rewards[name]?.[b]]);
   const all = [...rewards, ["tokens", index.length[a], index.length[b]]].filter(([, before, after]) => before !== after);
   return all.length ? all.map(([name, before, after]) => el("span", {}, `${name} ${figure(before)} → `,
-    el("b", { class: name === "tokens" || before === null || after === null ? null : after > before ? "up" : "down" }, figure(after)))) : [el("span", { class: "quiet" }, "the same rewards and length")];
+    el("b", { class: name === "tokens" || before === null || after === null ? null : toneOf(run, name, after - before) }, figure(after)))) : [el("span", { class: "quiet" }, "the same rewards and length")];
 }
 
 function sideOf(samples, i, entry, stretches, tag) {
