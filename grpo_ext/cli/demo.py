@@ -6,7 +6,7 @@ examples:
   grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
-  grpo-ext demo --level hard           four numbers to 99 and all operators, 13 minutes
+  grpo-ext demo --level hard           four numbers to 99 and all operators, 12 minutes
   grpo-ext demo --seed 1               another seed, in another folder
   grpo-ext demo --max_steps 3          a minute or less: all stages run, and little is learnt
 

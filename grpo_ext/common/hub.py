@@ -31,8 +31,7 @@ def find_repo(name: str, kind: str) -> None:
         raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
     except Exception as error:  # from any library below
         reason = str(error).partition("\n")[0]
-        words = f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}"
-        raise ConnectionError(words) from None
+        raise ConnectionError(f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}") from None
 
 
 def neighbours(name: str) -> list[str]:

@@ -73,8 +73,7 @@ def no_signal(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
     grouped = rewards.view(-1, num_generations)
     missing = grouped.isnan()
     highest = grouped.masked_fill(missing, -torch.inf).amax(1)
-    lowest = grouped.masked_fill(missing, torch.inf).amin(1)
-    return (highest <= lowest).repeat_interleave(num_generations)
+    return (highest <= grouped.masked_fill(missing, torch.inf).amin(1)).repeat_interleave(num_generations)
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:

@@ -118,8 +118,7 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
             made = get_peft_model(made, adapter)
     trainable = sum(p.numel() for p in made.parameters() if p.requires_grad)
     text, hidden = TextModel.of(config), config.get_text_config().hidden_size
-    width = text.kv_heads * text.head_size
-    return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, width)
+    return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, text.kv_heads * text.head_size)
 
 
 def known_config(name: str) -> Any:

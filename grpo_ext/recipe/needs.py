@@ -32,8 +32,8 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
 
 # An option that only some values of another option read: the other option, and those values.
 READERS = {
-    "group_filter_max_rounds": ("group_filter", "drop", "refill"),
-    "max_staleness": ("group_filter", "drop", "refill"),
+    "group_filter_max_rounds": ("group_filter", "refill"),
+    "max_staleness": ("group_filter", "refill"),
     "pass_rates_file": ("curriculum", "adaptive"),
     "pass_rate_decay": ("curriculum", "adaptive"),
     "curriculum_floor": ("curriculum", "adaptive"),

@@ -38,8 +38,7 @@ _TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     """Show the gold answer, and mark the answer that was read."""
-    marks = answer_marks(completion, last_span(without_thoughts(completion)))
-    return Explanation(f"The solution was: {solution}", marks)
+    return Explanation(f"The solution was: {solution}", answer_marks(completion, last_span(without_thoughts(completion))))
 
 
 @register("accuracy", needs_cpu="formulas", explain=explain_accuracy)

@@ -45,8 +45,7 @@ def number(text: str) -> Number | None:
     parts = _PARTS.findall(text)
     if len(parts) > 1 and not _PARTS.sub("", text):  # 72 hours 30 minutes
         found = [(n.value, n.unit) for n in map(number, parts) if n and n.unit]
-        same = len(found) == len(parts) and len({unit[0] for _, unit in found}) == 1
-        unit = found[0][1] if same else None
+        unit = found[0][1] if len(found) == len(parts) and len({unit[0] for _, unit in found}) == 1 else None
         return Number(sum(value * own[1] for value, own in found) / unit[1], unit=unit) if unit else None
     core, unit = split_unit(text)
     if unit is None:

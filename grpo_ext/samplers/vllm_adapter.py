@@ -139,8 +139,7 @@ def check_adapter(model: Any) -> None:
         raise ValueError(f"vLLM does not read {', '.join(changed)} of a LoraConfig: leave that out{OR_MERGED}")
     if getattr(model.config, "quantization_config", None):
         raise ValueError(f"vLLM's quantised base may differ from the trainer's: load the model unquantised{OR_MERGED}")
-    ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    if any(isinstance(end, BaseTunerLayer) for end in ends):
+    if any(isinstance(end, BaseTunerLayer) for end in (model.get_input_embeddings(), model.get_output_embeddings())):
         raise ValueError(f"vLLM gets no adapter of embeddings or of the output head: take them out{OR_MERGED}")
 
 

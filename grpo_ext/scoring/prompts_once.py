@@ -59,7 +59,21 @@ class ReadPrompts:
 
 def of_rows(x: Tensor, number: Tensor) -> Tensor:
     """Return the rows of x (N, ...) with these numbers (b,); those of a single row share its memory."""
-    return x.expand(len(number), *x.shape[1:]) if len(x) == 1 else x.index_select(0, number)
+    return x.expand(len(number), *x.shape[1:]) if len(x) == 1 else _Rows.apply(x, number)
+
+
+class _Rows(torch.autograd.Function):
+    """`x.index_select(0, number)`. A product adds the gradients: torch's own way takes three times as long on a CPU, and on a
+    GPU it rounds after each row, in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, number: Tensor) -> Tensor:
+        ctx.which = torch.arange(len(x), device=x.device).unsqueeze(1) == number  # (N, b)
+        return x.index_select(0, number)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return (ctx.which.to(grad.dtype) @ grad.flatten(1)).unflatten(1, grad.shape[1:]), None
 
 
 def positions_of(mask: Tensor) -> Tensor:

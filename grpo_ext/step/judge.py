@@ -49,8 +49,7 @@ class AdvantageRule:
 
     def weighted(self, rewards: Tensor) -> Tensor:
         """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""
-        total = (rewards * self.weights.to(rewards.device)).nansum(dim=1)
-        return total.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+        return (rewards * self.weights.to(rewards.device)).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
     def signal(self, rewards: Tensor) -> Tensor:
         """Return whether the rewards (B, R) of each completion's group differ: (B,), bool."""

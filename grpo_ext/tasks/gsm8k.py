@@ -80,8 +80,7 @@ class GSM8K(Task):
             story = rng.choice(stories)
             letters = [letter for letter in "abc" if f"{{{letter}}}" in story.question]
             numbers = {letter: rng.randint(2, self.max_number) for letter in letters}
-            key = f"{STORIES.index(story)}:{sorted(numbers.items())}"
-            if in_share(key, TEST_FRACTION) != test:
+            if in_share(f"{STORIES.index(story)}:{sorted(numbers.items())}", TEST_FRACTION) != test:
                 continue
             name, other = rng.sample(NAMES, 2)
             row = tell(story, numbers, {"name": name, "other": other, "things": rng.choice(THINGS)})

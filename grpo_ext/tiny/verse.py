@@ -58,8 +58,7 @@ def verse_demonstrations(
             length = 5 if rng.random() < five else 7
             given, asked, group = poet.opening(length, rng)
             prompt = task.prompt({"lines": given})
-            favourite = line_pattern(LEVEL, LEVEL, length)
-            pattern = asked if rng.random() < right_pattern else favourite
+            pattern = asked if rng.random() < right_pattern else line_pattern(LEVEL, LEVEL, length)
             line = poet.last_line(given, pattern, group, rng.random() < rhyme, rng)
             text = "\n".join([THINK, pattern, group, THINK_END, ANSWER, line, ANSWER_END])
         yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
@@ -86,8 +85,7 @@ class Poet:
     """Writes quatrains without meaning, with the characters of a task's training poems."""
 
     def __init__(self, task: Poem) -> None:
-        counts = Counter(c for row in task.generate("train") for line in row["lines"] for c in line)
-        ranked = dict(counts.most_common())
+        ranked = dict(Counter(c for row in task.generate("train") for line in row["lines"] for c in line).most_common())
         # For the given lines: every character, in each of its readings.
         self.read = {tone: Urn({c: n for c, n in ranked.items() if tone in tones_of(c)}) for tone in (LEVEL, OBLIQUE)}
         rhyming = {c: n for c, n in ranked.items() if LEVEL in tones_of(c) and level_groups(c)}

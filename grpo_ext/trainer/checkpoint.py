@@ -134,8 +134,7 @@ class Checkpoints:
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         if trainer.ref_model is not None and trainer.args.sync_ref_model:
-            first = load_plain(checkpoint / STATE.format(0))
-            accelerator.unwrap_model(trainer.ref_model).load_state_dict(first["reference"])
+            accelerator.unwrap_model(trainer.ref_model).load_state_dict(load_plain(checkpoint / STATE.format(0))["reference"])
 
     def restore_trl(self) -> None:
         """Restore the state of TRL's trainer, after transformers' loop has begun."""

@@ -58,7 +58,7 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
 @pytest.mark.parametrize(
     "recipe, more",
     [("guess/tiny", {"max_completion_length": 24}),
-     ("countdown/tiny", {"group_filter": "drop", "max_staleness": 1, "curriculum": "adaptive", "curriculum_floor": 0.2})],
+     ("countdown/tiny", {"group_filter": "refill", "max_staleness": 1, "curriculum": "adaptive", "curriculum_floor": 0.2})],
 )  # fmt: skip
 def test_episodes_and_options_of_other_options_do_not_matter_to_the_training_phase(tiny_folder, recipe, more):
     bench = Bench(recipe, words(tiny_folder, **more))

@@ -149,5 +149,6 @@ def test_the_sentence_states_the_default_that_the_field_has(cls):
 
 def test_what_does_nothing_is_a_slip_in_a_recipe_and_harmless_from_python():
     check_arguments(config(max_staleness=0), 1)
-    with pytest.raises(RecipeError, match="max_staleness does nothing with group_filter: off"):
-        load_recipe(None, {"model_name_or_path": "m", "max_staleness": 0})
+    for way in ("off", "drop"):
+        with pytest.raises(RecipeError, match=f"max_staleness does nothing with group_filter: {way}"):
+            load_recipe(None, {"model_name_or_path": "m", "max_staleness": 0, "group_filter": way})

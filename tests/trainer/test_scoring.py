@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from benchmarks.step_bench import Bench
 from benchmarks.step_work import Case
 from grpo_ext.scoring.layout import keeps_all
+from grpo_ext.scoring.prompts_once import of_rows
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth several chunks and a shared prompt
 SMALL = Case(32, 16, 4, (120, 140), (25, 0.9, 60), 0.25, 300, hidden=32)
@@ -30,6 +31,18 @@ def steps(case, **settings):
 
 def apart(a, b):
     return float((a - b).abs().max() / b.abs().max())
+
+
+@pytest.mark.parametrize("dtype, bound", [(torch.float32, 1e-6), (torch.bfloat16, 2**-8)])
+def test_the_gradients_of_a_shared_prompt_are_rounded_once(dtype, bound):
+    torch.manual_seed(0)
+    x, number = torch.randn(3, 2, 5, 4, dtype=dtype, requires_grad=True), torch.arange(96) * 7 % 3
+    by = torch.rand(96, 2, 9, 4).to(dtype)[:, :, :5]  # part of a cache, and of one sign: the sums grow
+    rows = of_rows(x, number)
+    assert torch.equal(rows, x[number])
+    rows.backward(by)
+    exact = torch.stack([by[number == n].double().sum(0) for n in range(3)])
+    assert ((x.grad.double() - exact).abs() / exact).max() < bound
 
 
 @pytest.mark.parametrize("name", SETTINGS)
