@@ -139,6 +139,7 @@ def test_pictures_are_drawn_also_where_metrics_are_missing(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     plot_runs([read_run(tmp_path, max_samples=0)], tmp_path / "curves.png", most=6)
     assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
-    runs = [RunData(name, tmp_path, logs) for name in ("a", "b")]
+    logs = [row | {"rewards/$\\bad{$/mean": 0.5 * row["step"]} for row in logs]  # no formula
+    runs = [RunData(name, tmp_path, logs) for name in ("a", r"$\frac{$")]
     plot_runs([*runs, RunData("nothing", tmp_path, [])], tmp_path / "both.svg")
     assert "</svg>" in (tmp_path / "both.svg").read_text()
