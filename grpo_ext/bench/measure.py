@@ -167,7 +167,7 @@ class Bench:
     def _trainer(self, folder: str, settings: dict[str, Any], **more: Any) -> Any:
         """Return a trainer of the recipe with other settings that writes to a folder."""
         given = {**self.recipe.flat, **ALONE, **settings, "output_dir": folder}
-        idle = [key for key, (option, *kinds) in READERS.items() if given.get(option) not in kinds]
+        idle = [key for key, (option, kind) in READERS.items() if given.get(option) != kind]
         recipe = load_recipe(None, {key: value for key, value in given.items() if key not in idle}, 1)
         if self.untrained:
             more |= self._untrained(recipe)

@@ -14,7 +14,6 @@ RAW, BAND = {"linewidth": 0.7, "alpha": 0.3}, {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
 FEW = 25  # values at most that are drawn as dots, with error bars if they have any
 COLOURS = ("#1f4e8c", "#bf5a2a", "#1f7a6d", "#8a5a9e", "#b08a1e", "#5b8fb9", "#a33e5c", "#8b867c")  # those of the page
-GREY = len(COLOURS) - 1
 LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 
@@ -41,23 +40,26 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
                         continue
                     if series.label not in names:
                         names.append(series.label)
-                    draw(axis, series, **look(names.index(series.label), number if several else None))
+                    draw(axis, series, **style_of(names.index(series.label), number if several else None))
             rows = (len(names) + 1) // 2 if len(names) > 1 else 0  # of the legend, between the title and the curves
             axis.set_title(title, family="serif", pad=6 + 13 * rows)
             if rows:
-                lines = [Line2D([], [], label=name, **look(n, GREY if several else None)) for n, name in enumerate(names)]
+                plain = {"color": LOOK["xtick.color"]} if several else {}
+                styles = [style_of(n, 0 if several else None) | plain for n in range(len(names))]
+                lines = [Line2D([], [], label=name, **style) for name, style in zip(names, styles, strict=True)]
                 axis.legend(handles=lines, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2)
         for axis in list(axes.flat)[len(titles) :]:
             axis.set_visible(False)
         if several:
-            lines = [Line2D([], [], label=run.name, **look(0, number)) for number, run in enumerate(runs)]
-            figure.legend(handles=lines, loc="outside upper left", ncols=4)
+            lines = [Line2D([], [], label=run.name, **style_of(0, n)) for n, run in enumerate(runs) if found[n]]
+            longest = max(len(run.name) for run in runs)
+            figure.legend(handles=lines, loc="outside upper left", ncols=max(1, min(4, 150 // (longest + 6))))
         figure.savefig(out, dpi=110)
         plt.close(figure)
 
 
-def look(series: int, run: int | None) -> dict[str, Any]:
-    """Return how a series is drawn: in its colour, or, where each of several `run`s has one, in that colour and its dashes."""
+def style_of(series: int, run: int | None) -> dict[str, Any]:
+    """Return the style of a series: its own colour for one run (`run` is `None`), else the colour of its run and own dashes."""
     color, dash = (series, series // len(COLOURS)) if run is None else (run, series)
     return {"color": COLOURS[color % len(COLOURS)], "linestyle": DASHES[dash % len(DASHES)], "linewidth": 1.7}
 

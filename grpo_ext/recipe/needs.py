@@ -30,7 +30,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 
-# An option that only some values of another option read: the other option, and those values.
+# An option that only one value of another option reads: the other option, and that value.
 READERS = {
     "group_filter_max_rounds": ("group_filter", "refill"),
     "max_staleness": ("group_filter", "refill"),
@@ -74,8 +74,8 @@ def need(key: str, free: tuple[Any, ...], needed: dict[str, tuple[Any, ...]]) ->
 
 def unread(v: Values, _: int) -> Iterator[Problem]:
     """Options of `READERS` that are set and not read."""
-    for key, (option, *kinds) in READERS.items():
-        if key in v and v[option] not in kinds:
+    for key, (option, kind) in READERS.items():
+        if key in v and v[option] != kind:
             yield Problem(f"{key} does nothing with {option}: {v[option]}.", key)
 
 

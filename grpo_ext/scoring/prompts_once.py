@@ -59,21 +59,11 @@ class ReadPrompts:
 
 def of_rows(x: Tensor, number: Tensor) -> Tensor:
     """Return the rows of x (N, ...) with these numbers (b,); those of a single row share its memory."""
-    return x.expand(len(number), *x.shape[1:]) if len(x) == 1 else _Rows.apply(x, number)
-
-
-class _Rows(torch.autograd.Function):
-    """`x.index_select(0, number)`. A product adds the gradients: torch's own way takes three times as long on a CPU, and on a
-    GPU it rounds after each row, in any order."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, number: Tensor) -> Tensor:
-        ctx.which = torch.arange(len(x), device=x.device).unsqueeze(1) == number  # (N, b)
-        return x.index_select(0, number)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return (ctx.which.to(grad.dtype) @ grad.flatten(1)).unflatten(1, grad.shape[1:]), None
+    if len(x) == 1:
+        return x.expand(len(number), *x.shape[1:])
+    # flat, because torch adds gradients of slices slowly, and in float32, because some devices round after each addition
+    flat = x.flatten(1).to(torch.promote_types(x.dtype, torch.float32))  # (N, ...)
+    return flat.index_select(0, number).to(x.dtype).unflatten(1, x.shape[1:])
 
 
 def positions_of(mask: Tensor) -> Tensor:

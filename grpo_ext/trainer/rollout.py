@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from grpo_ext.curriculum.group_log import GroupLog
+from grpo_ext.curriculum.sampler import PromptSupply
+from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
 from grpo_ext.step.metrics import length_figures, reward_figures
@@ -81,21 +83,15 @@ class Rollout:
         due = state.global_step + self.refill.between
         if self.trainer.args.overlap == "off" or due >= state.max_steps or (rows := self.following()) is None:
             return
-        supply = self.order.further  # with `group_filter: refill`
-        before = supply.state_dict() if supply else {}
-        if supply:
-            wanted = len(rows) * self.ranks.count // size
+        if self.group_filter == "refill":
+            supply, wanted = self.order.further, len(rows) * self.ranks.count // size
+            assert supply is not None
             supply.put(self._whole_prompts(rows))
             rows = self._copies(supply.peek(first_round(wanted, self.carried, due, self.refill)))
         if self.trainer.args.partial_rollouts:
             further = self.following(1) or []
             rows = further if self.generations.ahead.sampler.under_way else rows + further
-        try:
-            self.generations.ask(rows, due)
-        except EngineFailure:
-            if supply:
-                supply.load_state_dict(before)  # the next start asks for these rows again
-            raise
+        self.generations.ask(rows, due)
 
     # ---- groups
 
@@ -109,10 +105,19 @@ class Rollout:
         return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))
 
     def _refilled(self, rows: list[Row]) -> Scored:
-        """Return as many groups with signal as the step should have groups."""
-        size, step, made = self.trainer.num_generations, self.trainer.state.global_step, []
-        supply, rule = self.order.further, self.refill
+        """Return as many groups with signal as the step should have; a failure leaves prompts and groups as they were."""
+        ahead, supply = self.generations.ahead, self.order.further
         assert supply is not None
+        due, prompts, carried = ahead.due, supply.state_dict(), self.carried
+        try:
+            return self._filled(rows, supply)
+        except (RewardFailure, EngineFailure):  # after a restart the step is made again
+            supply.load_state_dict(prompts)
+            ahead.due, self.carried = due, carried
+            raise
+
+    def _filled(self, rows: list[Row], supply: PromptSupply) -> Scored:
+        size, step, rule, made = self.trainer.num_generations, self.trainer.state.global_step, self.refill, []
         # If the sampler does not return the tokens that it kept, a pass finds them now, before the policy changes.
         finds_kept = rule.max_staleness > 0 and self.generations.old_and_reference.finds_kept
 

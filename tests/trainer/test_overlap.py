@@ -183,29 +183,33 @@ def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path,
     check_samples(tiny_folder, again.steps)
 
 
-def test_prompts_drawn_for_a_sampler_that_fails_are_neither_lost_nor_trained_twice(tiny_folder, tmp_path):
-    seen = []
+@pytest.mark.parametrize("where", ["sample_few", "collect"])  # as it is asked, and as it samples
+def test_prompts_drawn_for_a_sampler_that_fails_are_neither_lost_nor_trained_twice(tiny_folder, tmp_path, where):
+    seen, calls = [], []
 
     def noting(completions, prompts, **kwargs):
         seen.extend(prompts)
         return overlap_run.letters(completions)
 
-    settings = {"group_filter": "refill", "max_steps": 5}
-    first, drawn = overlap_run.make(tiny_folder, tmp_path, **settings), []
-    plain = first.parts.sampler.sample_few
+    settings = {"group_filter": "refill", "max_steps": 5, "prompts": 400}  # so many that refill draws none of the loader's
+    first = overlap_run.make(tiny_folder, tmp_path, **settings)
+    plain = getattr(first.parts.sampler, where)
 
-    def sample_few(request):
-        drawn.append(set(request.prompts))
-        if len(drawn) == 3:
+    def failing(*request):
+        calls.append(where)
+        if len(calls) == 3:
             raise EngineFailure("gone")
-        return plain(request)
+        return plain(*request)
 
-    first.parts.sampler.sample_few = sample_few
+    setattr(first.parts.sampler, where, failing)
     with pytest.raises(EngineFailure, match="gone"):
         first.train()
+    step = first.state.global_step
     again = overlap_run.make(tiny_folder, tmp_path, noting, **settings)
     again.train(True)
-    assert drawn[-1] and {seen.count(prompt) for prompt in drawn[-1]} == {4}  # num_generations
+    rows = [row["prompt"] for row in first.train_dataset]
+    order = [rows[i] for i in first.parts.order.make_sampler(None)][::4][2 * step : 10]  # num_generations 4, two prompts a step
+    assert order and {seen.count(prompt) for prompt in order} == {4}
 
 
 def test_training_again_after_an_error_forgets_what_was_under_way(tiny_folder, tmp_path):

@@ -116,7 +116,7 @@ function alarmsOf(runs) {
   return el("div", { id: "alarms" }, faults, alarms.slice(0, MOST_ALARMS), more, quiet);
 }
 
-// The class of a reward's change: whether it is a gain by the reward's weight.
+// The class of a reward's change: whether it is a gain by the reward's weight. `null` names the weighted sum.
 function toneOf(run, name, change) {
   const gain = change * (run.rewards.find((reward) => reward.name === name)?.weight ?? 1);
   return gain > 0 ? "up" : gain < 0 ? "down" : null;
@@ -132,7 +132,7 @@ function drawChanges(runs) {
     const found = changeOf(series);
     if (!found || (series.label === "longest")) return [];
     const name = title === HELD_OUT ? `held-out ${series.label}` : title.startsWith("Reward") ? series.label : title.split(",")[0].toLowerCase();
-    const tone = /reward/i.test(title) && found.verb !== "did not clearly change" ? toneOf(run, series.label, found.change) : null;
+    const tone = /reward/i.test(title) && found.verb !== "did not clearly change" ? toneOf(run, title === "Reward" ? null : series.label, found.change) : null;
     return [{ cells: [[el("b", {}, name), name], [sparkline(series), found.change], [withError(found.first), found.first.value],
       [el("b", {}, withError(found.last)), found.last.value],
       [el("span", { class: tone }, found.once ? "" : signed(found.change)), found.change]] }];
