@@ -25,7 +25,12 @@ from grpo_ext.rewards import build
 from grpo_ext.rewards.pool import RewardPool
 
 TIMEOUT = float(GRPOExtConfig.reward_timeout)
-BOUNDS = {"longest": TIMEOUT + 0.5, "trainer": 1000.0, "worker": 1500.0, "above 0": 0}  # seconds, MB, MB, formulas
+BOUNDS = {
+    "longest": TIMEOUT + 0.5,
+    "trainer": 1000.0,
+    "worker": 1500.0,
+    "above 0": 0,
+}  # seconds, MB, MB, formulas
 # in a box; no formula here comes to one of them
 GOLD = [
     r"\frac{12345}{67891}",
@@ -41,7 +46,14 @@ Kind = Callable[[random.Random], str]
 def large(rng: random.Random) -> str:
     """Return a large number, in one of the ways that people write one."""
     exponent = rng.randint(3, 30)
-    return rng.choice([str(rng.randint(10**5, 10**12)), f"10^{{{exponent}}}", "9" * rng.randint(5, 200), f"{exponent}!"])
+    return rng.choice(
+        [
+            str(rng.randint(10**5, 10**12)),
+            f"10^{{{exponent}}}",
+            "9" * rng.randint(5, 200),
+            f"{exponent}!",
+        ]
+    )
 
 
 def tower(rng: random.Random) -> str:
@@ -70,7 +82,9 @@ def summed(rng: random.Random) -> str:
 def integral(rng: random.Random) -> str:
     body = "x"
     for _ in range(rng.randint(1, 12)):
-        body = rng.choice([r"\sin({})", r"e^{{{}}}", r"\sqrt{{1+{}}}", r"\ln({}+2)", r"\frac{{1}}{{1+{}^7}}"]).format(body)
+        body = rng.choice(
+            [r"\sin({})", r"e^{{{}}}", r"\sqrt{{1+{}}}", r"\ln({}+2)", r"\frac{{1}}{{1+{}^7}}"]
+        ).format(body)
     end = rng.choice(["1", large(rng), r"\infty"])
     return rf"\int_0^{{{end}}} {body} \, dx"
 
@@ -81,7 +95,10 @@ def expansion(rng: random.Random) -> str:
 
 
 def nested(rng: random.Random) -> str:
-    found, shells = "2", [r"\sqrt{{1+{}}}", r"\frac{{1}}{{1+{}}}", r"\left({}\right)", r"\sin({})", r"\log({})"]
+    found, shells = (
+        "2",
+        [r"\sqrt{{1+{}}}", r"\frac{{1}}{{1+{}}}", r"\left({}\right)", r"\sin({})", r"\log({})"],
+    )
     for _ in range(rng.randint(5, 40)):
         found = rng.choice(shells).format(found)
     return found
@@ -93,8 +110,13 @@ def root(rng: random.Random) -> str:
 
 def matrix(rng: random.Random) -> str:
     n, letters = rng.randint(2, 5), "abcdxyz"
-    rows = [" & ".join(f"{rng.choice(letters)}^{{{rng.randint(1, 99)}}}" for _ in range(n)) for _ in range(n)]
-    return r"\det\begin{pmatrix}" + r" \\ ".join(rows) + rf"\end{{pmatrix}}^{{{rng.randint(1, 1000)}}}"
+    rows = [
+        " & ".join(f"{rng.choice(letters)}^{{{rng.randint(1, 99)}}}" for _ in range(n))
+        for _ in range(n)
+    ]
+    return (
+        r"\det\begin{pmatrix}" + r" \\ ".join(rows) + rf"\end{{pmatrix}}^{{{rng.randint(1, 1000)}}}"
+    )
 
 
 def remainder(rng: random.Random) -> str:
@@ -107,16 +129,23 @@ def chain(rng: random.Random) -> str:
 
 
 def several(rng: random.Random) -> str:
-    parts = [tower(rng) if rng.random() < 0.1 else str(rng.randint(1, 10**9)) for _ in range(rng.randint(5, 30))]
+    parts = [
+        tower(rng) if rng.random() < 0.1 else str(rng.randint(1, 10**9))
+        for _ in range(rng.randint(5, 30))
+    ]
     return r"\{" + ", ".join(parts) + r"\}"
 
 
 def intervals(rng: random.Random) -> str:
-    return r" \cup ".join(f"({rng.randint(-99, 99)}, {large(rng)}]" for _ in range(rng.randint(2, 12)))
+    return r" \cup ".join(
+        f"({rng.randint(-99, 99)}, {large(rng)}]" for _ in range(rng.randint(2, 12))
+    )
 
 
 def equation(rng: random.Random) -> str:
-    powers = "+".join(f"{rng.randint(1, 99)}x^{{{rng.randint(2, 500)}}}" for _ in range(rng.randint(2, 12)))
+    powers = "+".join(
+        f"{rng.randint(1, 99)}x^{{{rng.randint(2, 500)}}}" for _ in range(rng.randint(2, 12))
+    )
     return f"{powers} = {large(rng)}"
 
 
@@ -154,21 +183,37 @@ def worker_memory(pid: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="100 formulas")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--seed", type=int, default=0, help="of the formulas")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     given = parser.parse_args()
     rng, reward = random.Random(given.seed), build("accuracy")
-    longest, slowest, worker, above, unscored, number = 0.0, "", 0.0, 0, 0, 100 if given.quick else 1000
+    longest, slowest, worker, above, unscored, number = (
+        0.0,
+        "",
+        0.0,
+        0,
+        0,
+        100 if given.quick else 1000,
+    )
     with RewardPool(GRPOExtConfig.reward_workers, timeout=TIMEOUT) as pool:
-        pool.score(reward, {"completions": [r"\boxed{\sqrt{2}}"], "solution": [rf"\boxed{{{GOLD[0]}}}"]})
+        pool.score(
+            reward, {"completions": [r"\boxed{\sqrt{2}}"], "solution": [rf"\boxed{{{GOLD[0]}}}"]}
+        )
         for _ in range(number):
             text = formula(rng)
-            completion = rng.choice([rf"\boxed{{{text}}}", f"<answer>{text}</answer>", f"The answer is ${text}$"])
+            completion = rng.choice(
+                [rf"\boxed{{{text}}}", f"<answer>{text}</answer>", f"The answer is ${text}$"]
+            )
             start = time.monotonic()
-            [score], _ = pool.score(reward, {"completions": [completion], "solution": [rf"\boxed{{{rng.choice(GOLD)}}}"]})
+            [score], _ = pool.score(
+                reward,
+                {"completions": [completion], "solution": [rf"\boxed{{{rng.choice(GOLD)}}}"]},
+            )
             if (seconds := time.monotonic() - start) > longest:
                 longest, slowest = seconds, text
             worker = max(worker, worker_memory(psutil.Process().pid))

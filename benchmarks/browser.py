@@ -25,7 +25,9 @@ def find_browser() -> str | None:
 class Browser:
     """One page in a separate browser, which a context manager closes."""
 
-    def __init__(self, width: int = 1400, height: int = 1000, dark: bool = False, phone: bool = False):
+    def __init__(
+        self, width: int = 1400, height: int = 1000, dark: bool = False, phone: bool = False
+    ):
         self.width, self.height, self.dark, self.phone = width, height, dark, phone
         self.requests: list[str] = []
         self.errors: list[str] = []
@@ -34,7 +36,9 @@ class Browser:
     def __enter__(self) -> Browser:
         executable = find_browser()
         if executable is None:
-            raise RuntimeError(f"There is no Chromium here: none of {', '.join(NAMES)} is on the path.")
+            raise RuntimeError(
+                f"There is no Chromium here: none of {', '.join(NAMES)} is on the path."
+            )
         self._profile = tempfile.mkdtemp()
         ours, theirs = os.pipe(), os.pipe()
 
@@ -45,17 +49,28 @@ class Browser:
 
         command = [executable, *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(
-            command, preexec_fn=hand_over, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            preexec_fn=hand_over,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         os.close(ours[0])
         os.close(theirs[1])
         self._out, self._in = os.fdopen(ours[1], "wb", buffering=0), os.fdopen(theirs[0], "rb")
         self._session = None
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.ask(f"{domain}.enable")
-        size = {"width": self.width, "height": self.height, "deviceScaleFactor": 1, "mobile": self.phone}
+        size = {
+            "width": self.width,
+            "height": self.height,
+            "deviceScaleFactor": 1,
+            "mobile": self.phone,
+        }
         self.ask("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if self.dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
@@ -88,7 +103,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """Return the value of an expression in the page; promises are awaited."""
-        result = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        result = self.ask(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in result:
             raise RuntimeError(json.dumps(result["exceptionDetails"])[:500])
         return result["result"].get("value")
@@ -103,7 +120,9 @@ class Browser:
         path.write_bytes(base64.b64decode(result["data"]))
 
     def pdf(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.ask("Page.printToPDF", printBackground=True)["data"]))
+        path.write_bytes(
+            base64.b64decode(self.ask("Page.printToPDF", printBackground=True)["data"])
+        )
 
     def _next(self) -> dict[str, Any]:
         message = bytearray()
@@ -116,7 +135,9 @@ class Browser:
         if event.get("method") == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif event.get("method") == "Runtime.exceptionThrown":
-            self.errors.append(params["exceptionDetails"].get("exception", {}).get("description", "?"))
+            self.errors.append(
+                params["exceptionDetails"].get("exception", {}).get("description", "?")
+            )
         elif event.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.errors.append(params["entry"]["text"])
         return event

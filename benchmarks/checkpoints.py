@@ -30,8 +30,18 @@ from grpo_ext.tiny.model import build_model
 from grpo_ext.trainer import manifest
 from grpo_ext.trainer.samples import Samples
 
-BIG: dict[str, Any] = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 12}
-LESS: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+BIG: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+}
+LESS: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+}
 
 
 @contextmanager
@@ -62,7 +72,15 @@ def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
         "beta": 0.0,
         "sync_ref_model": False,
     }
-    trainer = make(model, out, max_steps=2, save_strategy="no", num_iterations=1, steps_per_generation=2, **quiet)
+    trainer = make(
+        model,
+        out,
+        max_steps=2,
+        save_strategy="no",
+        num_iterations=1,
+        steps_per_generation=2,
+        **quiet,
+    )
     trainer.train()
     rounds = []
     for _ in range(times):
@@ -76,12 +94,25 @@ def saving(model: Path, out: Path, times: int) -> dict[str, Any]:
             trainer._save_checkpoint(trainer.model, None)
             whole = time.perf_counter() - began
         rest = whole - sum(spent.values())
-        rounds.append({"trl": spent["_save_checkpoint"], "flush": spent["flush"], "hash": spent["_hashes"], "state": rest})
+        rounds.append(
+            {
+                "trl": spent["_save_checkpoint"],
+                "flush": spent["flush"],
+                "hash": spent["_hashes"],
+                "state": rest,
+            }
+        )
     folder = manifest.checkpoints(out)[-1]
     sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    ours = sum(size for name, size in sizes.items() if name.startswith("grpo_state") or name == manifest.MANIFEST)
+    ours = sum(
+        size
+        for name, size in sizes.items()
+        if name.startswith("grpo_state") or name == manifest.MANIFEST
+    )
     seconds = {part: round(statistics.median(one[part] for one in rounds), 3) for part in rounds[0]}
-    hashed = (sum(sizes.values()) - sizes[manifest.MANIFEST]) / statistics.median(one["hash"] for one in rounds)
+    hashed = (sum(sizes.values()) - sizes[manifest.MANIFEST]) / statistics.median(
+        one["hash"] for one in rounds
+    )
     began = time.perf_counter()
     assert manifest.what_is_wrong(folder) is None
     return {
@@ -124,7 +155,9 @@ def main() -> None:
         tokenizer.save_pretrained(big)
         build_model(tokenizer, **(LESS if args.quick else BIG)).save_pretrained(big)
         found = saving(big, Path(folder) / "saved", 3 if args.quick else 5)
-        found["share_of_logging"] = round(logging_share(tiny, Path(folder) / "logged", 10 if args.quick else 40), 4)
+        found["share_of_logging"] = round(
+            logging_share(tiny, Path(folder) / "logged", 10 if args.quick else 40), 4
+        )
     print(json.dumps(found, indent=1))
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -31,8 +31,15 @@ TEXTS = [
     "[c for c in x if c > 'f']",
     "x.center(12, '*')", "tuple(x)", "x.startswith('a')", "max(x)", "x.encode()", "x.partition(' ')", "x.swapcase()",
 ]  # fmt: skip
-INPUTS: dict[bool, list[Any]] = {True: [0, 1, 3, 4, 11, 28, 97], False: ["a", "anna", "be nice", "Hello Eve", "zebra fish"]}
-SHAPES = ["def f(x):\n    return {}", "f = lambda x: {}", "class F:\n    def __call__(self, x):\n        return {}\nf = F()"]
+INPUTS: dict[bool, list[Any]] = {
+    True: [0, 1, 3, 4, 11, 28, 97],
+    False: ["a", "anna", "be nice", "Hello Eve", "zebra fish"],
+}
+SHAPES = [
+    "def f(x):\n    return {}",
+    "f = lambda x: {}",
+    "class F:\n    def __call__(self, x):\n        return {}\nf = F()",
+]
 
 
 def work(seed: int = 0) -> list[tuple[str, list[str], float]]:
@@ -45,14 +52,28 @@ def work(seed: int = 0) -> list[tuple[str, list[str], float]]:
         body = family[i // 2 % 25]
         values = {repr(x): eval(body, {"x": x}) for x in INPUTS[kind]}
         right = i % 4 < 2
-        other = body if right else draw.choice([b for b in family if any(eval(b, {"x": eval(x)}) != values[x] for x in values)])
+        other = (
+            body
+            if right
+            else draw.choice(
+                [b for b in family if any(eval(b, {"x": eval(x)}) != values[x] for x in values)]
+            )
+        )
         program = draw.choice(SHAPES).format(other)
-        found.append((f"So:\n```python\n{program}\n```", [f"assert f({x}) == {y!r}" for x, y in values.items()], float(right)))
+        found.append(
+            (
+                f"So:\n```python\n{program}\n```",
+                [f"assert f({x}) == {y!r}" for x, y in values.items()],
+                float(right),
+            )
+        )
     return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="100 programs")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--out", type=Path)

@@ -31,7 +31,9 @@ from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import Demonstration, chains
 
 
-def unordered_demonstrations(task: Countdown, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
+def unordered_demonstrations(
+    task: Countdown, count: int, *, seed: int = 0
+) -> Iterator[Demonstration]:
     """Yield demonstrations with up to four attempts in random order, that give up after six of ten failed attempts."""
     rng = random.Random(seed)
     problems = list(task.generate("train"))
@@ -56,15 +58,23 @@ RECIPE = recipe_folder() / DEMO.recipe
 SFT_STEPS = 400
 GRPO = {"max_completion_length": 72, "learning_rate": 4e-4, "warmup_steps": 8, "max_steps": 80}
 PROCESS = {"sampler": "process", "behaviour_policy": "sampler"}
-STILL = {"learning_rate": 1e-6, "warmup_steps": 0}  # too small a rate to change what is sampled: all runs do the same work
+STILL = {
+    "learning_rate": 1e-6,
+    "warmup_steps": 0,
+}  # too small a rate to change what is sampled: all runs do the same work
 
 
 def warm_start(folder: Path, seed: int = 0, steps: int = SFT_STEPS) -> Path:
     """Return the model that GRPO starts from: made in about a minute, once per folder."""
     done = folder / "warm_start"
     if not (done / "config.json").exists():
-        DEMO.prepare(load_recipe(RECIPE, words(model_name_or_path=folder / "model")).task, folder, seed)
-        data = {"model_name_or_path": folder / "model", "dataset_name": folder / "demonstrations.jsonl"}
+        DEMO.prepare(
+            load_recipe(RECIPE, words(model_name_or_path=folder / "model")).task, folder, seed
+        )
+        data = {
+            "model_name_or_path": folder / "model",
+            "dataset_name": folder / "demonstrations.jsonl",
+        }
         sft = words(**data, output_dir=done, seed=seed, max_steps=steps)
         path = recipe_folder() / DEMO.sft_recipe
         checked_launch("grpo_ext.sft", path, sft, load_sft_recipe(path, sft))
@@ -74,8 +84,15 @@ def warm_start(folder: Path, seed: int = 0, steps: int = SFT_STEPS) -> Path:
 
 def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
     """Return the demo's recipe with `GRPO`, without evaluations and checkpoints during training."""
-    quiet = {"eval_strategy": "no", "eval_on_start": False, "save_strategy": "no", "disable_tqdm": True}
-    return load_recipe(RECIPE, words(model_name_or_path=model, output_dir=out, **{**quiet, **GRPO, **settings}))
+    quiet = {
+        "eval_strategy": "no",
+        "eval_on_start": False,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    return load_recipe(
+        RECIPE, words(model_name_or_path=model, output_dir=out, **{**quiet, **GRPO, **settings})
+    )
 
 
 def in_a_process(module: str, given: list[str], threads: int) -> Any:
@@ -86,7 +103,9 @@ def in_a_process(module: str, given: list[str], threads: int) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None) -> list[dict[str, float]]:
+def train(
+    side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None
+) -> list[dict[str, float]]:
     """Train by the recipe, with "TRL" or "ours", and save the model; return the logs, one row per step."""
     rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
     model: Any = recipe.model.model_name_or_path  # never None: a recipe without it is refused
@@ -100,6 +119,12 @@ def train(side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = N
 
 def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[str, float]:
     """Return held-out results: share solved greedily, mean share of sampled attempts, and their mean length in tokens."""
-    [summary] = evaluate_models(recipe, [str(model)], num_samples=num_samples, batch_size=256)["summaries"].values()
+    [summary] = evaluate_models(recipe, [str(model)], num_samples=num_samples, batch_size=256)[
+        "summaries"
+    ].values()
     greedy, sampled = summary["greedy"], summary["sampled"]
-    return {"greedy": greedy["countdown"], "sampled": sampled["countdown"], "length": sampled["length"]}
+    return {
+        "greedy": greedy["countdown"],
+        "sampled": sampled["countdown"],
+        "length": sampled["length"],
+    }

@@ -48,8 +48,12 @@ def timed(side: str, model: Path, steps: int, seed: int) -> tuple[list[float], f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one turn of four steps instead of three of eight")
-    parser.add_argument("--check", action="store_true", help=f"exit with 1 if ours is not {ASKED} times as fast")
+    parser.add_argument(
+        "--quick", action="store_true", help="one turn of four steps instead of three of eight"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help=f"exit with 1 if ours is not {ASKED} times as fast"
+    )
     parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
@@ -61,13 +65,20 @@ def main() -> None:
             for side in ("TRL", "ours") if turn % 2 == 0 else ("ours", "TRL"):
                 seconds, reward = timed(side, model, steps, seed=turn)
                 found[side] += seconds
-                print(f"{side:5} turn {turn}: {statistics.median(seconds):.2f} s a step, reward {reward:.3f}", flush=True)
+                print(
+                    f"{side:5} turn {turn}: {statistics.median(seconds):.2f} s a step, reward {reward:.3f}",
+                    flush=True,
+                )
     median = {side: statistics.median(seconds) for side, seconds in found.items()}
     ratio = median["TRL"] / median["ours"]
-    print(f"TRL {median['TRL']:.2f} s a step, ours {median['ours']:.2f} s: {ratio:.2f} times (asked {ASKED})")
+    print(
+        f"TRL {median['TRL']:.2f} s a step, ours {median['ours']:.2f} s: {ratio:.2f} times (asked {ASKED})"
+    )
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"seconds": found, "median": median, "ratio": ratio}, indent=1) + "\n")
+        args.out.write_text(
+            json.dumps({"seconds": found, "median": median, "ratio": ratio}, indent=1) + "\n"
+        )
     if args.check and ratio < ASKED:
         sys.exit("too slow")
 

@@ -73,15 +73,24 @@ def read_only(bench: Bench) -> Outcome:
         shutil.copytree(old / "checkpoint-5", disk / "checkpoint-5")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         findings = Findings()
-        check_disk(load_recipe(None, {"model_name_or_path": str(bench.model), "output_dir": str(disk)}).flat, findings)
+        check_disk(
+            load_recipe(
+                None, {"model_name_or_path": str(bench.model), "output_dir": str(disk)}
+            ).flat,
+            findings,
+        )
         (out / "told.txt").write_text("\n".join(problem.message for problem in findings.problems))
         make(bench.model, out).train(str(disk / "checkpoint-5"))
 
     if (codes := wait(start(1, out, body))) == [3]:
         return "not tried: no file system can be mounted here", "", True
     told = "cannot be written" in (out / "told.txt").read_text()
-    gone = [part for part in lost(left_by(out), bench.wanted[1]) if part in ("weights", "optimizer")]  # logs began anew
-    happened = "as output_dir it was refused before the model was loaded; as the checkpoint it served"
+    gone = [
+        part for part in lost(left_by(out), bench.wanted[1]) if part in ("weights", "optimizer")
+    ]  # logs began anew
+    happened = (
+        "as output_dir it was refused before the model was loaded; as the checkpoint it served"
+    )
     return happened, ", ".join(gone) or "nothing", codes == [0] and told and not gone
 
 
@@ -92,5 +101,7 @@ def small_file_system(folder: Path) -> None:
     if libc.unshare(new_mounts) and libc.unshare(new_user | new_mounts):
         sys.exit(3)
     subprocess.run(["mount", "--make-rprivate", "/"], capture_output=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True
+    ).returncode:
         sys.exit(3)

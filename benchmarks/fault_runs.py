@@ -43,11 +43,17 @@ LIMIT = 300.0  # seconds that a trial may take
 
 def build_start(folder: Path) -> Path:
     """A folder with an untrained model of 0.1 million parameters and its tokenizer."""
-    task = Countdown(num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30)
+    task = Countdown(
+        num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30
+    )
     rows = countdown_demonstrations(task, 200)
-    tokenizer = build_tokenizer([message["content"] for row in rows for part in row.values() for message in part])
+    tokenizer = build_tokenizer(
+        [message["content"] for row in rows for part in row.values() for message in part]
+    )
     tokenizer.save_pretrained(folder)
-    build_model(tokenizer, hidden_size=64, intermediate_size=128, max_position_embeddings=2048).save_pretrained(folder)
+    build_model(
+        tokenizer, hidden_size=64, intermediate_size=128, max_position_embeddings=2048
+    ).save_pretrained(folder)
     return folder
 
 
@@ -56,7 +62,9 @@ def letters(completions: list[str], **columns: Any) -> list[float]:
     return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
 
 
-def make(model: Path, out: Path, reward: Callable[..., Any] = letters, **settings: Any) -> GRPOExtTrainer:
+def make(
+    model: Path, out: Path, reward: Callable[..., Any] = letters, **settings: Any
+) -> GRPOExtTrainer:
     """Two epochs with accumulation, half-used generations, two passes over each, refill, an adaptive curriculum, a changing
     reference and evaluation."""
     ranks = int(os.environ.get("WORLD_SIZE", 1))
@@ -98,9 +106,16 @@ def _fork(rank: int, ranks: int, port: int, out: Path, body: Callable[[], None])
         file = os.open(out / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        sys.stdout = sys.stderr = os.fdopen(file, "w", buffering=1, errors="backslashreplace")  # also if they were captured
+        sys.stdout = sys.stderr = os.fdopen(
+            file, "w", buffering=1, errors="backslashreplace"
+        )  # also if they were captured
         if ranks > 1:
-            place: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+            place: dict[str, Any] = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": ranks,
+                "LOCAL_WORLD_SIZE": ranks,
+            }
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
             os.environ |= {key: str(value) for key, value in place.items()}
         body()
@@ -186,7 +201,9 @@ def lost(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
 
 
 def finite(out: Path) -> bool:
-    return len(checkpoints(out)) > 0 and all(p.isfinite().all() for p in left_by(out)["weights"].values())
+    return len(checkpoints(out)) > 0 and all(
+        p.isfinite().all() for p in left_by(out)["weights"].values()
+    )
 
 
 def last_metrics(out: Path) -> dict[str, Any]:
@@ -201,7 +218,9 @@ class Bench:
     model: Path
     wanted: dict[int, dict[str, Any]]
 
-    def run(self, name: str, ranks: int = 1, callbacks: tuple[Any, ...] = (), **settings: Any) -> tuple[Path, list[int]]:
+    def run(
+        self, name: str, ranks: int = 1, callbacks: tuple[Any, ...] = (), **settings: Any
+    ) -> tuple[Path, list[int]]:
         """Continue the trial `name`, or begin it."""
         out = self.folder / name
 

@@ -57,7 +57,11 @@ def kill(bench: Bench) -> Outcome:
     out, codes = bench.run("kill", callbacks=(KillAt(6),))
     _, again = bench.run("kill")
     gone = bench.lost(out)
-    return "started again, it went on from step 5", gone, codes == [-9] and again == [0] and gone == "nothing"
+    return (
+        "started again, it went on from step 5",
+        gone,
+        codes == [-9] and again == [0] and gone == "nothing",
+    )
 
 
 def dead_rank(bench: Bench) -> Outcome:
@@ -75,11 +79,17 @@ def damaged(bench: Bench, name: str, damage: Callable[[Path], None]) -> Outcome:
     _, again = bench.run(name)
     gone = bench.lost(out)
     right = told == str(out / "checkpoint-5") and again == [0] and gone == "nothing"
-    return "it was recognised by its manifest, and the run went on from the one before it", gone, right
+    return (
+        "it was recognised by its manifest, and the run went on from the one before it",
+        gone,
+        right,
+    )
 
 
 def truncated(bench: Bench) -> Outcome:
-    return damaged(bench, "truncated", lambda folder: os.truncate(folder / "model.safetensors", 100_000))
+    return damaged(
+        bench, "truncated", lambda folder: os.truncate(folder / "model.safetensors", 100_000)
+    )
 
 
 def flipped(bench: Bench) -> Outcome:
@@ -97,7 +107,10 @@ def inf_reward(bench: Bench) -> Outcome:
 
     def sometimes(completions: list[str], **columns: Any) -> list[float]:
         calls.append(1)
-        return [math.inf if len(calls) == 3 and i == 2 else score for i, score in enumerate(letters(completions))]
+        return [
+            math.inf if len(calls) == 3 and i == 2 else score
+            for i, score in enumerate(letters(completions))
+        ]
 
     out, codes = bench.run("inf", reward=sometimes)
     failed = last_metrics(out).get("rewards/sometimes/failed")
@@ -132,9 +145,16 @@ def hanging_reward(bench: Bench) -> Outcome:
             time.sleep(600)
         return letters(completions)
 
-    settings: dict[str, Any] = {"reward_timeout": 0.02, "reward_max_failure_rate": 1.0, "max_steps": 4, "group_filter": "off"}
+    settings: dict[str, Any] = {
+        "reward_timeout": 0.02,
+        "reward_max_failure_rate": 1.0,
+        "max_steps": 4,
+        "group_filter": "off",
+    }
     out, codes = bench.run("hang", reward=hangs, **settings)
-    rows = [(bad(line["text"]), line["rewards"]["hangs"]) for line in jsonl.read(out / "samples.jsonl")]
+    rows = [
+        (bad(line["text"]), line["rewards"]["hangs"]) for line in jsonl.read(out / "samples.jsonl")
+    ]
     given_up = [score for is_bad, score in rows if is_bad]
     right = codes == [0] and finite(out) and len(given_up) > 0 and set(given_up) == {None}
     right = right and None not in [score for is_bad, score in rows if not is_bad]
@@ -151,7 +171,12 @@ def dead_worker(bench: Bench) -> Outcome:
     plugin = bench.folder / "dying.py"
     plugin.write_text(DYING)
     rewards, _ = resolve_rewards(["dying"], plugins=[str(plugin)])
-    settings: dict[str, Any] = {"reward_workers": 1, "reward_max_failure_rate": 1.0, "max_steps": 4, "group_filter": "off"}
+    settings: dict[str, Any] = {
+        "reward_workers": 1,
+        "reward_max_failure_rate": 1.0,
+        "max_steps": 4,
+        "group_filter": "off",
+    }
     out, codes = bench.run("worker", reward=rewards[0], **settings)
     failed = last_metrics(out).get("rewards/dying/failed", 0)
     rows = [line["rewards"]["dying"] for line in jsonl.read(out / "samples.jsonl")]
@@ -180,7 +205,9 @@ FAULTS: dict[str, Callable[[Bench], Outcome]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one rank only")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if something is lost that should not be")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if something is lost that should not be"
+    )
     parser.add_argument("--only", help="only the faults with this in their name")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     args = parser.parse_args()
@@ -199,7 +226,9 @@ def main() -> None:
             if (args.quick and fault is dead_rank) or (args.only or name) not in name:
                 continue
             happened, gone, right = fault(bench)
-            table.append({"fault": name, "happened": happened, "lost": gone, "as_it_should_be": right})
+            table.append(
+                {"fault": name, "happened": happened, "lost": gone, "as_it_should_be": right}
+            )
             print(f"| {name} | {happened} | {gone} | {'yes' if right else 'NO'} |", flush=True)
     if args.out:
         args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

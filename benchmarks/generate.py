@@ -54,7 +54,14 @@ class Lengths:
 class Shape:
     """A model, a batch of prompts, and the further arguments of `generate`."""
 
-    def __init__(self, model: Any, batch: dict[str, torch.Tensor], max_new_tokens: int, eos: list[int], pad: int):
+    def __init__(
+        self,
+        model: Any,
+        batch: dict[str, torch.Tensor],
+        max_new_tokens: int,
+        eos: list[int],
+        pad: int,
+    ):
         self.model, self.batch, self.eos = model.train(), batch, eos  # TRL samples in training mode
         self.lengths: torch.Tensor | None = None
         self.config = GenerationConfig(
@@ -71,20 +78,29 @@ class Shape:
     def run(self, fast: bool, seed: int) -> dict[str, float]:
         """Return seconds, tokens and decoded slots of one call."""
         prompt = self.batch["input_ids"].size(1)
-        scripted = None if self.lengths is None else LogitsProcessorList([Lengths(self.lengths, prompt)])
+        scripted = (
+            None if self.lengths is None else LogitsProcessorList([Lengths(self.lengths, prompt)])
+        )
         passes: list[int] = []
         hook = self.model.register_forward_pre_hook(
-            lambda module, args, kwargs: passes.append(kwargs["input_ids"].numel()), with_kwargs=True
+            lambda module, args, kwargs: passes.append(kwargs["input_ids"].numel()),
+            with_kwargs=True,
         )
         torch.manual_seed(seed)
         start = time.perf_counter()
         with fast_generation(self.model) if fast else nullcontext():
-            ids = self.model.generate(**self.batch, generation_config=self.config, logits_processor=scripted)[:, prompt:]
+            ids = self.model.generate(
+                **self.batch, generation_config=self.config, logits_processor=scripted
+            )[:, prompt:]
         seconds = time.perf_counter() - start
         hook.remove()
         ended = torch.isin(ids, torch.tensor(self.eos)).int()
         tokens = int((ended.cumsum(1) - ended == 0).sum())
-        return {"seconds": seconds, "tokens": tokens, "slots": ids.numel() if not fast else len(ids) + sum(passes[1:])}
+        return {
+            "seconds": seconds,
+            "tokens": tokens,
+            "slots": ids.numel() if not fast else len(ids) + sum(passes[1:]),
+        }
 
 
 def small_model(vocab: int, hidden: int, layers: int = 2) -> Any:
@@ -121,7 +137,12 @@ def countdown(folder: str) -> Shape:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     prompts = [row["prompt"] for row in train_rows(recipe).select(range(32)) for _ in range(8)]
     encoded: Any = tokenizer.apply_chat_template(
-        prompts, add_generation_prompt=True, tokenize=True, return_dict=True, padding=True, return_tensors="pt"
+        prompts,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        padding=True,
+        return_tensors="pt",
     )
     batch = {name: encoded[name] for name in ("input_ids", "attention_mask")}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -166,7 +187,11 @@ def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
         seconds = statistics.median(run["seconds"] for run in runs)
         tokens, slots = (sum(run[key] for run in runs) for key in ("tokens", "slots"))
         rate = statistics.median(run["tokens"] / run["seconds"] for run in runs)
-        row[side] = {"seconds": seconds, "tokens_per_second": rate, "wasted_slots": 1 - tokens / slots}
+        row[side] = {
+            "seconds": seconds,
+            "tokens_per_second": rate,
+            "wasted_slots": 1 - tokens / slots,
+        }
     # at the same number of tokens: the two sides draw different completions
     row["faster"] = row["ours"]["tokens_per_second"] / row["transformers"]["tokens_per_second"]
     print(
@@ -182,20 +207,42 @@ def peak_memory(quick: bool) -> dict[str, float]:
     """Return the MiB that the long shape takes above a loaded model, each side in a separate process."""
     peaks = {}
     for side in ("neither", "transformers", "ours"):
-        command = [sys.executable, "-m", "benchmarks.generate", "--peak", side, *(["--quick"] if quick else [])]
-        peaks[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) / 1024
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.generate",
+            "--peak",
+            side,
+            *(["--quick"] if quick else []),
+        ]
+        peaks[side] = (
+            int(
+                subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[
+                    -1
+                ]
+            )
+            / 1024
+        )
     above = {side: peaks[side] - peaks["neither"] for side in ("transformers", "ours")}
-    print(f"peak memory, long, above a loaded model: {', '.join(f'{k} {v:.0f} MiB' for k, v in above.items())}")
+    print(
+        f"peak memory, long, above a loaded model: {', '.join(f'{k} {v:.0f} MiB' for k, v in above.items())}"
+    )
     return above
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three rounds, shorter long completions, a shorter warm start")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="three rounds, shorter long completions, a shorter warm start",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--model", help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
-    parser.add_argument("--peak", choices=("neither", "transformers", "ours"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--peak", choices=("neither", "transformers", "ours"), help=argparse.SUPPRESS
+    )
     args = parser.parse_args()
     if args.peak:
         shape = long_uneven(args.quick)
@@ -212,11 +259,22 @@ def main() -> None:
             "equal lengths": lambda: equal_lengths(256),
             "one row": lambda: equal_lengths(1),
         }
-        table = [compare(name, make(), rounds * (5 if name == "one row" else 1)) for name, make in shapes.items()]
+        table = [
+            compare(name, make(), rounds * (5 if name == "one row" else 1))
+            for name, make in shapes.items()
+        ]
     if args.out:
-        machine = {"cpu": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
+        machine = {
+            "cpu": platform.processor() or platform.machine(),
+            "threads": torch.get_num_threads(),
+        }
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        found = {"table": table, "peak_memory_mib": memory, "machine": machine, "versions": versions}
+        found = {
+            "table": table,
+            "peak_memory_mib": memory,
+            "machine": machine,
+            "versions": versions,
+        }
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(found, indent=1) + "\n")
     missed = [row["shape"] for row in table if row["faster"] < AT_LEAST[row["shape"]]]

@@ -32,12 +32,19 @@ def collapse(rewards: list[float]) -> int:
 
 def alarms(folder: Path) -> list[dict[str, Any]]:
     lines = jsonl.read(folder / "metrics.jsonl")
-    return [{"alarm": line["alarm"], "step": line["step"], "action": line["action"]} for line in lines if "alarm" in line]
+    return [
+        {"alarm": line["alarm"], "step": line["step"], "action": line["action"]}
+        for line in lines
+        if "alarm" in line
+    ]
 
 
 def one_unstable(model: Path, folder: Path, steps: int) -> dict[str, Any]:
     rising = {"learning_rate": 2.4e-3, "warmup_steps": 20, "seed": 0, "max_steps": steps}
-    rewards = [row["reward"] for row in train("ours", recipe_for(model, folder / "unstable", **COMMON, **rising))]
+    rewards = [
+        row["reward"]
+        for row in train("ours", recipe_for(model, folder / "unstable", **COMMON, **rising))
+    ]
     return {
         "collapse_begins": collapse(rewards),
         "alarms": alarms(folder / "unstable"),
@@ -70,9 +77,14 @@ def main() -> None:
     print(json.dumps(found, indent=1))
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    seen = [alarm["step"] - bad["collapse_begins"] for alarm in bad["alarms"] if alarm["alarm"] == "reward_collapse"]
+    seen = [
+        alarm["step"] - bad["collapse_begins"]
+        for alarm in bad["alarms"]
+        if alarm["alarm"] == "reward_collapse"
+    ]
     bounds = {
-        "the alarm came within 10 steps of the collapse's beginning": bool(seen) and 0 <= seen[0] <= 10,
+        "the alarm came within 10 steps of the collapse's beginning": bool(seen)
+        and 0 <= seen[0] <= 10,
         "no healthy run had an alarm": not any(run["alarms"] for run in good),
     }
     for bound, held in bounds.items():

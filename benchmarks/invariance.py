@@ -33,7 +33,11 @@ from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.step.records import MicroBatch, Scored
 
 LOSSES = loss_names()
-ROWS, GROUP, LENGTH = 16, 4, 9  # completions per optimizer step and per prompt; tokens per completion
+ROWS, GROUP, LENGTH = (
+    16,
+    4,
+    9,
+)  # completions per optimizer step and per prompt; tokens per completion
 Tensors = dict[str, torch.Tensor]  # weights of a model, or their gradients, by name
 CUTS = [(ga, spg) for ga in (1, 2, 4, 8) for spg in (ga // 2, ga, 2 * ga) if spg]
 
@@ -54,27 +58,40 @@ def fixed_completion(prompt: list[int], nth: int, vocab: int, eos: int) -> list[
     """A completion that depends only on the prompt and its place in the group: empty, truncated, or ended."""
     g = torch.Generator().manual_seed(1000 * sum(prompt) + nth)
     kind = (sum(prompt) + nth) % 7
-    length = 0 if kind == 0 else LENGTH if kind < 3 else int(torch.randint(1, LENGTH, (1,), generator=g))
-    ids = [x if x != eos else x + 1 for x in torch.randint(5, vocab - 1, (length,), generator=g).tolist()]
+    length = (
+        0 if kind == 0 else LENGTH if kind < 3 else int(torch.randint(1, LENGTH, (1,), generator=g))
+    )
+    ids = [
+        x if x != eos else x + 1
+        for x in torch.randint(5, vocab - 1, (length,), generator=g).tolist()
+    ]
     return [*ids, eos] if kind > 2 else ids
 
 
 class FixedCompletions(GRPOTrainer):
     """Replaces sampling by completions that are the same for every cut of the step."""
 
-    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
+    ) -> tuple[list[list[int]], None]:
         seen: dict[tuple[int, ...], int] = {}
         out = []
         for prompt in map(tuple, prompt_ids):
             seen[prompt] = seen.get(prompt, -1) + 1
-            out.append(fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id))
+            out.append(
+                fixed_completion(
+                    list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id
+                )
+            )
         return out, None
 
 
 class Plain(FixedCompletions):
     """TRL's trainer, which takes no empty completions."""
 
-    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
+    ) -> tuple[list[list[int]], None]:
         ids, logprobs = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return [x or [self._tokenizer.eos_token_id] for x in ids], logprobs
 
@@ -103,10 +120,15 @@ class Catch(TrainerCallback):
     def __init__(self) -> None:
         self.steps: list[tuple[Tensors, Tensors]] = []
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         named = [(name.removeprefix("module."), p) for name, p in model.named_parameters()]
         self.steps.append(
-            ({n: p.grad.clone() for n, p in named if p.grad is not None}, {n: p.detach().clone() for n, p in named})
+            (
+                {n: p.grad.clone() for n, p in named if p.grad is not None},
+                {n: p.detach().clone() for n, p in named},
+            )
         )
 
 
@@ -167,7 +189,9 @@ def train(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
         reward_funcs=[lucky],
         args=args,
-        train_dataset=Dataset.from_list([{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in numbers]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in numbers]
+        ),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
         callbacks=[catch],
     )
@@ -208,10 +232,14 @@ def settings_for(loss_type: str, ours: bool) -> dict[str, Any]:
     """Return settings with KL and masked truncated completions."""
     settings = {"loss_type": loss_type, "beta": 0.1, "mask_truncated_completions": True}
     settings |= {"epsilon_high": 5.0} if loss_type == "cispo" else {}
-    return settings | ({} if ours else {"loss_normalization": "micro_batch", "logprob_policy": "trl"})
+    return settings | (
+        {} if ours else {"loss_normalization": "micro_batch", "logprob_policy": "trl"}
+    )
 
 
-def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool = True, **kwargs: Any) -> Tensors:
+def gradient(
+    folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool = True, **kwargs: Any
+) -> Tensors:
     """Return the gradient of the first step."""
     with tempfile.TemporaryDirectory() as out:
         trainer_class = Exact if ours else Plain
@@ -219,11 +247,28 @@ def gradient(folder: Path | str, loss_type: str, ga: int, spg: int, ours: bool =
         return train(folder, out, ga, spg, trainer_class=trainer_class, **kwargs)[1][0][0]
 
 
-def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]) -> list[Tensors]:
+def on_two_ranks(
+    folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]
+) -> list[Tensors]:
     """Return the first step's gradients on two gloo processes, for (loss_type, ga, spg, ours, beta)."""
     with tempfile.TemporaryDirectory() as out:
-        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-        launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0", "-m", "benchmarks.invariance"]
+        launch = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc_per_node",
+            "2",
+            "--master_port",
+            "0",
+        ]
+        launch += [
+            "--rdzv_backend",
+            "c10d",
+            "--rdzv_endpoint",
+            "127.0.0.1:0",
+            "-m",
+            "benchmarks.invariance",
+        ]
         launch += ["--rank_jobs", json.dumps(jobs)]
         root = str(Path(__file__).resolve().parents[1])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
@@ -239,16 +284,23 @@ def on_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float
         return torch.load(Path(out) / "gradients.pt")
 
 
-def one_of_two_ranks(folder: Path | str, jobs: list[tuple[str, int, int, bool, float]], out: Path) -> None:
+def one_of_two_ranks(
+    folder: Path | str, jobs: list[tuple[str, int, int, bool, float]], out: Path
+) -> None:
     """What each of two ranks does for `on_two_ranks`; the first saves the gradients in `out`."""
     keep_order()
-    found = [gradient(folder, loss, ga, spg, ours, ranks=2, beta=beta) for loss, ga, spg, ours, beta in jobs]
+    found = [
+        gradient(folder, loss, ga, spg, ours, ranks=2, beta=beta)
+        for loss, ga, spg, ours, beta in jobs
+    ]
     if int(os.environ["RANK"]) == 0:
         torch.save(found, out / "gradients.pt")
     leave_ranks()
 
 
-def measure(folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool) -> list[dict[str, Any]]:
+def measure(
+    folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool
+) -> list[dict[str, Any]]:
     """Return one row per loss: the largest difference over the cuts, ours and TRL's, on one and on two ranks."""
     table = []
     for loss_type in losses:
@@ -261,11 +313,16 @@ def measure(folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], 
                 jobs = [(loss_type, ga, spg, ours, 0.1) for ga, spg in cuts]
                 two = []
                 for (_, ga, spg, _, _), found in zip(jobs, on_two_ranks(folder, jobs), strict=True):
-                    same = gradient(folder, loss_type, 1, 1, ours, numbers=first_of_two_ranks(ga, spg))
+                    same = gradient(
+                        folder, loss_type, 1, 1, ours, numbers=first_of_two_ranks(ga, spg)
+                    )
                     two.append(apart(found, same))
                 row["ours, 2 ranks" if ours else "TRL, 2 ranks"] = max(two)
         table.append(row)
-        print("  ".join(f"{k} {v:.1e}" if isinstance(v, float) else f"{v:8}" for k, v in row.items()), flush=True)
+        print(
+            "  ".join(f"{k} {v:.1e}" if isinstance(v, float) else f"{v:8}" for k, v in row.items()),
+            flush=True,
+        )
     return table
 
 
@@ -276,9 +333,13 @@ def tiny_model(folder: Path) -> Path:
     from grpo_ext.tiny.model import build_model
     from grpo_ext.tiny.tokenizer import build_tokenizer
 
-    task = Countdown(num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30)
+    task = Countdown(
+        num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30
+    )
     rows = countdown_demonstrations(task, 200)
-    tokenizer = build_tokenizer([message["content"] for row in rows for part in row.values() for message in part])
+    tokenizer = build_tokenizer(
+        [message["content"] for row in rows for part in row.values() for message in part]
+    )
     tokenizer.save_pretrained(folder)
     build_model(tokenizer, hidden_size=64, intermediate_size=128).save_pretrained(folder)
     return folder
@@ -287,7 +348,9 @@ def tiny_model(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two losses, three cuts, one rank")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a difference of ours is above 1e-5")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a difference of ours is above 1e-5"
+    )
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     parser.add_argument("--rank_jobs", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
@@ -299,7 +362,9 @@ def main() -> None:
     if args.rank_jobs:
         return one_of_two_ranks(args.model, args.rank_jobs, args.out)
     with tempfile.TemporaryDirectory() as folder:
-        losses, cuts = (("grpo", "dapo"), [(2, 1), (4, 4), (4, 8)]) if args.quick else (LOSSES, CUTS)
+        losses, cuts = (
+            (("grpo", "dapo"), [(2, 1), (4, 4), (4, 8)]) if args.quick else (LOSSES, CUTS)
+        )
         table = measure(tiny_model(Path(folder)), losses, cuts, two_ranks=not args.quick)
     if args.out:
         args.out.write_text(json.dumps(table, indent=1) + "\n")

@@ -26,18 +26,41 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fault_runs import STEPS, KillAt, build_start, left_by, lost, make, quiet, start, wait, work_folder
+from benchmarks.fault_runs import (
+    STEPS,
+    KillAt,
+    build_start,
+    left_by,
+    lost,
+    make,
+    quiet,
+    start,
+    wait,
+    work_folder,
+)
 
 KINDS = ("steps", "saved", "saving", "moments", "sampler")  # of kills
 PROCESS = {"overlap": "one_step", "sampler": "process"}
-WHOLE = {**PROCESS, "group_filter": "off", "max_staleness": 0, "num_iterations": 1, "top_k": 9, "num_train_epochs": 4}
+WHOLE = {
+    **PROCESS,
+    "group_filter": "off",
+    "max_staleness": 0,
+    "num_iterations": 1,
+    "top_k": 9,
+    "num_train_epochs": 4,
+}
 # beside what `fault_runs.make` sets: refill with carried groups, the adaptive curriculum, two passes, evaluation by decoding
 SETTINGS: dict[str, dict[str, Any]] = {
     "turns": {},
     "overlap": PROCESS,
     "each-step": {  # a generation for each step, and the sampler process also evaluates
         **PROCESS,
-        **{"behaviour_policy": "sampler", "num_iterations": 1, "steps_per_generation": 2, "eval_temperature": None},
+        **{
+            "behaviour_policy": "sampler",
+            "num_iterations": 1,
+            "steps_per_generation": 2,
+            "eval_temperature": None,
+        },
         "num_train_epochs": 4,
     },
     "whole-groups": WHOLE,
@@ -116,7 +139,9 @@ class Series:
         self.figures["seconds_of_the_whole_run"] = round(self.seconds, 1)
 
     def run(self, out: Path, limit: float | None = None, **how: Any) -> list[int]:
-        return wait(start(self.ranks, out, partial(train, self.model, out, **how, **self.settings)), limit)
+        return wait(
+            start(self.ranks, out, partial(train, self.model, out, **how, **self.settings)), limit
+        )
 
     def killed(self, out: Path, limit: float | None = None, **how: Any) -> bool:
         return -signal.SIGKILL in self.run(out, limit, **how)
@@ -127,29 +152,46 @@ class Series:
         for out in outs:
             different += [said(out)] if any(self.run(out)) else lost(left_by(out), self.wanted)
         self.figures[name] = {"kills": kills, "different": different}
-        print(f"{self.ranks} rank(s), {name}: killed {kills} times, different: {different or 'nothing'}", flush=True)
+        print(
+            f"{self.ranks} rank(s), {name}: killed {kills} times, different: {different or 'nothing'}",
+            flush=True,
+        )
 
 
 def said(out: Path) -> str:
     return (out / "rank-0.log").read_text(errors="replace")[-3000:]
 
 
-def one(series: Series, kinds: list[str], steps: list[int], moments: int, chance: random.Random) -> dict[str, Any]:
+def one(
+    series: Series, kinds: list[str], steps: list[int], moments: int, chance: random.Random
+) -> dict[str, Any]:
     """Return what differed after each series of kills."""
     series.begin()
     folder, ranks, seconds = series.folder, series.ranks, series.seconds
     if "steps" in kinds:
-        hits = sum(series.killed(folder / "steps", kill=KillAt(step, step % ranks)) for step in steps)
+        hits = sum(
+            series.killed(folder / "steps", kill=KillAt(step, step % ranks)) for step in steps
+        )
         series.judge("at each step", hits, [folder / "steps"])
     if "saved" in kinds:
-        hits = sum(series.killed(folder / "saved", kill=KillAt(step, step % ranks, saved=True)) for step in steps)
+        hits = sum(
+            series.killed(folder / "saved", kill=KillAt(step, step % ranks, saved=True))
+            for step in steps
+        )
         series.judge("after each save", hits, [folder / "saved"])
     if "saving" in kinds:
-        hits = sum(series.killed(folder / "saving", in_save=(step, chance.uniform(0, 0.05))) for step in steps[1::3])
+        hits = sum(
+            series.killed(folder / "saving", in_save=(step, chance.uniform(0, 0.05)))
+            for step in steps[1::3]
+        )
         series.judge("in a checkpoint", hits, [folder / "saving"])
     beside = "sampler" in series.settings
     if "moments" in kinds:
-        hits, outs, latest = 0, [folder / "moments-1"], 1.0 if beside else 0.6  # a restart begins with a sampler, for seconds
+        hits, outs, latest = (
+            0,
+            [folder / "moments-1"],
+            1.0 if beside else 0.6,
+        )  # a restart begins with a sampler, for seconds
         while hits < moments:
             if series.killed(outs[-1], limit=chance.uniform(0.1, latest) * seconds):
                 hits += 1
@@ -160,9 +202,15 @@ def one(series: Series, kinds: list[str], steps: list[int], moments: int, chance
         hits, outs = 0, []
         while hits < moments:
             outs.append(folder / f"sampler-{len(outs) + 1}")
-            at = {1: chance.uniform(0, 0.5 * seconds), **{chance.randint(2, 5): chance.uniform(0, 0.1) for _ in range(2)}}
+            at = {
+                1: chance.uniform(0, 0.5 * seconds),
+                **{chance.randint(2, 5): chance.uniform(0, 0.1) for _ in range(2)},
+            }
             series.run(outs[-1], strikes=at)
-            hits += sum(log.read_text(errors="replace").count("\nsampler killed") for log in outs[-1].glob("rank-*.log"))
+            hits += sum(
+                log.read_text(errors="replace").count("\nsampler killed")
+                for log in outs[-1].glob("rank-*.log")
+            )
         series.judge("of the sampler", hits, outs)
     return series.figures
 
@@ -179,7 +227,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
-    steps = args.steps if args.steps is not None else [2, 7, 11] if args.quick else list(range(1, STEPS + 1))
+    steps = (
+        args.steps
+        if args.steps is not None
+        else [2, 7, 11]
+        if args.quick
+        else list(range(1, STEPS + 1))
+    )
     moments = args.moments if args.moments is not None else 2 if args.quick else 20
     quiet()
     found = []
@@ -189,13 +243,17 @@ def main() -> None:
             for ranks in args.ranks:
                 print(f"-- {name}", flush=True)
                 series = Series(model, Path(folder) / f"{name}-{ranks}", SETTINGS[name], ranks)
-                figures = one(series, args.kinds, steps, moments, random.Random(1000 * args.seed + ranks))
+                figures = one(
+                    series, args.kinds, steps, moments, random.Random(1000 * args.seed + ranks)
+                )
                 found.append({"settings": name, "ranks": ranks, **figures})
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     parts = [part for figures in found for part in figures.values() if isinstance(part, dict)]
     wrong = [part for part in parts if part["different"]]
-    print(f"{sum(part['kills'] for part in parts)} kills; {len(wrong)} series ended otherwise than the uninterrupted run")
+    print(
+        f"{sum(part['kills'] for part in parts)} kills; {len(wrong)} series ended otherwise than the uninterrupted run"
+    )
     if args.check and wrong:
         sys.exit(1)
 

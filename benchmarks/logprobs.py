@@ -40,7 +40,9 @@ from grpo_ext.step.records import Scored
 
 GRID = [
     {"temperature": t, "top_k": k, "top_p": p, "min_p": m}
-    for t, k, p, m in itertools.product((0.3, 0.7, 1.0, 1.5), (0, 1, 5, 50), (1.0, 0.9, 0.5), (None, 0.1))
+    for t, k, p, m in itertools.product(
+        (0.3, 0.7, 1.0, 1.5), (0, 1, 5, 50), (1.0, 0.9, 0.5), (None, 0.1)
+    )
 ]
 QUICK = [GRID[i] for i in (0, 13, 25, 39, 50, 64, 77, 95)]
 
@@ -69,7 +71,9 @@ def make_trainer(
             bf16=False,
             **settings,
         ),
-        train_dataset=Dataset.from_list([{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 9)]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 9)]
+        ),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
     )
 
@@ -118,10 +122,16 @@ def measure(folder: Path, grid: list[dict[str, Any]], num_tokens: int) -> list[d
         with tempfile.TemporaryDirectory() as out:
             rows = 256 if num_tokens > 5000 else 32
             found = differences(make_trainer(folder, out, rows, **settings), num_tokens)
-        row = {**settings, "tokens": len(found["ours"]), **{name: figures(d) for name, d in found.items()}}
+        row = {
+            **settings,
+            "tokens": len(found["ours"]),
+            **{name: figures(d) for name, d in found.items()},
+        }
         table.append(row)
         words = [f"{k}={v}" for k, v in settings.items() if v is not None]
-        sides = [f"{n}: {row[n]['largest']:.1e}, ratio {row[n]['ratio']:.6f}" for n in ("ours", "TRL")]
+        sides = [
+            f"{n}: {row[n]['largest']:.1e}, ratio {row[n]['ratio']:.6f}" for n in ("ours", "TRL")
+        ]
         print(f"{' '.join(words):45} {row['tokens']:6} tokens  " + "   ".join(sides), flush=True)
     return table
 
@@ -132,12 +142,19 @@ def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -
 
     from grpo_ext.objective.logprob import sampling_log_probs
 
-    hidden, weight = torch.randn(positions, width, requires_grad=True), torch.randn(vocab, width, requires_grad=True)
+    hidden, weight = (
+        torch.randn(positions, width, requires_grad=True),
+        torch.randn(vocab, width, requires_grad=True),
+    )
     targets = torch.arange(positions) % vocab
     if side == "TRL":
-        logps = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 0.7, 32768, None, 1.0, ("entropy",))[0]
+        logps = ChunkedLogProbFunction.apply(
+            hidden, weight, None, targets, 0.7, 32768, None, 1.0, ("entropy",)
+        )[0]
     elif side == "ours":
-        logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams(0.7, 50, 0.9, 0.1))[0]
+        logps = sampling_log_probs(
+            hidden, weight, None, targets, SamplingParams(0.7, 50, 0.9, 0.1)
+        )[0]
     else:
         logps = hidden.sum(-1) + weight.sum()
     logps.sum().backward()
@@ -149,11 +166,24 @@ def memory() -> None:
     for vocab in (32_000, 151_936):
         peaks = {}
         for side in ("neither", "TRL", "ours"):
-            command = [sys.executable, "-m", "benchmarks.logprobs", "--score_once", side, str(vocab)]
-            peaks[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.logprobs",
+                "--score_once",
+                side,
+                str(vocab),
+            ]
+            peaks[side] = int(
+                subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[
+                    -1
+                ]
+            )
         above = {side: (peak - peaks["neither"]) / 2**20 for side, peak in peaks.items()}
         whole = " ".join(f"{side} {peak / 2**20:.0f} MiB" for side, peak in peaks.items())
-        print(f"vocabulary {vocab}: ours {above['ours']:.0f} MiB above neither, TRL {above['TRL']:.0f} MiB ({whole})")
+        print(
+            f"vocabulary {vocab}: ours {above['ours']:.0f} MiB above neither, TRL {above['TRL']:.0f} MiB ({whole})"
+        )
 
 
 def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
@@ -173,7 +203,10 @@ def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
 def timed_recorder() -> Iterator[list[float]]:
     """Record the processor time of each call of the recorder."""
     seconds: list[float] = []
-    originals: dict[str, Callable[..., Any]] = {"__call__": Recorder.__call__, "rows": Recorder.rows}
+    originals: dict[str, Callable[..., Any]] = {
+        "__call__": Recorder.__call__,
+        "rows": Recorder.rows,
+    }
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -199,20 +232,29 @@ def recorder(model: Path | None, check: bool) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         found = recorder_cost(model or warm_start(Path(folder)))
-    print("the recorder's share of a step: " + ", ".join(f"{name} {share:.2%}" for name, share in found.items()))
+    print(
+        "the recorder's share of a step: "
+        + ", ".join(f"{name} {share:.2%}" for name, share in found.items())
+    )
     if check and found["plain"] > 0.02:
         sys.exit("above 2 %")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="eight settings of the grid, 1,000 tokens each")
+    parser.add_argument(
+        "--quick", action="store_true", help="eight settings of the grid, 1,000 tokens each"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if ours is not exact")
     parser.add_argument("--tokens", type=int, default=20_000, help="at least so many a setting")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     parser.add_argument("--memory", action="store_true", help="the table of peak memory instead")
-    parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made, for --recorder")
-    parser.add_argument("--recorder", action="store_true", help="what noting the sampler's log-probs costs instead")
+    parser.add_argument(
+        "--model", type=Path, help="a model that `countdown_runs.warm_start` made, for --recorder"
+    )
+    parser.add_argument(
+        "--recorder", action="store_true", help="what noting the sampler's log-probs costs instead"
+    )
     parser.add_argument("--score_once", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.score_once:
@@ -230,7 +272,9 @@ def main() -> None:
     for name in ("ours", "TRL"):
         ratios = [row[name]["ratio"] for row in table]
         largest = max(row[name]["largest"] for row in table)
-        print(f"{name}: largest difference {largest:.1e}; mean ratio {min(ratios):.6f} to {max(ratios):.6f}")
+        print(
+            f"{name}: largest difference {largest:.1e}; mean ratio {min(ratios):.6f} to {max(ratios):.6f}"
+        )
     print(f"{sum(row['tokens'] for row in table)} tokens in {len(table)} settings")
     failed = [row for row in table if not exact(row)]
     if args.check and failed:

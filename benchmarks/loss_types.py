@@ -50,16 +50,24 @@ def run(loss_type: str, model: Path, seed: int, steps: int) -> dict[str, Any]:
         logged = train("ours", recipe)
         found = accuracy(recipe, out)
     rewards = [row["rewards/countdown/mean"] for row in logged]
-    return {"reward": rewards, "length": [row["completions/mean_length"] for row in logged], "end": found}
+    return {
+        "reward": rewards,
+        "length": [row["completions/mean_length"] for row in logged],
+        "end": found,
+    }
 
 
 def plot(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Plot reward and length over the steps: the mean of the seeds, and each seed behind it."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for axis, key, label in zip(axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True):
+    for axis, key, label in zip(
+        axes, ("reward", "length"), ("countdown reward", "completion length, tokens"), strict=True
+    ):
         for number, (name, runs) in enumerate(found.items()):
             curves = torch.tensor([r[key] for r in runs])  # (seeds, steps)
-            smooth = torch.nn.functional.avg_pool1d(curves.unsqueeze(1), 5, 1, 2, count_include_pad=False).squeeze(1)
+            smooth = torch.nn.functional.avg_pool1d(
+                curves.unsqueeze(1), 5, 1, 2, count_include_pad=False
+            ).squeeze(1)
             axis.plot(smooth.T, color=f"C{number}", alpha=0.25, linewidth=0.8)
             axis.plot(smooth.mean(0), color=f"C{number}", label=name)
         axis.set(xlabel="step", ylabel=label)
@@ -71,7 +79,9 @@ def plot(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, 8 steps")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a token's weight is not the formula's")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a token's weight is not the formula's"
+    )
     parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--plot", type=Path, help="where to draw the curves")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
@@ -89,17 +99,30 @@ def main() -> None:
             for name in LOSSES:
                 result = run(name, model, seed, steps)
                 found[name].append(result)
-                print(f"seed {seed} {name:8} " + " ".join(f"{k} {v:.3f}" for k, v in result["end"].items()), flush=True)
+                print(
+                    f"seed {seed} {name:8} "
+                    + " ".join(f"{k} {v:.3f}" for k, v in result["end"].items()),
+                    flush=True,
+                )
     for name, runs in found.items():
-        means = {key: statistics.mean(r["end"][key] for r in runs) for key in ("greedy", "sampled", "length")}
+        means = {
+            key: statistics.mean(r["end"][key] for r in runs)
+            for key in ("greedy", "sampled", "length")
+        }
         print(f"{name:8} " + " ".join(f"{key} {value:.3f}" for key, value in means.items()))
     if args.plot:
         plot(found, args.plot)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"steps": steps, "token_weights": weights, "runs": found}, indent=1) + "\n")
+        args.out.write_text(
+            json.dumps({"steps": steps, "token_weights": weights, "runs": found}, indent=1) + "\n"
+        )
     wanted = {"grpo": [40 / n for n in LENGTHS], "bnpo": [1.0] * 5, "dr_grpo": [1.0] * 5}
-    wrong = [name for name in LOSSES if max(abs(a - b) for a, b in zip(weights[name], wanted[name], strict=True)) > 1e-5]
+    wrong = [
+        name
+        for name in LOSSES
+        if max(abs(a - b) for a, b in zip(weights[name], wanted[name], strict=True)) > 1e-5
+    ]
     if args.check and wrong:
         sys.exit(f"weights are not the formula's: {', '.join(wrong)}")
 

@@ -36,7 +36,13 @@ WAYS = {  # LoRA, sharding (see memory_estimate), GPUs
     "FSDP2, 8 GPUs": (False, 4, 8),
 }
 RECIPE = {
-    **{"model_name_or_path": "m", "dtype": "bfloat16", "use_vllm": True, "gradient_checkpointing": True, "beta": 0.0},
+    **{
+        "model_name_or_path": "m",
+        "dtype": "bfloat16",
+        "use_vllm": True,
+        "gradient_checkpointing": True,
+        "beta": 0.0,
+    },
     **{"per_device_train_batch_size": 8, "num_generations": 8, "max_completion_length": 1024},
 }
 
@@ -55,7 +61,9 @@ def table() -> str:
     lines = [f"| | {' | '.join(WAYS)} | engine |", "|---" * (len(WAYS) + 2) + "|"]
     for name, shape in SHAPES.items():
         parts = [estimates(shape, way) for way in WAYS.values()]
-        engine = 2 * shape[0] + 2 * shape[2] * shape[3] * 2 * 64 * 1280  # weights, and the cache of 64 completions
+        engine = (
+            2 * shape[0] + 2 * shape[2] * shape[3] * 2 * 64 * 1280
+        )  # weights, and the cache of 64 completions
         cells = [f"{part['total'] / GIB:.0f}" for part in parts] + [f"{engine / GIB:.0f}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -67,7 +75,12 @@ def measured(folder: Path, lora: bool, dtype: str) -> tuple[dict[str, int], dict
     from grpo_ext.train import make_trainer
 
     values: dict[str, Any] = {
-        **{"model_name_or_path": str(folder), "output_dir": str(folder / "run"), "use_cpu": True, "bf16": False},
+        **{
+            "model_name_or_path": str(folder),
+            "output_dir": str(folder / "run"),
+            "use_cpu": True,
+            "bf16": False,
+        },
         **{
             "dtype": dtype,
             "use_peft": lora,
@@ -75,8 +88,18 @@ def measured(folder: Path, lora: bool, dtype: str) -> tuple[dict[str, int], dict
             "max_steps": 1,
             "report_to": "none",
         },
-        **{"per_device_train_batch_size": 8, "max_completion_length": 8, "num_problems": 64, "save_strategy": "no"},
-        **{"health_action": "none", "disable_tqdm": True, "reward_funcs": ["format"], "log_samples": 0},
+        **{
+            "per_device_train_batch_size": 8,
+            "max_completion_length": 8,
+            "num_problems": 64,
+            "save_strategy": "no",
+        },
+        **{
+            "health_action": "none",
+            "disable_tqdm": True,
+            "reward_funcs": ["format"],
+            "log_samples": 0,
+        },
     }
     recipe = load_recipe(None, values)
     trainer = make_trainer(recipe)
@@ -87,7 +110,12 @@ def measured(folder: Path, lora: bool, dtype: str) -> tuple[dict[str, int], dict
     found = {
         "weights": sum(p.nbytes for p in weights if lora is False or not p.requires_grad),
         "gradients": sum(p.nbytes for p in trained),
-        "optimizer": sum(t.nbytes for p in trained for k, t in optimizer.state[p].items() if k.startswith("exp_avg")),
+        "optimizer": sum(
+            t.nbytes
+            for p in trained
+            for k, t in optimizer.state[p].items()
+            if k.startswith("exp_avg")
+        ),
     }
     size = model_size(recipe.flat, recipe.model)
     assert size is not None
@@ -102,10 +130,14 @@ def check(quick: bool) -> bool:
     from grpo_ext.tiny.tokenizer import build_tokenizer
 
     good = True
-    for lora, dtype in [(False, "float32"), (True, "float32"), (False, "bfloat16")][: 1 if quick else 3]:
+    for lora, dtype in [(False, "float32"), (True, "float32"), (False, "bfloat16")][
+        : 1 if quick else 3
+    ]:
         with tempfile.TemporaryDirectory() as folder:
             rows = countdown_demonstrations(Countdown(), 100)
-            tokenizer = build_tokenizer([m["content"] for row in rows for part in row.values() for m in part])
+            tokenizer = build_tokenizer(
+                [m["content"] for row in rows for part in row.values() for m in part]
+            )
             tokenizer.save_pretrained(folder)
             build_model(tokenizer).save_pretrained(folder)
             found, said = measured(Path(folder), lora, dtype)
@@ -115,7 +147,9 @@ def check(quick: bool) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()

@@ -30,7 +30,15 @@ from typing import Any
 import psutil
 from transformers import TrainerCallback
 
-from benchmarks.countdown_runs import PROCESS, STILL, accuracy, in_a_process, recipe_for, train, warm_start
+from benchmarks.countdown_runs import (
+    PROCESS,
+    STILL,
+    accuracy,
+    in_a_process,
+    recipe_for,
+    train,
+    warm_start,
+)
 from benchmarks.turns_runs import free_port
 from grpo_ext.preflight.speeds import GENERATION
 from grpo_ext.vllm.server import server_of
@@ -39,8 +47,16 @@ BOUNDS = {"share of the bound": 0.85, "balanced": 1.5}
 OVERLAP = {**PROCESS, "overlap": "one_step"}
 CASES: dict[str, dict[str, Any]] = {
     "countdown": {},
-    "balanced": {"temperature": 1.4, "max_completion_length": 200, "per_device_train_batch_size": 192},
-    "long tail": {"temperature": 2.0, "max_completion_length": 448, "per_device_train_batch_size": 192},
+    "balanced": {
+        "temperature": 1.4,
+        "max_completion_length": 200,
+        "per_device_train_batch_size": 192,
+    },
+    "long tail": {
+        "temperature": 2.0,
+        "max_completion_length": 448,
+        "per_device_train_batch_size": 192,
+    },
 }
 WAYS: dict[str, tuple[str, int, dict[str, Any]]] = {  # side, threads, settings
     "TRL, both cores": ("TRL", 2, {"preset": "trl"}),
@@ -51,9 +67,18 @@ WAYS: dict[str, tuple[str, int, dict[str, Any]]] = {  # side, threads, settings
 LONG, PARTIAL = "long tail", "overlap, partial"  # the way is only tried in this case
 WAYS[PARTIAL] = "ours", 1, {**OVERLAP, "partial_rollouts": 56}
 if find_spec("vllm"):
-    SERVER = {"use_vllm": True, "vllm_mode": "server", "vllm_server_host": "127.0.0.1", "vllm_max_model_length": 256}
+    SERVER = {
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "vllm_server_host": "127.0.0.1",
+        "vllm_max_model_length": 256,
+    }
     WAYS["vLLM, in turn"] = ("ours", 1, {**SERVER, "behaviour_policy": "sampler"})
-    WAYS["vLLM, overlap"] = ("ours", 1, {**SERVER, "behaviour_policy": "sampler", "overlap": "one_step"})
+    WAYS["vLLM, overlap"] = (
+        "ours",
+        1,
+        {**SERVER, "behaviour_policy": "sampler", "overlap": "one_step"},
+    )
 PAIRS = ("in turn", "overlap"), ("vLLM, in turn", "vLLM, overlap"), ("in turn", PARTIAL)
 LEARN: dict[str, dict[str, Any]] = {
     "in turn": {},
@@ -81,7 +106,9 @@ def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, lis
     side, _, settings = WAYS[way]
     serves = "use_vllm" in settings
     ports = {"vllm_server_port": free_port(), "vllm_group_port": free_port()} if serves else {}
-    recipe = recipe_for(model, out, max_steps=steps, logging_steps=1, **STILL, **CASES[case], **settings, **ports)
+    recipe = recipe_for(
+        model, out, max_steps=steps, logging_steps=1, **STILL, **CASES[case], **settings, **ports
+    )
     with server_of(recipe).running(seconds=240, restarts=0) if serves else nullcontext():
         logs = train(side, recipe, [cpu := Cpu()])[2:]  # the first steps start processes
     cpus = [after - before for before, after in pairwise(cpu.seconds[1 : len(logs) + 2])]
@@ -91,14 +118,21 @@ def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, lis
 
 def measured(case: str, model: Path, quick: bool) -> dict[str, dict[str, float]]:
     """Return the median seconds by way, and the CPUs in use; the ways alternate, since the speed of a machine changes."""
-    ways = ("in turn", "overlap", PARTIAL) if case == LONG else [way for way in WAYS if way != PARTIAL]
-    seconds: dict[str, dict[str, list[float]]] = {way: {"step": [], "generation": [], "cpu": []} for way in ways}
+    ways = (
+        ("in turn", "overlap", PARTIAL) if case == LONG else [way for way in WAYS if way != PARTIAL]
+    )
+    seconds: dict[str, dict[str, list[float]]] = {
+        way: {"step": [], "generation": [], "cpu": []} for way in ways
+    }
     for _ in range(1 if quick else 3):
         for way, threads in ((way, WAYS[way][1]) for way in ways):
             words = ["--way", way, case, "--model", str(model), *["--quick"] * quick]
             for name, values in in_a_process("benchmarks.overlap", words, threads).items():
                 seconds[way][name] += values
-    found = {way: {name: statistics.median(values or [0.0]) for name, values in s.items()} for way, s in seconds.items()}
+    found = {
+        way: {name: statistics.median(values or [0.0]) for name, values in s.items()}
+        for way, s in seconds.items()
+    }
     for way, s in seconds.items():
         found[way]["cores"] = sum(s["cpu"]) / sum(s["step"])
     return found
@@ -112,10 +146,14 @@ def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
         bound, gain = step / max(generation, step - generation), step / ways[ahead]["step"]
         times = f"bound {bound:.2f}, reached {gain:.2f} times ({gain / bound:.0%})"
         print(f"{case}, {ahead}: G {generation:.2f} s, T {step - generation:.2f} s, {times}")
-        enough = gain >= BOUNDS["share of the bound"] * bound and (case != "balanced" or gain >= BOUNDS["balanced"])
+        enough = gain >= BOUNDS["share of the bound"] * bound and (
+            case != "balanced" or gain >= BOUNDS["balanced"]
+        )
         good &= enough or case == LONG
     for way, figures in ways.items():
-        print(f"  {way:<18} {figures['step']:6.2f} s a generation, {figures['cores']:.2f} cores in use")
+        print(
+            f"  {way:<18} {figures['step']:6.2f} s a generation, {figures['cores']:.2f} cores in use"
+        )
     return good
 
 
@@ -135,10 +173,16 @@ def learn(model: Path, seeds: int, out: Path) -> dict[str, list[float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer steps, and only the first case")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
-    parser.add_argument("--learn", action="store_true", help="train to the end instead, and compare held-out accuracy")
+    parser.add_argument(
+        "--learn",
+        action="store_true",
+        help="train to the end instead, and compare held-out accuracy",
+    )
     parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--way", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")

@@ -39,16 +39,27 @@ from grpo_ext.preflight.speeds import GENERATION, fitted
 
 BOUND, OF_TEN = 0.10, 9
 ENDED = "a generation has ended"
-STARTING, TURN, TURNS, UNSETTLED = 2, 5, 4, 2  # generations of a run at first and a turn; turns; generations of each left out
+STARTING, TURN, TURNS, UNSETTLED = (
+    2,
+    5,
+    4,
+    2,
+)  # generations of a run at first and a turn; turns; generations of each left out
 AT_ONCE = 5  # settings of a batch
 CALIBRATION: dict[str, dict[str, Any]] = {
     "short": {"max_completion_length": 32, "per_device_train_batch_size": 384},
     "long": {"max_completion_length": 160, "temperature": 1.5, "per_device_train_batch_size": 64},
     "four iterations": {"num_iterations": 4, "per_device_train_batch_size": 192},
 }
-SHARED: dict[str, dict[str, Any]] = {  # with overlap the trainer never waits in the first, the sampler never in the second
+SHARED: dict[
+    str, dict[str, Any]
+] = {  # with overlap the trainer never waits in the first, the sampler never in the second
     "long training": {"num_iterations": 3, "per_device_train_batch_size": 192},
-    "long generation": {"temperature": 1.5, "max_completion_length": 180, "per_device_train_batch_size": 96},
+    "long generation": {
+        "temperature": 1.5,
+        "max_completion_length": 180,
+        "per_device_train_batch_size": 96,
+    },
 }
 CASES: dict[str, dict[str, Any]] = {
     "as the demo": {},
@@ -57,9 +68,17 @@ CASES: dict[str, dict[str, Any]] = {
     "16 completions a prompt": {"num_generations": 16},
     "limit 48": {"max_completion_length": 48},
     "limit 144, T 1.3": {"max_completion_length": 144, "temperature": 1.3},
-    "limit 200, T 1.4, 96 rows": {"max_completion_length": 200, "temperature": 1.4, "per_device_train_batch_size": 96},
+    "limit 200, T 1.4, 96 rows": {
+        "max_completion_length": 200,
+        "temperature": 1.4,
+        "per_device_train_batch_size": 96,
+    },
     "two iterations": {"num_iterations": 2},
-    "two iterations, T 1.3, limit 144": {"num_iterations": 2, "temperature": 1.3, "max_completion_length": 144},
+    "two iterations, T 1.3, limit 144": {
+        "num_iterations": 2,
+        "temperature": 1.3,
+        "max_completion_length": 144,
+    },
     "three iterations, half": {"num_iterations": 3, "per_device_train_batch_size": 128},
 }
 
@@ -70,7 +89,9 @@ class Seen(TrainerCallback):
 
     passes: int  # optimizer steps of a generation
     ends: list[float] = field(default_factory=list)  # of optimizer steps
-    samples: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)  # by step: length, and whether it is trained on
+    samples: dict[int, list[tuple[int, bool]]] = field(
+        default_factory=dict
+    )  # by step: length, and whether it is trained on
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.ends.append(time.monotonic())
@@ -105,25 +126,41 @@ def run(model: Path, settings: dict[str, Any], turns: int) -> list[Made]:
     passes = settings.get("num_iterations", 1)
     steps, seen = (STARTING + turns * TURN) * passes, Seen(passes)
     with tempfile.TemporaryDirectory() as folder:
-        recipe = recipe_for(model, folder, max_steps=steps, logging_steps=1, **PROCESS, **STILL, **settings)
+        recipe = recipe_for(
+            model, folder, max_steps=steps, logging_steps=1, **PROCESS, **STILL, **settings
+        )
         rows = [row for row in train("ours", recipe, callbacks=[seen]) if GENERATION in row]
-    ends, samples = seen.ends[passes - 1 :: passes], [seen.samples[step] for step in sorted(seen.samples)]
+    ends, samples = (
+        seen.ends[passes - 1 :: passes],
+        [seen.samples[step] for step in sorted(seen.samples)],
+    )
     made = []
     for i in range(STARTING, len(ends)):
         lengths, trained = [n for n, _ in samples[i]], sum(n for n, live in samples[i] if live)
         updates = passes * settings.get("gradient_accumulation_steps", 1)
         times = ends[i] - ends[i - 1], rows[i][GENERATION]
-        made.append(Made(*times, lengths, passes * trained, updates, rows[i].get("time/waiting", 0.0)))
+        made.append(
+            Made(*times, lengths, passes * trained, updates, rows[i].get("time/waiting", 0.0))
+        )
     by_turn = [made[i + UNSETTLED : i + TURN] for i in range(0, len(made), TURN)]
     by_turn.sort(key=lambda turn: sum(one.whole for one in turn))
-    return [one for turn in by_turn[(len(by_turn) - 1) // 2 : len(by_turn) // 2 + 1] for one in turn]
+    return [
+        one for turn in by_turn[(len(by_turn) - 1) // 2 : len(by_turn) // 2 + 1] for one in turn
+    ]
 
 
 class Side:
     """A run in a process of its own, with one thread a side, that stands still except in its turns."""
 
     def __init__(self, model: Path, settings: dict[str, Any], turns: int, errors: IO[str]):
-        words = ["-m", "benchmarks.placements", "--model", str(model), "--here", json.dumps([settings, turns])]
+        words = [
+            "-m",
+            "benchmarks.placements",
+            "--model",
+            str(model),
+            "--here",
+            json.dumps([settings, turns]),
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
         self.errors = errors
@@ -151,7 +188,9 @@ class Side:
     def _ended_early(self) -> RuntimeError:
         code = self.process.wait()
         self.errors.seek(0)
-        return RuntimeError(f"A run ended early, with exit code {code}:\n{self.errors.read()[-2000:]}")
+        return RuntimeError(
+            f"A run ended early, with exit code {code}:\n{self.errors.read()[-2000:]}"
+        )
 
     def _all(self, do: str) -> None:
         """Stop or continue the trainer and its sampler process."""
@@ -162,7 +201,9 @@ class Side:
 
 def calibrated(made: list[Made]) -> Speeds:
     """Return the speeds that fit the generations of runs in turn; `reward` is that of one completion."""
-    step, row = fitted([max(m.lengths) for m in made], [sum(m.lengths) for m in made], [m.generation for m in made])
+    step, row = fitted(
+        [max(m.lengths) for m in made], [sum(m.lengths) for m in made], [m.generation for m in made]
+    )
     table = np.array([[len(m.lengths), m.trained, m.updates] for m in made], dtype=float)
     reward, token, update = nonnegative(table, np.array([m.whole - m.generation for m in made]))
     return Speeds(step, row, token, update, reward, slots=1 << 30)
@@ -184,8 +225,14 @@ def simulated(made: list[Made], speeds: Speeds) -> dict[str, Placement]:
     """Return the two placements of the generation whose time in turn is the median."""
     found = []
     for one in made:
-        own = replace(speeds, token=speeds.token * one.trained / sum(one.lengths), reward=speeds.reward * len(one.lengths))
-        found.append({x.name: x for x in simulate(Workload(one.lengths, updates=one.updates), own, 2)})
+        own = replace(
+            speeds,
+            token=speeds.token * one.trained / sum(one.lengths),
+            reward=speeds.reward * len(one.lengths),
+        )
+        found.append(
+            {x.name: x for x in simulate(Workload(one.lengths, updates=one.updates), own, 2)}
+        )
     return sorted(found, key=lambda x: x["in turn"].whole)[len(found) // 2]
 
 
@@ -219,14 +266,23 @@ def costs(long_training: Runs, long_generation: Runs) -> Beside:
     (turn, over), (turn_too, over_too) = long_training, long_generation
     alone = mean_of(turn_too, "whole") - mean_of(turn_too, "generation")
     whole = mean_of(over_too, "whole")
-    training, handover = (whole - mean_of(over_too, "waited")) / alone, whole - mean_of(over_too, "generation")
+    training, handover = (
+        (whole - mean_of(over_too, "waited")) / alone,
+        whole - mean_of(over_too, "generation"),
+    )
     return Beside(mean_of(over, "generation") / mean_of(turn, "generation"), training, handover)
 
 
-def all_runs(model: Path, cases: dict[str, dict[str, Any]], turns: int) -> tuple[dict[str, list[Made]], dict[str, Runs]]:
+def all_runs(
+    model: Path, cases: dict[str, dict[str, Any]], turns: int
+) -> tuple[dict[str, list[Made]], dict[str, Runs]]:
     """Return the runs of `CALIBRATION`, and those of `SHARED` and `cases` in turn and with overlap, made in alternation."""
     both = {**SHARED, **cases}
-    settings = [*CALIBRATION.values(), *both.values(), *({**case, "overlap": "one_step"} for case in both.values())]
+    settings = [
+        *CALIBRATION.values(),
+        *both.values(),
+        *({**case, "overlap": "one_step"} for case in both.values()),
+    ]
     with ExitStack() as stack:
         sides = []
         for one in settings:
@@ -238,8 +294,14 @@ def all_runs(model: Path, cases: dict[str, dict[str, Any]], turns: int) -> tuple
             for side in sides:
                 side.take(TURN)
         made = [side.result() for side in sides]
-    alone, in_turn, over = made[: len(CALIBRATION)], made[len(CALIBRATION) : -len(both)], made[-len(both) :]
-    return dict(zip(CALIBRATION, alone, strict=True)), {name: (in_turn[i], over[i]) for i, name in enumerate(both)}
+    alone, in_turn, over = (
+        made[: len(CALIBRATION)],
+        made[len(CALIBRATION) : -len(both)],
+        made[-len(both) :],
+    )
+    return dict(zip(CALIBRATION, alone, strict=True)), {
+        name: (in_turn[i], over[i]) for i, name in enumerate(both)
+    }
 
 
 def measure(model: Path, quick: bool) -> dict[str, Any]:
@@ -273,12 +335,22 @@ def report(found: dict[str, Any]) -> bool:
     """Print the predictions beside what was seen; return whether enough settings are within the bound."""
     for batch in found["batches"]:
         speeds = batch["speeds"]
-        print(f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ", end="")
-        print(f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms, ", end="")
-        print(f"judging a completion {1e6 * speeds['reward']:.0f} us; while both sides work, ", end="")
+        print(
+            f"a decoding step {1e3 * speeds['step']:.2f} ms, a row in it {1e6 * speeds['row']:.2f} us, ",
+            end="",
+        )
+        print(
+            f"training on a token {1e6 * speeds['token']:.1f} us, a micro-batch {1e3 * speeds['update']:.0f} ms, ",
+            end="",
+        )
+        print(
+            f"judging a completion {1e6 * speeds['reward']:.0f} us; while both sides work, ", end=""
+        )
         words = "generation takes {generation:.2f} times as long, training {training:.2f} times; {handover:.2f} s between two"
         print(words.format(**batch["beside"]))
-    print("\n| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |")
+    print(
+        "\n| setting | in turn: predicted | seen | | overlap: predicted | seen | | times as fast: predicted | seen |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     good = 0
     for name, case in found["settings"].items():
@@ -287,15 +359,25 @@ def report(found: dict[str, Any]) -> bool:
         good += max(map(abs, misses)) <= BOUND
         sides = f"{turn:.2f} | {turn_seen:.2f} | {misses[0]:+.0%} | {over:.2f} | {over_seen:.2f} | {misses[1]:+.0%}"
         print(f"| {name} | {sides} | {turn / over:.2f} | {turn_seen / over_seen:.2f} |")
-    print(f"\nwithin {BOUND:.0%} both in turn and with overlap: {good} of {len(found['settings'])} settings")
+    print(
+        f"\nwithin {BOUND:.0%} both in turn and with overlap: {good} of {len(found['settings'])} settings"
+    )
     return good >= OF_TEN / 10 * len(found["settings"])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer turns, and two settings")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if fewer than nine of ten are within the bound")
-    parser.add_argument("--published", action="store_true", help="simulate published settings, and run nothing")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 if fewer than nine of ten are within the bound",
+    )
+    parser.add_argument(
+        "--published", action="store_true", help="simulate published settings, and run nothing"
+    )
     parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--here", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from grpo_ext.preflight.forecast import Forecast
-from grpo_ext.preflight.placements import Placement, Speeds, Workload, generation_seconds, simulate, training_seconds
+from grpo_ext.preflight.placements import (
+    Placement,
+    Speeds,
+    Workload,
+    generation_seconds,
+    simulate,
+    training_seconds,
+)
 from grpo_ext.preflight.speeds import CARDS, COMPUTE, by_card, fitted
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import ModelSize
@@ -62,7 +69,9 @@ class Run:
 
 
 # verl's asynchronous runs: scoring and training on 32, 64 and 128 GPUs show what does not shrink with more of them
-ASYNC_FIXED, _ = fitted([1, 1, 1], [1 / 32, 1 / 64, 1 / 128], [107.71 + 313.81, 70.26 + 133.41, 53.92 + 113.81])
+ASYNC_FIXED, _ = fitted(
+    [1, 1, 1], [1 / 32, 1 / 64, 1 / 128], [107.71 + 313.81, 70.26 + 133.41, 53.92 + 113.81]
+)
 RUNS = (
     # verl docs/advance/one_step_off.md: `gen` is `generate_sequences` and what surrounds it, here switching
     Run("verl one step off, FSDP2", QWEN_7B, "h20", 16, 4, 2, 512, 12, 1500, 20480, 749, 520, "batch, length, engine",
@@ -105,14 +114,27 @@ def by_sheet(run: Run) -> tuple[Workload, Speeds]:
         "max_completion_length": run.limit,
         "num_generations": run.group,
     }
-    values |= {"per_device_train_batch_size": run.prompts * run.group, "gradient_accumulation_steps": 1, "dtype": "bfloat16"}
+    values |= {
+        "per_device_train_batch_size": run.prompts * run.group,
+        "gradient_accumulation_steps": 1,
+        "dtype": "bfloat16",
+    }
     recipe, model = load_recipe(None, values), run.model
-    size = ModelSize(int(model.parameters), int(model.parameters), "bfloat16", 0, model.layers, model.kv_width)
+    size = ModelSize(
+        int(model.parameters), int(model.parameters), "bfloat16", 0, model.layers, model.kv_width
+    )
     forecast = Forecast(make_plan(recipe.flat, 1, run.prompts), size, None, None, 100.0)
     work, speeds = by_card(run.card, recipe.flat, forecast, run.mean)
     if model.active:
-        less = 2 * (model.parameters - model.active) / (COMPUTE * CARDS[run.card][0]) / run.tensor_parallel
-        speeds = replace(speeds, row=speeds.row - less, token=speeds.token * model.active / model.parameters)
+        less = (
+            2
+            * (model.parameters - model.active)
+            / (COMPUTE * CARDS[run.card][0])
+            / run.tensor_parallel
+        )
+        speeds = replace(
+            speeds, row=speeds.row - less, token=speeds.token * model.active / model.parameters
+        )
     return work, speeds
 
 
@@ -122,7 +144,14 @@ def by_phases(run: Run, work: Workload, speeds: Speeds) -> tuple[Speeds, Speeds]
     trained = run.scoring + run.training
     unit = training_seconds(work, Speeds(0, 0, token=1), run.gpus)
     rest = max(0.0, run.without - run.generation - run.switching - trained)
-    found = replace(speeds, step=speeds.step * longer, row=speeds.row * longer, switch=run.switching, sync=0, reward=rest)
+    found = replace(
+        speeds,
+        step=speeds.step * longer,
+        row=speeds.row * longer,
+        switch=run.switching,
+        sync=0,
+        reward=rest,
+    )
     found = replace(found, token=(trained - run.fixed) / unit, update=run.fixed)
     kept = 1.0 if run.scores else run.training / trained
     return found, replace(found, token=found.token * kept, update=found.update * kept)
@@ -136,7 +165,9 @@ def without_borders(work: Workload, speeds: Speeds, placement: Placement) -> flo
     return max(generation, placement.training + speeds.reward) + speeds.sync
 
 
-def gain(run: Run, work: Workload, speeds: Speeds, overlapped: Speeds) -> tuple[float, float, Placement]:
+def gain(
+    run: Run, work: Workload, speeds: Speeds, overlapped: Speeds
+) -> tuple[float, float, Placement]:
     """Return how many times as fast the published split is as all GPUs in turn, with `one_step` and without borders.
 
     Also the best split with `one_step`.
@@ -144,7 +175,11 @@ def gain(run: Run, work: Workload, speeds: Speeds, overlapped: Speeds) -> tuple[
     [colocate] = [x for x in simulate(work, speeds, run.gpus) if x.name == "colocate"]
     found = [x for x in simulate(work, overlapped, run.gpus) if x.name == "overlap"]
     [split] = [x for x in found if x.sample == run.sample]
-    return colocate.whole / split.whole, colocate.whole / without_borders(work, overlapped, split), found[0]
+    return (
+        colocate.whole / split.whole,
+        colocate.whole / without_borders(work, overlapped, split),
+        found[0],
+    )
 
 
 def ratios(run: Run, mean: float) -> list[tuple[float, float, Placement]]:
@@ -160,12 +195,18 @@ def table() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for run in RUNS:
         published, cells = run.without / run.overlapped, ["-", "-"]
-        means = [run.mean / 2, run.mean, run.mean * 2] if "length" in run.assumed or "all" in run.assumed else [run.mean]
+        means = (
+            [run.mean / 2, run.mean, run.mean * 2]
+            if "length" in run.assumed or "all" in run.assumed
+            else [run.mean]
+        )
         for i, found in enumerate(zip(*(ratios(run, mean) for mean in means), strict=True)):
             middle = found[len(found) // 2]
             said = middle[0] if run.borders else middle[1]
             span = sorted(one[0] if run.borders else one[1] for one in found)
-            cells[i] = f"{said:.2f}" + (f" ({span[0]:.2f} to {span[-1]:.2f})" if len(span) > 1 else "")
+            cells[i] = f"{said:.2f}" + (
+                f" ({span[0]:.2f} to {span[-1]:.2f})" if len(span) > 1 else ""
+            )
             off, best = said / published - 1, middle[2]
         sizes = f"{run.sample}, {run.gpus - run.sample} | {published:.2f}"
         yield f"| {run.name} | {sizes} | {' | '.join(cells)} | {off:+.0%} | {best.sample}, {best.train} | {run.assumed} |"

@@ -44,14 +44,26 @@ def made_up_run(folder: Path, count: int, seed: int = 0) -> float:
         start = time.perf_counter()
         samples.append(rows)
         logged = {f"metric/{i}": rng.random() for i in range(20)}
-        metrics.append([{"step": step, "reward": step / count, "entropy": rng.random(), "grad_norm": 1.0, **logged}])
+        metrics.append(
+            [
+                {
+                    "step": step,
+                    "reward": step / count,
+                    "entropy": rng.random(),
+                    "grad_norm": 1.0,
+                    **logged,
+                }
+            ]
+        )
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
 
 def completion(step: int, i: int, rng: random.Random) -> dict[str, Any]:
     numbers = [rng.randint(1, 99) for _ in range(4)]
-    tries = "; ".join(f"{rng.randint(1, 99)} + {rng.randint(1, 99)} = {rng.randint(1, 198)} no" for _ in range(22))
+    tries = "; ".join(
+        f"{rng.randint(1, 99)} + {rng.randint(1, 99)} = {rng.randint(1, 198)} no" for _ in range(22)
+    )
     text = f"<think>\n{tries}\n</think>\n<answer>{' + '.join(map(str, numbers))}</answer>"
     problem = (step * 32 + i // 8) % 1000
     return {
@@ -79,7 +91,11 @@ def open_page(page: Path, repeats: int) -> dict[str, Any]:
             browser.run("scrollTo(0, document.body.scrollHeight)")
             time.sleep(0.5)
             title = browser.run("document.title")
-            requests = [url for url in browser.requests if not url.startswith(("file:", "about:", "data:", "blob:"))]
+            requests = [
+                url
+                for url in browser.requests
+                if not url.startswith(("file:", "about:", "data:", "blob:"))
+            ]
             errors = browser.errors
     return {
         "seconds": statistics.median(usable for usable, _ in seconds), "curves": statistics.median(c for _, c in seconds),
@@ -108,14 +124,23 @@ def take_pictures(page: Path, folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--pictures", type=Path, metavar="DIR")
-    parser.add_argument("--run", type=Path, metavar="RUN", help="take the pictures of this run's report, not of a made-up one")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="RUN",
+        help="take the pictures of this run's report, not of a made-up one",
+    )
     args = parser.parse_args()
     if find_browser() is None:
-        print("There is no Chromium on this machine; the page's own tests need none: pytest tests/observe.")
+        print(
+            "There is no Chromium on this machine; the page's own tests need none: pytest tests/observe."
+        )
         return 1 if args.check else 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -137,9 +162,16 @@ def main() -> int:
         f"{count} completions: page of {size:.1f} MB made in {made:.1f} s, opened in {found['seconds']:.2f} s, "
         f"with curves in {found['curves']:.2f} s"
     )
-    print(f"rows in the page: {found['rows']}; requests: {found['requests']}; errors: {found['errors']}")
+    print(
+        f"rows in the page: {found['rows']}; requests: {found['requests']}; errors: {found['errors']}"
+    )
     print(f"script tag stays text: {found['text']}; keys: {found['keys']}")
-    good = found["seconds"] < 2 and found["rows"] < 100 and not found["requests"] and not found["errors"]
+    good = (
+        found["seconds"] < 2
+        and found["rows"] < 100
+        and not found["requests"]
+        and not found["errors"]
+    )
     good = good and found["text"] and found["keys"] and logging < 0.02
     return 0 if good or not args.check else 1
 

@@ -69,7 +69,9 @@ JUDGES = r"""
 ANSWERS = Path(__file__).resolve().parents[1] / "tests/rewards/answers.tsv"
 
 
-def countdown_by_eval(completions: list[str], nums: list[list[int]], target: list[int]) -> list[float]:
+def countdown_by_eval(
+    completions: list[str], nums: list[list[int]], target: list[int]
+) -> list[float]:
     """The function of most Countdown recipes. It runs anything that matches its pattern: `9**9**9` never returns."""
     rewards = []
     for completion, numbers, goal in zip(completions, nums, target, strict=True):
@@ -102,10 +104,15 @@ def countdown_rows(count: int, seed: int = 0) -> dict[str, list]:
         while len(parts) > 1:
             at = rng.randrange(len(parts) - 1)
             parts[at : at + 2] = [f"({parts[at]} {rng.choice('+-*/')} {parts[at + 1]})"]
-        equation = parts[0].removeprefix("(").removesuffix(")") if parts[0].count("(") == 1 else parts[0]
+        equation = (
+            parts[0].removeprefix("(").removesuffix(")") if parts[0].count("(") == 1 else parts[0]
+        )
         value = eval(equation) if "/ (" not in equation else 1
         target = int(value) if value == int(value) and rng.random() < 0.5 else rng.randint(1, 99)
-        work = "; ".join(f"{rng.randint(1, 99)} + {rng.randint(1, 99)} is too much" for _ in range(rng.randint(2, 12)))
+        work = "; ".join(
+            f"{rng.randint(1, 99)} + {rng.randint(1, 99)} is too much"
+            for _ in range(rng.randint(2, 12))
+        )
         rows["completions"].append(f"<think> {work} </think>\n<answer> {equation} </answer>")
         rows["nums"].append(nums)
         rows["target"].append(target)
@@ -136,11 +143,17 @@ def measure_poem(count: int, rounds: int) -> dict[str, float]:
     """Use last lines of shuffled characters, so that no poem occurs twice."""
     rng = random.Random(0)
     quatrain = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]
-    characters = list("".join(quatrain) + "床前明月光疑是地上霜举头望明月低头思故乡白日依山尽黄河入海流欲穷千里目更上一层楼")
+    characters = list(
+        "".join(quatrain)
+        + "床前明月光疑是地上霜举头望明月低头思故乡白日依山尽黄河入海流欲穷千里目更上一层楼"
+    )
     poems = [["".join(rng.choices(characters, k=7)) for _ in range(4)] for _ in range(count)]
     reward = build("poem_format")
     reward(completions=[quatrain[3]], lines=[quatrain[:3]])  # the tables are read once
-    rows = {"completions": [f"<answer>{poem[3]}</answer>" for poem in poems], "lines": [poem[:3] for poem in poems]}
+    rows = {
+        "completions": [f"<answer>{poem[3]}</answer>" for poem in poems],
+        "lines": [poem[:3] for poem in poems],
+    }
     best = min(seconds(reward, **rows)[0] for _ in range(rounds))
     return {"poem_poems": count, "poem_per_s": count / best}
 
@@ -167,7 +180,9 @@ def measure_accuracy(count: int, rounds: int) -> dict[str, float]:
         for turn in range(rounds):
             parts = [slice((2 * turn + k) * count, (2 * turn + k + 1) * count) for k in (0, 1)]
             serial, _ = seconds(reward, **{key: column[parts[0]] for key, column in rows.items()})
-            pooled, (_, errors) = seconds(pool.score, reward, {key: column[parts[1]] for key, column in rows.items()})
+            pooled, (_, errors) = seconds(
+                pool.score, reward, {key: column[parts[1]] for key, column in rows.items()}
+            )
             assert not errors, errors
             ratios.append(serial / pooled)
     return {
@@ -189,12 +204,16 @@ def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
         reward = build("benchmark_odd")
         texts = [str(n) for n in range(256)]
         places = random.Random(0).sample(range(256), 6)
-        for place, text in zip(places, ("hang", "sleep", "hang", "hang", "sleep", "bomb"), strict=True):
+        for place, text in zip(
+            places, ("hang", "sleep", "hang", "hang", "sleep", "bomb"), strict=True
+        ):
             texts[place] = text
         with RewardPool(workers, timeout=timeout) as pool:
             pool.score(reward, {"completions": ["1"]})
             taken, (scores, _) = seconds(pool.score, reward, {"completions": texts})
-    right = sum(score == float(text) for score, text in zip(scores, texts, strict=True) if text.isdigit())
+    right = sum(
+        score == float(text) for score, text in zip(scores, texts, strict=True) if text.isdigit()
+    )
     return {
         "hanging_timeout_s": timeout,
         "hanging_workers": workers,
@@ -206,13 +225,21 @@ def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
 def measure_verdicts(every: int) -> dict[str, float]:
     """Count verdicts by judge. TRL and math-verify get the gold answer in a box, which they read best."""
     lines = ANSWERS.read_text(encoding="utf-8").splitlines()[1::every]
-    _, golds, texts, verdicts = zip(*(line.replace("⏎", "\n").split("\t") for line in lines), strict=True)
-    boxed = [gold if r"\boxed" in gold else rf"\boxed{{{gold.rpartition('####')[2].strip(' $')}}}" for gold in golds]
+    _, golds, texts, verdicts = zip(
+        *(line.replace("⏎", "\n").split("\t") for line in lines), strict=True
+    )
+    boxed = [
+        gold if r"\boxed" in gold else rf"\boxed{{{gold.rpartition('####')[2].strip(' $')}}}"
+        for gold in golds
+    ]
     figures: dict[str, float] = {"verdicts_rows": len(lines)}
     with tempfile.TemporaryDirectory() as folder:
         load_plugin(folder, "benchmark_judges", JUDGES)
         for name in ("accuracy", "benchmark_trl", "benchmark_math_verify"):
-            given = {"completions": list(texts), "solution": list(golds if name == "accuracy" else boxed)}
+            given = {
+                "completions": list(texts),
+                "solution": list(golds if name == "accuracy" else boxed),
+            }
             with RewardPool(1, timeout=10.0, memory_limit=2**32) as pool:
                 scores, errors = pool.score(build(name), given)
             late = sum("TimeoutError: the row took" in error for error in errors.values())
@@ -227,9 +254,13 @@ def measure_verdicts(every: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
-    parser.add_argument("--check", action="store_true", help="exit code 1 unless every bound is reached")
+    parser.add_argument(
+        "--check", action="store_true", help="exit code 1 unless every bound is reached"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the figures as JSON")
     args = parser.parse_args()
     quick = args.quick

@@ -33,9 +33,14 @@ Key = tuple[tuple[str, Any], ...]
 def sweep(search: Search) -> list[dict[str, Any]]:
     """Return the recipe's settings, every layout alone, and the layouts that take a limit with each limit."""
     base = {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
-    limited = [{"max_tokens_per_micro_batch": size} for size in (None, *budgets(search.bench.tokens))]
+    limited = [
+        {"max_tokens_per_micro_batch": size} for size in (None, *budgets(search.bench.tokens))
+    ]
     every = [{**base, **limit, "layout": layout} for layout in LAYOUTS for limit in limited]
-    return [search.own, *(x for x in every if x["layout"] != "padded" or not x["max_tokens_per_micro_batch"])]
+    return [
+        search.own,
+        *(x for x in every if x["layout"] != "padded" or not x["max_tokens_per_micro_batch"]),
+    ]
 
 
 def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
@@ -65,7 +70,9 @@ def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one recipe, two rounds")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--out", type=Path)

@@ -39,7 +39,12 @@ from benchmarks.step_work import CASES
 from grpo_ext.run.ranks import leave_ranks
 
 PARTS = ("time", "memory", "ranks", "profile")
-RANK_CASES = ("countdown", "countdown, beta .04", "uneven, short", "uneven, short, beta .04")  # on two ranks
+RANK_CASES = (
+    "countdown",
+    "countdown, beta .04",
+    "uneven, short",
+    "uneven, short, beta .04",
+)  # on two ranks
 QUICK = ("countdown", "equal, all live", "uneven, short", "uneven, short, packed")
 PROFILED = ("countdown", "uneven", "long prompts", "equal, all live")
 
@@ -50,7 +55,9 @@ def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows
     """Return one row per case, printed by the first rank at once; cases without a bound run half as often."""
     rows: Rows = {}
     for name in names:
-        row = rows[name] = measure(CASES[name], rounds if CASES[name].bound else -(-rounds // 2), ranks)
+        row = rows[name] = measure(
+            CASES[name], rounds if CASES[name].bound else -(-rounds // 2), ranks
+        )
         keep(rows)
         asked = [f"{row[key]:g} {key}" for key in ("asked", "at most") if row[key] is not None]
         verdict = f"  ({', '.join(asked)}: {'ok' if passes(row) else 'MISSED'})" if asked else ""
@@ -70,10 +77,19 @@ def memory(names: list[str]) -> Rows:
     for name in names:
         for side in SIDES:
             command = [sys.executable, "-m", "benchmarks.step", "--peak_of", name, side]
-            environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-            done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+            environment = {
+                **os.environ,
+                "MALLOC_MMAP_THRESHOLD_": "65536",
+                "MALLOC_TRIM_THRESHOLD_": "65536",
+            }
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, env=environment
+            )
             found.setdefault(name, {})[f"{side} MiB"] = float(done.stdout.split()[-1])
-        print(f"{name:26}  TRL {found[name]['TRL MiB']:.0f} MiB  ours {found[name]['ours MiB']:.0f} MiB", flush=True)
+        print(
+            f"{name:26}  TRL {found[name]['TRL MiB']:.0f} MiB  ours {found[name]['ours MiB']:.0f} MiB",
+            flush=True,
+        )
     return found
 
 
@@ -82,7 +98,15 @@ def on_two_ranks(names: list[str], rounds: int) -> Rows:
     print("two ranks:", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--rdzv_backend", "c10d"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc_per_node",
+            "2",
+            "--rdzv_backend",
+            "c10d",
+        ]
         command += [
             "--rdzv_endpoint",
             "127.0.0.1:0",
@@ -93,7 +117,9 @@ def on_two_ranks(names: list[str], rounds: int) -> Rows:
             "--rounds",
             str(rounds),
         ]
-        subprocess.run([*command, "--case", *names], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(
+            [*command, "--case", *names], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
         return json.loads(out.read_text())
 
 
@@ -102,7 +128,10 @@ def profiled(names: list[str]) -> Rows:
     found: Rows = {}
     for name in names:
         found[name] = shares = where_time_goes(CASES[name], "ours")
-        print(f"{name}: " + ", ".join(f"{kind} {share:.0%}" for kind, share in shares.items()), flush=True)
+        print(
+            f"{name}: " + ", ".join(f"{kind} {share:.0%}" for kind, share in shares.items()),
+            flush=True,
+        )
     return found
 
 
@@ -116,7 +145,9 @@ def run(parts: list[str], names: list[str], rounds: int, keep: Any) -> dict[str,
             for name, row in memory(names).items():
                 found.setdefault("rows", {}).setdefault(name, {}).update(row)
         elif part == "ranks":
-            found["two ranks"] = on_two_ranks([name for name in names if name in RANK_CASES], rounds)
+            found["two ranks"] = on_two_ranks(
+                [name for name in names if name in RANK_CASES], rounds
+            )
         else:
             found["profile"] = profiled([name for name in names if name in PROFILED])
         keep(found)
@@ -125,8 +156,16 @@ def run(parts: list[str], names: list[str], rounds: int, keep: Any) -> dict[str,
 
 def missed(found: dict[str, Any]) -> list[str]:
     """Return the cases that miss a bound; on two ranks only the gradient has one."""
-    bad = [name for name, row in found.get("rows", {}).items() if not passes({"asked": None, "gradient": 0.0, **row})]
-    return bad + [f"{name}, two ranks" for name, row in found.get("two ranks", {}).items() if row["gradient"] > 1e-5]
+    bad = [
+        name
+        for name, row in found.get("rows", {}).items()
+        if not passes({"asked": None, "gradient": 0.0, **row})
+    ]
+    return bad + [
+        f"{name}, two ranks"
+        for name, row in found.get("two ranks", {}).items()
+        if row["gradient"] > 1e-5
+    ]
 
 
 def writer(out: Path | None) -> Any:
@@ -137,7 +176,10 @@ def writer(out: Path | None) -> Any:
             return
         out.parent.mkdir(parents=True, exist_ok=True)
         before = json.loads(out.read_text()) if out.exists() else {}
-        rows = {n: {**before.get("rows", {}).get(n, {}), **row} for n, row in found.get("rows", {}).items()}
+        rows = {
+            n: {**before.get("rows", {}).get(n, {}), **row}
+            for n, row in found.get("rows", {}).items()
+        }
         found = {**about(), **before, **found, "rows": {**before.get("rows", {}), **rows}}
         out.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -146,7 +188,9 @@ def writer(out: Path | None) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="times of a few small cases, two rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="times of a few small cases, two rounds"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument(
         "--case",
@@ -155,9 +199,13 @@ def main() -> None:
         metavar="NAME",
         help=f"some of: {', '.join(CASES)}".replace("%", "%%"),
     )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all; with --quick: time")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, help="default: all; with --quick: time"
+    )
     parser.add_argument("--rounds", type=int, help="counted runs of each side")
-    parser.add_argument("--growth", type=Path, metavar="PLOT", help="how seconds grow with length and group size")
+    parser.add_argument(
+        "--growth", type=Path, metavar="PLOT", help="how seconds grow with length and group size"
+    )
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--peak_of", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--rank_out", type=Path, help=argparse.SUPPRESS)
@@ -179,7 +227,9 @@ def main() -> None:
         if args.out:
             args.out.write_text(json.dumps(found, indent=1) + "\n")
     else:
-        found = run(args.parts or (["time"] if args.quick else list(PARTS)), names, rounds, writer(args.out))
+        found = run(
+            args.parts or (["time"] if args.quick else list(PARTS)), names, rounds, writer(args.out)
+        )
         if args.check and missed(found):
             sys.exit(f"missed: {', '.join(missed(found))}")
 

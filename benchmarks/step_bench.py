@@ -23,7 +23,11 @@ SIDES = ("TRL", "ours")
 
 def now(trainer: FixedCompletions) -> float:
     """Return processor time if one process works alone, so that other processes have little effect, in seconds."""
-    alone = trainer.accelerator.num_processes == 1 and not torch.cuda.is_available() and torch.get_num_threads() == 1
+    alone = (
+        trainer.accelerator.num_processes == 1
+        and not torch.cuda.is_available()
+        and torch.get_num_threads() == 1
+    )
     return time.process_time() if alone else time.perf_counter()
 
 
@@ -46,18 +50,26 @@ def run_step(trainer: FixedCompletions, batches: Any) -> float:
 class Bench:
     """Both trainers of a case, ready to step."""
 
-    def __init__(self, case: Case, sides: tuple[str, ...] = SIDES, ranks: int = 1, model: Any = None):
+    def __init__(
+        self, case: Case, sides: tuple[str, ...] = SIDES, ranks: int = 1, model: Any = None
+    ):
         self.folder = tempfile.TemporaryDirectory()
-        self.trainers = {side: make_trainer(side, case, self.folder.name, ranks, model) for side in sides}
+        self.trainers = {
+            side: make_trainer(side, case, self.folder.name, ranks, model) for side in sides
+        }
         self.batches, self.tokens = {}, dict.fromkeys(sides, 0)
         for side, trainer in self.trainers.items():
             trainer.model.train()
             trainer.create_optimizer()
             trainer.model_wrapped = trainer.accelerator.prepare(trainer.model)
             self.batches[side] = itertools.cycle(trainer.get_train_dataloader())
-            backbone = trainer.accelerator.unwrap_model(trainer.model).base_model  # of an adapter: the tuner
+            backbone = trainer.accelerator.unwrap_model(
+                trainer.model
+            ).base_model  # of an adapter: the tuner
             backbone = getattr(backbone, "model", backbone)
-            getattr(backbone, "model", backbone).register_forward_pre_hook(self._counter(side), with_kwargs=True)
+            getattr(backbone, "model", backbone).register_forward_pre_hook(
+                self._counter(side), with_kwargs=True
+            )
 
     def _counter(self, side: str) -> Any:
         def count(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -87,11 +99,14 @@ def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
     bound = lower_bound(case) / ranks
     return {
         **{f"{side} s": statistics.median(seconds[side]) for side in SIDES},
-        "ratio": statistics.median(a / b for a, b in zip(seconds["TRL"], seconds["ours"], strict=True)),
+        "ratio": statistics.median(
+            a / b for a, b in zip(seconds["TRL"], seconds["ours"], strict=True)
+        ),
         **{f"{side} tokens": tokens[side] for side in SIDES},
         "gradient": float((grads["ours"] - grads["TRL"]).abs().max() / scale),
         "bound s": bound,
-        "times the bound": min(seconds["ours"]) / bound,  # of our fastest run: others on the machine only add time
+        "times the bound": min(seconds["ours"])
+        / bound,  # of our fastest run: others on the machine only add time
         "asked": case.bound,
         "at most": case.most if ranks == 1 else None,
     }
@@ -158,7 +173,10 @@ KINDS = {  # parts of an operator's name
     "attention": ("scaled_dot_product", "flash_attention"),
     "copies": ("copy_", "::cat", "::index", "::gather", "::fill_", "::zero_", "embedding"),
 }
-HEADS = ("_LogProb", "ChunkedLogProb")  # ours and TRL's; the names of their backward passes begin the same
+HEADS = (
+    "_LogProb",
+    "ChunkedLogProb",
+)  # ours and TRL's; the names of their backward passes begin the same
 
 
 def where_time_goes(case: Case, side: str) -> dict[str, float]:
@@ -172,19 +190,34 @@ def where_time_goes(case: Case, side: str) -> dict[str, float]:
     shares = dict.fromkeys((*KINDS, "other operators"), 0.0)
     head = 0.0
     for event in seen.key_averages():
-        kind = next((kind for kind, parts in KINDS.items() if any(p in event.key for p in parts)), "other operators")
+        kind = next(
+            (kind for kind, parts in KINDS.items() if any(p in event.key for p in parts)),
+            "other operators",
+        )
         shares[kind] += event.self_cpu_time_total / 1e6 / seconds
         if event.key.startswith(HEADS):
             head += event.cpu_time_total / 1e6 / seconds
     if not head:
-        raise RuntimeError(f"No operator's name begins with one of {HEADS}: the scoring head has another name now.")
-    return {**shares, "outside operators": 1 - sum(shares.values()), "of all, the scoring head": head}
+        raise RuntimeError(
+            f"No operator's name begins with one of {HEADS}: the scoring head has another name now."
+        )
+    return {
+        **shares,
+        "outside operators": 1 - sum(shares.values()),
+        "of all, the scoring head": head,
+    }
 
 
 def about() -> dict[str, Any]:
     """Return the machine and the versions."""
-    model = next((x.split(":")[1].strip() for x in _lines("/proc/cpuinfo") if x.startswith("model name")), "")
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__}
+    model = next(
+        (x.split(":")[1].strip() for x in _lines("/proc/cpuinfo") if x.startswith("model name")), ""
+    )
+    versions = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "trl": trl.__version__,
+    }
     return {
         "machine": {"processor": model or platform.machine(), "threads": torch.get_num_threads()},
         "versions": versions,

@@ -11,10 +11,13 @@ from benchmarks.step_bench import SIDES, Bench, measure
 from benchmarks.step_work import Case
 
 SMALL = Case(16, 8, 8, (150, 150), (100, 0.6, 256), 0.0, 2000, hidden=64)
-LENGTHS = {n: replace(SMALL, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)}
+LENGTHS = {
+    n: replace(SMALL, completion=(n / 2.5, 0.6, n)) for n in (128, 256, 512, 1024, 2048, 4096)
+}
 GROUPS = {g: replace(SMALL, rows=64, micro_batch=64, group=g) for g in (4, 8, 16, 32, 64)}
 PROMPTS = {
-    n: replace(SMALL, rows=32, micro_batch=32, prompt=(n, n), completion=(128, 0.0, 128)) for n in (2, 8, 32, 128, 512, 1024)
+    n: replace(SMALL, rows=32, micro_batch=32, prompt=(n, n), completion=(128, 0.0, 128))
+    for n in (2, 8, 32, 128, 512, 1024)
 }
 SHARED = ("not shared", "shared")
 
@@ -24,7 +27,9 @@ def growth(path: Path, rounds: int) -> dict[str, dict[str, Any]]:
     found = {
         "longest completion": {n: table_row(measure(case, rounds)) for n, case in told(LENGTHS)},
         "num_generations": {n: table_row(measure(case, rounds)) for n, case in told(GROUPS)},
-        "prompt tokens, completions of 128": {n: with_and_without(case, rounds) for n, case in told(PROMPTS)},
+        "prompt tokens, completions of 128": {
+            n: with_and_without(case, rounds) for n, case in told(PROMPTS)
+        },
     }
     for label, rows in found.items():
         for n, row in rows.items():
@@ -76,5 +81,10 @@ def with_and_without(case: Case, rounds: int) -> dict[str, float]:
             taken = benches[side].step("ours")[0]
             if number:
                 seconds[side].append(taken)
-    ratio = statistics.median(a / b for a, b in zip(seconds["not shared"], seconds["shared"], strict=True))
-    return {**{f"{side} s": round(statistics.median(seconds[side]), 3) for side in SHARED}, "ratio": round(ratio, 3)}
+    ratio = statistics.median(
+        a / b for a, b in zip(seconds["not shared"], seconds["shared"], strict=True)
+    )
+    return {
+        **{f"{side} s": round(statistics.median(seconds[side]), 3) for side in SHARED},
+        "ratio": round(ratio, 3),
+    }

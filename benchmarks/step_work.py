@@ -12,7 +12,13 @@ from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import save_model
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 from trl import GRPOTrainer
 
 from benchmarks.gpu.attention import use_torch_flash
@@ -62,20 +68,30 @@ class Case:
 
 COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5, most=3.0)
 UNEVEN = Case(64, 8, 8, (150, 150), (350, 0.6, 1024), 0.25, 32_000, layers=4, bound=5.0)
-SHORT = replace(UNEVEN, rows=32, completion=(120, 0.6, 350), vocab=2000, bound=None)  # for many variants
+SHORT = replace(
+    UNEVEN, rows=32, completion=(120, 0.6, 350), vocab=2000, bound=None
+)  # for many variants
 CASES: dict[str, Case] = {
     "countdown": COUNTDOWN,
     "uneven": UNEVEN,
-    "long prompts": Case(16, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0, most=3.5),
+    "long prompts": Case(
+        16, 8, 8, (1024, 1024), (128, 0.0, 128), 0.0, 32_000, layers=4, bound=4.0, most=3.5
+    ),
     "equal, all live": Case(64, 64, 8, (16, 16), (128, 0.0, 128), 0.0, 340, bound=0.97),
     "uneven, short": replace(SHORT, most=4.0),
-    **{f"uneven, short, {share:.0%} dead": replace(SHORT, dead=share) for share in (0.0, 0.5, 0.75)},
+    **{
+        f"uneven, short, {share:.0%} dead": replace(SHORT, dead=share) for share in (0.0, 0.5, 0.75)
+    },
     "uneven, short, beta .04": replace(SHORT, settings=(("beta", 0.04),)),
     "uneven, short, packed": replace(SHORT, settings=(("layout", "packed"),)),
     "countdown, beta .04": replace(COUNTDOWN, settings=(("beta", 0.04),), bound=None, most=None),
-    "countdown, 2 iterations": replace(COUNTDOWN, settings=(("num_iterations", 2),), bound=None, most=None),
+    "countdown, 2 iterations": replace(
+        COUNTDOWN, settings=(("num_iterations", 2),), bound=None, most=None
+    ),
     "countdown, LoRA": replace(COUNTDOWN, lora=True, bound=None, most=None),
-    "countdown, checkpointing": replace(COUNTDOWN, settings=(("gradient_checkpointing", True),), bound=None, most=None),
+    "countdown, checkpointing": replace(
+        COUNTDOWN, settings=(("gradient_checkpointing", True),), bound=None, most=None
+    ),
 }
 
 
@@ -102,7 +118,9 @@ def make_work(case: Case) -> Work:
     rewards = (torch.rand(groups, case.group, generator=g) < 0.5).float()
     rewards[:, 0], rewards[:, 1] = 0.0, 1.0
     rewards[torch.randperm(groups, generator=g)[: round(case.dead * groups)]] = 1.0
-    return Work(prompts, [[*words(length - 1), 1] for length in lengths], rewards.flatten().tolist())
+    return Work(
+        prompts, [[*words(length - 1), 1] for length in lengths], rewards.flatten().tolist()
+    )
 
 
 class FixedCompletions(GRPOTrainer):
@@ -112,7 +130,9 @@ class FixedCompletions(GRPOTrainer):
     num_generations: int
     work: Work
 
-    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
+    ) -> tuple[list[list[int]], None]:
         seen: Counter[int] = Counter()
         out = []
         for prompt in prompt_ids:
@@ -131,7 +151,9 @@ def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     words = {"<pad>": 0, "<eos>": 1} | {f"w{n}": n for n in range(2, vocab)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
 
 
 def make_model(case: Case) -> LlamaForCausalLM:
@@ -152,7 +174,9 @@ def make_model(case: Case) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None) -> FixedCompletions:
+def make_trainer(
+    side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None
+) -> FixedCompletions:
     """Make TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
     tokenizer, work = make_tokenizer(case.vocab), make_work(case)
     own: Any
@@ -168,7 +192,9 @@ def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrai
         own.to(dtype=case.dtype)
     given: Counter[int] = Counter()
 
-    def fixed(prompts: Any, completions: Any, number: list[int], **kwargs: Any) -> list[float | None]:
+    def fixed(
+        prompts: Any, completions: Any, number: list[int], **kwargs: Any
+    ) -> list[float | None]:
         scores: list[float | None] = []
         for n in number:
             scores.append(work.rewards[n * case.group + given[n] % case.group])
@@ -195,7 +221,9 @@ def make_trainer(side: str, case: Case, out: str, ranks: int = 1, model: PreTrai
         args=args,
         train_dataset=Dataset.from_dict({"prompt": texts, "number": list(range(len(texts)))}),
         processing_class=tokenizer,
-        peft_config=LoraConfig(r=8, target_modules="all-linear", init_lora_weights="gaussian") if case.lora else None,
+        peft_config=LoraConfig(r=8, target_modules="all-linear", init_lora_weights="gaussian")
+        if case.lora
+        else None,
     )
     trainer.work = work
     return trainer

@@ -28,7 +28,11 @@ def run(side: str, model: Path, seed: int, steps: int) -> dict[str, float]:
         recipe = recipe_for(model, out, seed=seed, max_steps=steps, **SAMPLING)
         logged = train(side, recipe)
         found = accuracy(recipe, out)
-    off = [row["sampling/logp_difference/max"] for row in logged if "sampling/logp_difference/max" in row]
+    off = [
+        row["sampling/logp_difference/max"]
+        for row in logged
+        if "sampling/logp_difference/max" in row
+    ]
     return {**found, "logp_difference": max(off, default=float("nan"))}
 
 
@@ -46,11 +50,19 @@ def main() -> None:
         for seed in range(seeds):
             row = {side: run(side, model, seed, steps) for side in ("TRL", "ours")}
             rows.append(row)
-            words = [f"{side}: greedy {x['greedy']:.3f} sampled {x['sampled']:.3f}" for side, x in row.items()]
-            print(f"seed {seed}  {'   '.join(words)}   ours off by {row['ours']['logp_difference']:.1e}", flush=True)
+            words = [
+                f"{side}: greedy {x['greedy']:.3f} sampled {x['sampled']:.3f}"
+                for side, x in row.items()
+            ]
+            print(
+                f"seed {seed}  {'   '.join(words)}   ours off by {row['ours']['logp_difference']:.1e}",
+                flush=True,
+            )
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"steps": steps, **SAMPLING, "seeds": rows}, indent=1) + "\n")
+        args.out.write_text(
+            json.dumps({"steps": steps, **SAMPLING, "seeds": rows}, indent=1) + "\n"
+        )
     behind = [row["TRL"]["greedy"] - row["ours"]["greedy"] for row in rows]
     error = statistics.stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else 0.05
     print(f"ours minus TRL, greedy: {-statistics.mean(behind):+.3f} (standard error {error:.3f})")

@@ -60,9 +60,14 @@ class Bench:
         build_model(build, max_position_embeddings=1024).save_pretrained(folder)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
-        self.rows = [{"prompt": [{"role": "user", "content": f"Say something about {n}. " * 3}]} for n in range(rows)]
+        self.rows = [
+            {"prompt": [{"role": "user", "content": f"Say something about {n}. " * 3}]}
+            for n in range(rows)
+        ]
         self.read = 0
-        self.model.get_input_embeddings().register_forward_hook(lambda _, given, __: self.count(given[0]))
+        self.model.get_input_embeddings().register_forward_hook(
+            lambda _, given, __: self.count(given[0])
+        )
 
     def count(self, ids: torch.Tensor) -> None:
         self.read += ids.numel()
@@ -72,14 +77,24 @@ class Bench:
         tokens = TurnTokens(self.tokenizer, [self.tokenizer.eos_token_id])
         rules = EpisodeRules(Counting, turns=TURNS, turn_tokens=TURN_TOKENS)
         made = [Episode(rules, tokens, 512, row) for row in self.rows]
-        asked = self.tokenizer.apply_chat_template([e.prompt for e in made], add_generation_prompt=True, return_dict=True)
+        asked = self.tokenizer.apply_chat_template(
+            [e.prompt for e in made], add_generation_prompt=True, return_dict=True
+        )
         return made, asked["input_ids"]
 
-    def generate(self, contexts: list[list[int]], most: int, player: Player | None = None) -> list[list[int]]:
+    def generate(
+        self, contexts: list[list[int]], most: int, player: Player | None = None
+    ) -> list[list[int]]:
         """Return so many tokens after each context; the end token is never drawn."""
         batch = self.tokenizer.pad({"input_ids": contexts}, return_tensors="pt")
         ends = [self.tokenizer.eos_token_id]
-        config = GenerationConfig(max_new_tokens=most, do_sample=True, eos_token_id=ends, pad_token_id=0, suppress_tokens=ends)
+        config = GenerationConfig(
+            max_new_tokens=most,
+            do_sample=True,
+            eos_token_id=ends,
+            pad_token_id=0,
+            suppress_tokens=ends,
+        )
         with torch.no_grad(), fast_generation(self.model), watching(self.model, None, player):
             ids = self.model.generate(**batch, generation_config=config)
         return ids[:, batch["input_ids"].size(1) :].tolist()
@@ -99,7 +114,9 @@ class Bench:
             for episode, _ in waiting:
                 while episode.pending:
                     episode.read()
-            for (episode, _), ids in zip(waiting, self.generate([p + e.ids for e, p in waiting], TURN_TOKENS), strict=True):
+            for (episode, _), ids in zip(
+                waiting, self.generate([p + e.ids for e, p in waiting], TURN_TOKENS), strict=True
+            ):
                 write_turn(episode, ids, TURN_TOKENS)
                 hear([episode])
 
@@ -113,12 +130,18 @@ class Bench:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     given = parser.parse_args()
-    found: dict[str, list[tuple[int, float]]] = {"one turn": [], "one generate": [], "read anew": []}
+    found: dict[str, list[tuple[int, float]]] = {
+        "one turn": [],
+        "one generate": [],
+        "read anew": [],
+    }
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name), 16 if given.quick else 64)
         length = bench.in_one_generate()
@@ -137,7 +160,9 @@ def main() -> int:
         figures[way] = {"tokens": tokens, "seconds": seconds}
         print(f"{way:<14} {tokens:>9.0f} tokens  {seconds:6.2f} s")
     more = figures["one generate"]["tokens"] / figures["one turn"]["tokens"]
-    print(f"episodes read {more:.3f} times the tokens of one turn (asked for: at most {BOUNDS['tokens of one turn']})")
+    print(
+        f"episodes read {more:.3f} times the tokens of one turn (asked for: at most {BOUNDS['tokens of one turn']})"
+    )
     for side, cost in loops.items():
         print(
             f"{side}, {cost['calls']:.1f} calls an episode: {cost['read']:.1f} tokens read for each of a completion, "
@@ -147,7 +172,10 @@ def main() -> int:
         print(f"{case}: importance ratios within {ratio:.1e} of 1 (asked for: {BOUNDS['ratio']:g})")
     if given.out:
         given.out.write_text(json.dumps(figures, indent=2) + "\n")
-    return int(given.check and not (more <= BOUNDS["tokens of one turn"] and max(ratios.values()) <= BOUNDS["ratio"]))
+    return int(
+        given.check
+        and not (more <= BOUNDS["tokens of one turn"] and max(ratios.values()) <= BOUNDS["ratio"])
+    )
 
 
 if __name__ == "__main__":

@@ -44,11 +44,19 @@ class TRLCheck:
 def warm_start(name: str, folder: Path, checks: int = 0) -> Path:
     """Make a demo's model in `folder`; 60 steps on the demonstrations with at least so many checks warm it up."""
     demo = DEMOS[name]
-    demo.prepare(load_recipe(recipe_folder() / demo.recipe, words(model_name_or_path="x")).task, folder, 0)
+    demo.prepare(
+        load_recipe(recipe_folder() / demo.recipe, words(model_name_or_path="x")).task, folder, 0
+    )
     demonstrations = folder / "demonstrations.jsonl"
     rows = demonstrations.read_text(encoding="utf-8").splitlines(keepends=True)
-    demonstrations.write_text("".join(row for row in rows if row.count('"tool_calls"') >= checks), encoding="utf-8")
-    given = {"model_name_or_path": folder / "model", "dataset_name": demonstrations, "max_steps": 60}
+    demonstrations.write_text(
+        "".join(row for row in rows if row.count('"tool_calls"') >= checks), encoding="utf-8"
+    )
+    given = {
+        "model_name_or_path": folder / "model",
+        "dataset_name": demonstrations,
+        "max_steps": 60,
+    }
     command("sft", demo.sft_recipe, **given, output_dir=folder / "warm")
     return folder / "warm"
 
@@ -70,13 +78,41 @@ def exactness(folder: Path, quick: bool) -> dict[str, float]:
         for engine, options in engines.items():
             for ranks in (1,) if quick else (1, 2):
                 out = folder / name / f"{engine}-{ranks}"
-                sampling = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "per_device_train_batch_size": 64 // ranks}
-                where = {"model_name_or_path": warm, "output_dir": out, "num_processes": ranks, "max_steps": 3}
+                sampling = {
+                    "temperature": 0.8,
+                    "top_k": 40,
+                    "top_p": 0.9,
+                    "per_device_train_batch_size": 64 // ranks,
+                }
+                where = {
+                    "model_name_or_path": warm,
+                    "output_dir": out,
+                    "num_processes": ranks,
+                    "max_steps": 3,
+                }
                 serve = ["--serve"] * (engine == "vLLM server")
-                ports = {"vllm_server_port": free_port(), "vllm_group_port": free_port()} if serve else {}
-                command("train", DEMOS[name].recipe, *serve, **where, **sampling, **QUIET, **options, **ports)
-                found[f"{name}, {engine}, {ranks} rank{'s' * (ranks > 1)}"] = farthest(out / "metrics.jsonl")
-                print(f"{name}, {engine}, {ranks} ranks: {farthest(out / 'metrics.jsonl'):.1e}", flush=True)
+                ports = (
+                    {"vllm_server_port": free_port(), "vllm_group_port": free_port()}
+                    if serve
+                    else {}
+                )
+                command(
+                    "train",
+                    DEMOS[name].recipe,
+                    *serve,
+                    **where,
+                    **sampling,
+                    **QUIET,
+                    **options,
+                    **ports,
+                )
+                found[f"{name}, {engine}, {ranks} rank{'s' * (ranks > 1)}"] = farthest(
+                    out / "metrics.jsonl"
+                )
+                print(
+                    f"{name}, {engine}, {ranks} ranks: {farthest(out / 'metrics.jsonl'):.1e}",
+                    flush=True,
+                )
     return found
 
 
@@ -87,9 +123,20 @@ def read_in_training(folder: Path) -> dict[str, dict[str, float]]:
     """
     warm, found = warm_start("check", folder, checks=3), {}
     for side in ("TRL", "ours"):
-        given = {"model_name_or_path": warm, "output_dir": folder / side, "max_steps": 3, "learning_rate": 1e-9, **QUIET}
-        recipe = load_recipe(recipe_folder() / DEMOS["check"].recipe, words(**given, max_tool_calling_iterations=5))
-        recipe.training.environment = {"name": "check", "turns": 6}  # without turn_tokens: TRL does not limit a turn
+        given = {
+            "model_name_or_path": warm,
+            "output_dir": folder / side,
+            "max_steps": 3,
+            "learning_rate": 1e-9,
+            **QUIET,
+        }
+        recipe = load_recipe(
+            recipe_folder() / DEMOS["check"].recipe, words(**given, max_tool_calling_iterations=5)
+        )
+        recipe.training.environment = {
+            "name": "check",
+            "turns": 6,
+        }  # without turn_tokens: TRL does not limit a turn
         rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
         made: dict[str, Any] = {"args": recipe.training, "train_dataset": train_rows(recipe)}
         if side == "TRL":
@@ -105,7 +152,10 @@ def read_in_training(folder: Path) -> dict[str, dict[str, float]]:
         model.get_input_embeddings().register_forward_hook(count)
         trainer.train()
         steps = [row for row in trainer.state.log_history if "reward" in row]
-        written = sum(row["completions/mean_length"] for row in steps) * recipe.training.per_device_train_batch_size
+        written = (
+            sum(row["completions/mean_length"] for row in steps)
+            * recipe.training.per_device_train_batch_size
+        )
         found[side] = {
             "read": read[0] / written,
             "calls": statistics.mean(row["tools/call_frequency"] for row in steps),
@@ -122,7 +172,16 @@ def free_port() -> int:
 
 def command(verb: str, recipe: str, *flags: str, **settings: Any) -> None:
     """Run `grpo-ext` with a recipe, flags and settings; `RuntimeError` with the end of its output if it fails."""
-    ran = [sys.executable, "-m", "grpo_ext", verb, "--config", str(recipe_folder() / recipe), *flags, *words(**settings)]
+    ran = [
+        sys.executable,
+        "-m",
+        "grpo_ext",
+        verb,
+        "--config",
+        str(recipe_folder() / recipe),
+        *flags,
+        *words(**settings),
+    ]
     done = subprocess.run(ran, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(ran)}: {done.stdout[-500:]}{done.stderr[-2000:]}")
@@ -132,6 +191,9 @@ def farthest(logs: Path) -> float:
     """Return the largest distance of an importance ratio from 1 in a run's logs."""
     steps = [json.loads(line) for line in logs.read_text().splitlines()]
     ratios = [
-        step[key] for step in steps for key in step if key.startswith("sampling/") and key.endswith(("ratio/min", "ratio/max"))
+        step[key]
+        for step in steps
+        for key in step
+        if key.startswith("sampling/") and key.endswith(("ratio/min", "ratio/max"))
     ]
     return max(abs(ratio - 1) for ratio in ratios)

@@ -42,7 +42,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 
 
-def make(folder: Path, recipe: Recipe, rows: int, options: dict[str, Any], output: str) -> GRPOExtTrainer:
+def make(
+    folder: Path, recipe: Recipe, rows: int, options: dict[str, Any], output: str
+) -> GRPOExtTrainer:
     """Make a trainer that samples by `options`; the recipe's other values do not affect sampling."""
     args = GRPOExtConfig(
         output_dir=output,
@@ -65,7 +67,9 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict[str, Any]], step: int) -
     """Return completion tokens and seconds of one generation, with weight sync."""
     prompts = [example["prompt"] for example in examples]
     tokenizer: Any = trainer.processing_class
-    ids = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
+    ids = tokenizer.apply_chat_template(
+        prompts, add_generation_prompt=True, tokenize=True, return_dict=True
+    )["input_ids"]
     sampler = trainer.parts.sampler
     start = time.perf_counter()
     sampler.load_weights(step)
@@ -75,12 +79,16 @@ def sample(trainer: GRPOExtTrainer, examples: list[dict[str, Any]], step: int) -
 
 def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> dict[str, Any]:
     """Return tokens per second, and the mean difference of vLLM's log-probs from the trainer's."""
-    recipe = load_recipe(recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": str(folder)})
+    recipe = load_recipe(
+        recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": str(folder)}
+    )
     trainer = make(folder, recipe, rows, ENGINES[engine], output)
     data: Any = trainer.train_dataset
     rates, apart = [], None
     for step in range(rounds + 1):
-        examples = [data[(step * rows // 8 + i) % len(data)] for i in range(rows // 8) for _ in range(8)]
+        examples = [
+            data[(step * rows // 8 + i) % len(data)] for i in range(rows // 8) for _ in range(8)
+        ]
         tokens, seconds = sample(trainer, examples, step)
         rates.append(tokens / seconds)
     if trainer.use_vllm:
@@ -98,8 +106,14 @@ def in_a_process(engine: str, words: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three rounds of 64 completions instead of seven of 256")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="three rounds of 64 completions instead of seven of 256",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
@@ -119,7 +133,9 @@ def main() -> int:
     print(f"log-probs of vLLM and the trainer: {apart:.1e} apart on average")
     if args.out:
         versions = {module.__name__: module.__version__ for module in (torch, transformers, vllm)}
-        args.out.write_text(json.dumps({**found, "machine": platform.machine(), **versions}, indent=1) + "\n")
+        args.out.write_text(
+            json.dumps({**found, "machine": platform.machine(), **versions}, indent=1) + "\n"
+        )
     good = apart <= 1e-5 and found["fast_generate"]["rate"] > plain
     return 0 if good or not args.check else 1
 

@@ -74,11 +74,22 @@ def curve(variant: str, model: Path, seconds: float, seed: int) -> dict[str, Any
     """Return seconds and accuracy of one run, and the share of generated groups with signal."""
     side, settings = VARIANTS[variant]
     with tempfile.TemporaryDirectory() as out:
-        recipe = recipe_for(model, out, seed=seed, max_steps=100_000, lr_scheduler_type="constant_with_warmup", **settings)
+        recipe = recipe_for(
+            model,
+            out,
+            seed=seed,
+            max_steps=100_000,
+            lr_scheduler_type="constant_with_warmup",
+            **settings,
+        )
         watch = Watch(recipe, seconds)
         logged = train(side, recipe, [watch])
     mixed = [row["groups/mixed"] for row in logged if "groups/mixed" in row]
-    return {"curve": watch.found, "steps": len(logged), "mixed": statistics.mean(mixed) if mixed else None}
+    return {
+        "curve": watch.found,
+        "steps": len(logged),
+        "mixed": statistics.mean(mixed) if mixed else None,
+    }
 
 
 def seconds_to(found: list[tuple[float, float]], accuracy: float) -> float | None:
@@ -89,7 +100,9 @@ def seconds_to(found: list[tuple[float, float]], accuracy: float) -> float | Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed and a quarter of the time")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if more than half of the time is needed")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if more than half of the time is needed"
+    )
     parser.add_argument("--model", type=Path, help="a model that `countdown_runs.warm_start` made")
     parser.add_argument("--seconds", type=float, help="of each run (default 120; 30 with --quick)")
     parser.add_argument("--out", type=Path, help="write the curves as JSON")
@@ -106,7 +119,9 @@ def main() -> None:
     shares = {}
     for name, found in runs.items():
         ends = [run["curve"][-1][1] for run in found]
-        reached = [seconds_to(run["curve"], final) for run, final in zip(found, finals, strict=True)]
+        reached = [
+            seconds_to(run["curve"], final) for run, final in zip(found, finals, strict=True)
+        ]
         late = [seconds if value is None else value for value in reached]
         shares[name] = statistics.mean(late) / seconds
         print(
@@ -117,7 +132,9 @@ def main() -> None:
     if args.out:
         args.out.write_text(json.dumps(runs, indent=1) + "\n")
     if args.check and max(shares["refill"], shares["both"]) > 0.5:
-        sys.exit(f"of TRL's time, refill needs {shares['refill']:.2f} and both {shares['both']:.2f}")
+        sys.exit(
+            f"of TRL's time, refill needs {shares['refill']:.2f} and both {shares['both']:.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,11 @@ recipe = load_recipe(
 )
 found = evaluate_models(recipe, models, num_samples=2)
 for name, summary in found["summaries"].items():
-    print(f"{name}: greedy accuracy {summary['greedy']['countdown']:.2f}, length {summary['greedy']['length']:.1f}")
+    print(
+        f"{name}: greedy accuracy {summary['greedy']['countdown']:.2f}, length {summary['greedy']['length']:.1f}"
+    )
 for comparison in found["comparisons"]:
     for reward, d in comparison["sampled"].items():
-        print(f"{comparison['model']}, {reward}: {d['mean']:+.2f} ({d['low']:+.2f} to {d['high']:+.2f}) over {d['rows']} rows")
+        print(
+            f"{comparison['model']}, {reward}: {d['mean']:+.2f} ({d['low']:+.2f} to {d['high']:+.2f}) over {d['rows']} rows"
+        )

@@ -14,7 +14,10 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
 def begins_with(completions: list[str], letters: list[str], **columns: list) -> list[float]:
     """1 if the completion begins with one of its row's letters: easy with many letters, hard with few."""
-    return [float(text[:1].lower() in allowed) for text, allowed in zip(completions, letters, strict=True)]
+    return [
+        float(text[:1].lower() in allowed)
+        for text, allowed in zip(completions, letters, strict=True)
+    ]
 
 
 letters = ["abcdefghijklmnopqrstuvwxyz0123456789", "abcdefghijklm", "aeiou", "q"]
@@ -38,4 +41,7 @@ trainer.train()
 for entry in trainer.state.log_history:
     shares = {name: value for name, value in entry.items() if name.startswith("groups/")}
     if shares:
-        print(f"step {entry['step']}: " + ", ".join(f"{name} {value:.2f}" for name, value in shares.items()))
+        print(
+            f"step {entry['step']}: "
+            + ", ".join(f"{name} {value:.2f}" for name, value in shares.items())
+        )

@@ -14,7 +14,9 @@ def distinct_characters(completions, **kwargs):
     return [float(len(set(messages[0]["content"]))) for messages in completions]
 
 
-dataset = Dataset.from_list([{"prompt": [{"role": "user", "content": "Use 3, 7, 12 to make 16."}]}] * 16)
+dataset = Dataset.from_list(
+    [{"prompt": [{"role": "user", "content": "Use 3, 7, 12 to make 16."}]}] * 16
+)
 training_args = GRPOConfig(
     output_dir="runs/examples/from_trl",
     max_steps=2,
@@ -26,6 +28,8 @@ training_args = GRPOConfig(
     bf16=False,
     report_to="none",
 )
-trainer = GRPOTrainer(model=tiny_model(), reward_funcs=distinct_characters, args=training_args, train_dataset=dataset)
+trainer = GRPOTrainer(
+    model=tiny_model(), reward_funcs=distinct_characters, args=training_args, train_dataset=dataset
+)
 result = trainer.train()
 print(f"{result.global_step} steps, training loss {result.training_loss:.4f}")

@@ -15,10 +15,16 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer, build, register
 @register("few_words")
 def few_words(completions: list[str], limit: list[int], *, penalty: float = 0.1) -> list[float]:
     """1 if the completion keeps its row's limit of characters, less for every further character."""
-    return [1.0 - penalty * max(0, len(text) - most) for text, most in zip(completions, limit, strict=True)]
+    return [
+        1.0 - penalty * max(0, len(text) - most)
+        for text, most in zip(completions, limit, strict=True)
+    ]
 
 
-prompts = [[{"role": "user", "content": f"Say hello, {name}."}] for name in ("Ada", "Alan", "Grace", "Kurt")]
+prompts = [
+    [{"role": "user", "content": f"Say hello, {name}."}]
+    for name in ("Ada", "Alan", "Grace", "Kurt")
+]
 rows = Dataset.from_dict({"prompt": prompts * 8, "limit": [10, 20, 30, 40] * 8})
 
 args = GRPOExtConfig(

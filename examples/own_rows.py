@@ -15,7 +15,11 @@ from grpo_ext.train import make_trainer
 
 folder = Path("runs/examples/own_rows")
 folder.mkdir(parents=True, exist_ok=True)
-rows = [{"question": f"What is {a} + {b}?", "solution": str(a + b)} for a in range(1, 9) for b in range(1, 5)]
+rows = [
+    {"question": f"What is {a} + {b}?", "solution": str(a + b)}
+    for a in range(1, 9)
+    for b in range(1, 5)
+]
 (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 (folder / "recipe.yaml").write_text(

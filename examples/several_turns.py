@@ -30,7 +30,12 @@ class Sums(Environment):
         return f"{'right' if right else 'wrong'}. {self.question()}", self.asked == 3
 
 
-rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "Answer with a number."}], "seed": n} for n in range(16)])
+rows = Dataset.from_list(
+    [
+        {"prompt": [{"role": "user", "content": "Answer with a number."}], "seed": n}
+        for n in range(16)
+    ]
+)
 args = GRPOExtConfig(
     output_dir="runs/examples/several-turns",
     environment={"name": "__main__:Sums", "turn_tokens": 6},
@@ -50,4 +55,6 @@ trainer.train()
 for entry in trainer.state.log_history:
     if "episodes/turns" in entry:
         score = entry["rewards/environment/mean"]
-        print(f"step {entry['step']}: episodes/turns {entry['episodes/turns']:.2f}, score {score:.3f}")
+        print(
+            f"step {entry['step']}: episodes/turns {entry['episodes/turns']:.2f}, score {score:.3f}"
+        )

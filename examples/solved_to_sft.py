@@ -26,15 +26,24 @@ def even(completions: list[str], **columns: list) -> list[float]:
     return [float(len(text) % 2 == 0) for text in completions]
 
 
-args = GRPOExtConfig(str(run), num_generations=4, per_device_train_batch_size=16, max_completion_length=12, **small)
-trainer = GRPOExtTrainer(tiny_model(), [even], args, Dataset.from_dict({"prompt": [f"Write {i}." for i in range(16)]}))
+args = GRPOExtConfig(
+    str(run), num_generations=4, per_device_train_batch_size=16, max_completion_length=12, **small
+)
+trainer = GRPOExtTrainer(
+    tiny_model(), [even], args, Dataset.from_dict({"prompt": [f"Write {i}." for i in range(16)]})
+)
 trainer.train()
 trainer.save_model()
 
 rows, kept = {}, Counter()
 for sample in read(run / "samples.jsonl"):
     key = sample["prompt_id"], sample["text"]
-    if sample["mode"] == "train" and (sample["rewards"]["even"] or 0) >= 1 and key not in rows and kept[key[0]] < 4:
+    if (
+        sample["mode"] == "train"
+        and (sample["rewards"]["even"] or 0) >= 1
+        and key not in rows
+        and kept[key[0]] < 4
+    ):
         kept[key[0]] += 1
         chat = not isinstance(sample["prompt"], str)
         completion = [{"role": "assistant", "content": sample["text"]}] if chat else sample["text"]
@@ -43,5 +52,12 @@ solved.write_text("".join(json.dumps(row) + "\n" for row in rows.values()), enco
 print(f"{len(rows)} completions of {len(kept)} prompts in {solved}")
 
 # as `grpo-ext sft` does
-recipe = {"model_name_or_path": str(run), "dataset_name": str(solved), "output_dir": f"{run}-sft", "learning_rate": 4e-4}
-make_trainer(load_sft_recipe(None, {**recipe, "completion_only_loss": True, "logging_steps": 1, **small})).train()
+recipe = {
+    "model_name_or_path": str(run),
+    "dataset_name": str(solved),
+    "output_dir": f"{run}-sft",
+    "learning_rate": 4e-4,
+}
+make_trainer(
+    load_sft_recipe(None, {**recipe, "completion_only_loss": True, "logging_steps": 1, **small})
+).train()

@@ -7,7 +7,11 @@ from pathlib import Path
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
-TEXTS = ["Use 3, 7, 12 to make 16.", "<think>3 + 7 = 10</think> <answer>12 + 7 - 3</answer>", "Say hello. Hello!"]
+TEXTS = [
+    "Use 3, 7, 12 to make 16.",
+    "<think>3 + 7 = 10</think> <answer>12 + 7 - 3</answer>",
+    "Say hello. Hello!",
+]
 
 
 def tiny_model(seed: int = 0) -> str:
@@ -16,5 +20,7 @@ def tiny_model(seed: int = 0) -> str:
     if not (folder / "model.safetensors").exists():
         tokenizer = build_tokenizer(TEXTS * 10)
         tokenizer.save_pretrained(folder)
-        build_model(tokenizer, hidden_size=64, intermediate_size=128, seed=seed).save_pretrained(folder)
+        build_model(tokenizer, hidden_size=64, intermediate_size=128, seed=seed).save_pretrained(
+            folder
+        )
     return str(folder)

@@ -30,4 +30,6 @@ trainer = GRPOExtTrainer(tiny_model(), [build("length", target=12)], args, rows)
 trainer.train()
 for entry in trainer.state.log_history:
     if "sampling/logp_difference/max" in entry:
-        print(f"step {entry['step']}: largest difference {entry['sampling/logp_difference/max']:.1e}")
+        print(
+            f"step {entry['step']}: largest difference {entry['sampling/logp_difference/max']:.1e}"
+        )

@@ -30,7 +30,9 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
     check_start(recipe)
     args = recipe.training
     run: Any = recipe.run  # a LaunchConfig
-    train_dataset = open_dataset(run.dataset_name, run.dataset_train_split, run.dataset_config, run.dataset_streaming)
+    train_dataset = open_dataset(
+        run.dataset_name, run.dataset_train_split, run.dataset_config, run.dataset_streaming
+    )
     args.model_init_kwargs = model_init_kwargs(recipe)
     trainer = SFTTrainer(
         recipe.get("model_name_or_path"),

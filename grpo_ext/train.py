@@ -17,7 +17,9 @@ def main(words: list[str] | None = None) -> int:
     return run_training(words, make_trainer)
 
 
-def make_trainer(recipe: Recipe, model: Any = None, rewards: list[Any] | None = None, **more: Any) -> GRPOExtTrainer:
+def make_trainer(
+    recipe: Recipe, model: Any = None, rewards: list[Any] | None = None, **more: Any
+) -> GRPOExtTrainer:
     """Return the trainer of a recipe, or of another `model` or other rewards; all is checked before the model is loaded.
 
     `more`: further arguments of the trainer.
@@ -25,7 +27,14 @@ def make_trainer(recipe: Recipe, model: Any = None, rewards: list[Any] | None = 
     from trl import get_quantization_config
 
     from grpo_ext.preflight.check_recipe import check_start
-    from grpo_ext.run.parts import adapter_of, eval_rows, model_init_kwargs, named_rewards_and_weights, optimizer_of, train_rows
+    from grpo_ext.run.parts import (
+        adapter_of,
+        eval_rows,
+        model_init_kwargs,
+        named_rewards_and_weights,
+        optimizer_of,
+        train_rows,
+    )
     from grpo_ext.trainer import GRPOExtTrainer
 
     args = recipe.training
@@ -35,7 +44,9 @@ def make_trainer(recipe: Recipe, model: Any = None, rewards: list[Any] | None = 
         args.reward_weights = [1.0] * len(rewards)
     train_dataset = train_rows(recipe)
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
-    args.eval_on_start = args.eval_on_start and eval_dataset is not None  # `--eval_strategy no` alone switches all off
+    args.eval_on_start = (
+        args.eval_on_start and eval_dataset is not None
+    )  # `--eval_strategy no` alone switches all off
     check_start(recipe, train_dataset, rewards, model is not None)
     if model is None or args.beta:  # a reference is loaded with them as well
         args.model_init_kwargs = model_init_kwargs(recipe)

@@ -50,11 +50,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from grpo_ext.tiny.tokenizer import build_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    task = Countdown(num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30)
+    task = Countdown(
+        num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30
+    )
     rows = countdown_demonstrations(task, 200)
-    tokenizer = build_tokenizer([message["content"] for row in rows for part in row.values() for message in part])
+    tokenizer = build_tokenizer(
+        [message["content"] for row in rows for part in row.values() for message in part]
+    )
     tokenizer.save_pretrained(folder)
-    build_model(tokenizer, hidden_size=64, intermediate_size=128, max_position_embeddings=2048).save_pretrained(folder)
+    build_model(
+        tokenizer, hidden_size=64, intermediate_size=128, max_position_embeddings=2048
+    ).save_pretrained(folder)
     return folder
 
 
@@ -77,6 +83,11 @@ def engine_folder(tiny_folder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("engine") / "model"
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
     tokenizer.save_pretrained(folder)
-    shape = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512}
+    shape = {
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+        "max_position_embeddings": 512,
+    }
     build_model(tokenizer, **shape).save_pretrained(folder)
     return folder

@@ -36,12 +36,20 @@ class Forked:
         folder: where it runs.
     """
 
-    def __init__(self, function: Callable[..., Any], *words: Any, environment: dict | None = None, folder: Path = REPO):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *words: Any,
+        environment: dict | None = None,
+        folder: Path = REPO,
+    ):
         _serve()
         # a file: a pipe that nobody reads is full after some steps, and then the process waits
         self._printed = tempfile.NamedTemporaryFile("r", errors="replace")  # noqa: SIM115
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
-        self._process = CONTEXT.Process(target=_begin, args=(function, words, variables, str(folder), self._printed.name))
+        self._process = CONTEXT.Process(
+            target=_begin, args=(function, words, variables, str(folder), self._printed.name)
+        )
         self._process.start()
         self.pid = self._process.pid
         STARTED.append(self)
@@ -66,7 +74,10 @@ class Forked:
 
     def kill(self) -> None:
         """End it and its session."""
-        for end in (os.killpg, os.kill):  # it may have ended, and may not have begun its session yet
+        for end in (
+            os.killpg,
+            os.kill,
+        ):  # it may have ended, and may not have begun its session yet
             with suppress(ProcessLookupError):
                 end(self.pid, signal.SIGKILL)
         self._process.join()
@@ -80,7 +91,13 @@ class Forked:
         return Path(self._printed.name).read_text(errors="replace")
 
 
-def on_ranks(count: int, function: Callable[..., Any], *words: Any, environment: dict | None = None, code: int = 0) -> str:
+def on_ranks(
+    count: int,
+    function: Callable[..., Any],
+    *words: Any,
+    environment: dict | None = None,
+    code: int = 0,
+) -> str:
     """Call `function` on so many ranks of a CPU, all of which must end with `code`; what the first one printed.
 
     They have the variables that torch's launcher sets. Where one fails, the others are killed, as it does.
@@ -88,10 +105,18 @@ def on_ranks(count: int, function: Callable[..., Any], *words: Any, environment:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     shared |= {"ACCELERATE_USE_CPU": "true", **(environment or {})}
     places = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in range(count)]
-    ranks = [Forked(function, *words, environment={key: str(place[key]) for key in place}) for place in places]
+    ranks = [
+        Forked(function, *words, environment={key: str(place[key]) for key in place})
+        for place in places
+    ]
     end = time.monotonic() + LIMIT
     while None in (codes := [rank.poll() for rank in ranks]) and time.monotonic() < end:
         if any(found not in (None, code) for found in codes):
@@ -100,7 +125,11 @@ def on_ranks(count: int, function: Callable[..., Any], *words: Any, environment:
     for rank in [rank for rank in ranks if rank.poll() is None]:
         rank.kill()
     if any(rank.poll() != code for rank in ranks):
-        raise AssertionError("\n".join(f"rank {i}: {rank.poll()}\n{rank.printed[-3000:]}" for i, rank in enumerate(ranks)))
+        raise AssertionError(
+            "\n".join(
+                f"rank {i}: {rank.poll()}\n{rank.printed[-3000:]}" for i, rank in enumerate(ranks)
+            )
+        )
     return ranks[0].printed
 
 
@@ -129,7 +158,9 @@ def _serve() -> None:
     """Start the process that is forked, if there is none yet: in this checkout, whatever folder a test is in."""
     CONTEXT.set_forkserver_preload(["loaded"])
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPO), str(REPO / "tests"), *([before] if before else [])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(REPO), str(REPO / "tests"), *([before] if before else [])]
+    )
     try:
         forkserver.ensure_running()
     finally:
@@ -138,7 +169,9 @@ def _serve() -> None:
             os.environ["PYTHONPATH"] = before
 
 
-def _begin(function: Callable[..., Any], words: tuple, variables: dict[str, str], folder: str, printed: str) -> None:
+def _begin(
+    function: Callable[..., Any], words: tuple, variables: dict[str, str], folder: str, printed: str
+) -> None:
     os.setsid()
     os.chdir(folder)
     os.environ.clear()
@@ -148,5 +181,7 @@ def _begin(function: Callable[..., Any], words: tuple, variables: dict[str, str]
     os.dup2(file, 2)
     sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run in the background of a shell
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # also where tests run in the background of a shell
     sys.exit(function(*words))

@@ -23,7 +23,9 @@ def registry_as_before() -> Iterator[None]:
             module = entry.function.__module__
             if not module.startswith("grpo_ext."):
                 del registry._registered[name]
-            if name not in before and re.search("_[0-9a-f]{8}$", module):  # a name that `load_file` gave
+            if name not in before and re.search(
+                "_[0-9a-f]{8}$", module
+            ):  # a name that `load_file` gave
                 sys.modules.pop(module, None)
         registry._registered.update(before)
         policy._LOSSES.clear()

@@ -36,7 +36,9 @@ BY_THE_TRAINER = (
 )
 
 
-def launched(how: str, ranks: int, out: Path, *words: str, environment: dict[str, str] | None = None) -> str:
+def launched(
+    how: str, ranks: int, out: Path, *words: str, environment: dict[str, str] | None = None
+) -> str:
     """Call `main` on so many ranks; what was printed. Torch's launcher starts those of ZeRO, in DeepSpeed's environment.
 
     Args:
@@ -45,7 +47,15 @@ def launched(how: str, ranks: int, out: Path, *words: str, environment: dict[str
     """
     if not how.startswith("zero"):
         return on_ranks(ranks, main, how, str(out), *words)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--rdzv_backend", "c10d"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        str(ranks),
+        "--rdzv_backend",
+        "c10d",
+    ]
     done = subprocess.run(
         [*launch, "--rdzv_endpoint", "127.0.0.1:0", __file__, how, str(out), *words],
         capture_output=True,
@@ -71,7 +81,9 @@ def check_same(one: dict, two: dict, share: float) -> None:
     size = sum(weight.numel() for weight in one["weights"].values())
     assert abs(two["held"] / size - share) < 0.01
     for name, curve in one["curves"].items():
-        torch.testing.assert_close(torch.tensor(two["curves"][name]), torch.tensor(curve), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(two["curves"][name]), torch.tensor(curve), atol=1e-5, rtol=0
+        )
     assert two["weights"].keys() == one["weights"].keys()
     for name, weight in one["weights"].items():
         torch.testing.assert_close(two["weights"][name], weight, atol=1e-5, rtol=0)
@@ -91,13 +103,23 @@ def shard_on_a_cpu(how: str, out: Path) -> None:
         zero = {"stage": int(how[-1]), "stage3_gather_16bit_weights_on_model_save": True}
         # the tiny model's tensors are so small that ZeRO-3 would leave them whole
         zero["stage3_param_persistence_threshold"] = 0
-        config.write_text(json.dumps({"zero_optimization": zero, **dict.fromkeys(BY_THE_TRAINER, "auto")}))
-        use = {"USE_DEEPSPEED": "true", "DEEPSPEED_CONFIG_FILE": str(config), "MIXED_PRECISION": "no"}
-        os.environ |= {f"ACCELERATE_{name}": value for name, value in use.items()} | {"DS_ACCELERATOR": "cpu"}
+        config.write_text(
+            json.dumps({"zero_optimization": zero, **dict.fromkeys(BY_THE_TRAINER, "auto")})
+        )
+        use = {
+            "USE_DEEPSPEED": "true",
+            "DEEPSPEED_CONFIG_FILE": str(config),
+            "MIXED_PRECISION": "no",
+        }
+        os.environ |= {f"ACCELERATE_{name}": value for name, value in use.items()} | {
+            "DS_ACCELERATOR": "cpu"
+        }
         passed_off_as = DistributedType.DEEPSPEED
         from deepspeed.comm import torch as deepspeed_comm
 
-        deepspeed_comm.build_shm_op = lambda: None  # compiled at first use; gloo's collectives do as well
+        deepspeed_comm.build_shm_op = lambda: (
+            None
+        )  # compiled at first use; gloo's collectives do as well
     begin = PartialState.__init__
 
     def passed_off(self, *args, **kwargs):
@@ -114,7 +136,9 @@ def steps(folder: str, out: Path, how: str) -> None:
     invariance.keep_order()
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     settings = {"loss_type": "dapo", "beta": 0.0, "logging_steps": 1}
-    trainer, _ = invariance.train(folder, out, 2, 2, ranks=ranks, steps=STEPS, learning_rate=1e-2, **settings)
+    trainer, _ = invariance.train(
+        folder, out, 2, 2, ranks=ranks, steps=STEPS, learning_rate=1e-2, **settings
+    )
     parameters = dict(trainer.model.named_parameters())
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     found = {
@@ -124,7 +148,9 @@ def steps(folder: str, out: Path, how: str) -> None:
         "ranks": trainer.accelerator.num_processes,
     }
     with whole(trainer, how):
-        weights = {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parameters.items()}
+        weights = {
+            n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in parameters.items()
+        }
         found["weights"] = {name: p.detach().clone() for name, p in weights.items()}
     if how.startswith("zero"):
         assert trainer.model_wrapped.zero_optimization_stage() == int(how[-1])
@@ -141,7 +167,9 @@ def guard(folder: str, out: Path) -> None:
         weights: ClassVar = {}
 
         def on_step_end(self, args, state, control, model, **kwargs):
-            self.weights[state.global_step] = torch.cat([held(p).detach().flatten() for p in model.parameters()])
+            self.weights[state.global_step] = torch.cat(
+                [held(p).detach().flatten() for p in model.parameters()]
+            )
 
     trainer = test_resume.make(folder, out, save_strategy="no", callbacks=[Seen()])
     loss, last = trainer._compute_loss, trainer.accelerator.num_processes - 1

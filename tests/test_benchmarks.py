@@ -13,16 +13,27 @@ from conftest import REPO
 FOLDER = REPO / "benchmarks"
 PATHS = [path for path in FOLDER.rglob("*.py") if path.stem != "__init__"]
 FILES = {".".join(path.relative_to(FOLDER).with_suffix("").parts): path for path in PATHS}
-PROGRAMS = [name for name, path in FILES.items() if '__name__ == "__main__"' in path.read_text(encoding="utf-8")]
+PROGRAMS = [
+    name
+    for name, path in FILES.items()
+    if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+]
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_import_each_other_by_package_name(name):
     tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
     found = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    found |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     assert not found & {path.stem for path in PATHS} - {"__main__"}
-    assert "__file__" not in FILES[name].read_text(encoding="utf-8").replace("Path(__file__).resolve().parents[1]", "")
+    assert "__file__" not in FILES[name].read_text(encoding="utf-8").replace(
+        "Path(__file__).resolve().parents[1]", ""
+    )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -19,7 +19,11 @@ from grpo_ext.run.parts import named_rewards_and_weights, train_rows
 
 PAGES = [
     REPO / "README.md",
-    *(page for folder in ("docs", "docs/how-to", "examples") for page in sorted((REPO / folder).glob("*.md"))),
+    *(
+        page
+        for folder in ("docs", "docs/how-to", "examples")
+        for page in sorted((REPO / folder).glob("*.md"))
+    ),
 ]
 MODEL = {"model_name_or_path": "m"}
 RUN = ("check", "plan", "rewards")  # the others train, or load a model
@@ -45,7 +49,10 @@ def test_there_are_commands_on_every_page_about_recipes():
 
 @pytest.mark.parametrize("name", commands())
 def test_commands_are_understood(name, tmp_path, monkeypatch, capsys):
-    words = ["recipes/countdown/tiny.yaml" if word in ("RECIPE", "mine.yaml") else word for word in commands()[name]]
+    words = [
+        "recipes/countdown/tiny.yaml" if word in ("RECIPE", "mine.yaml") else word
+        for word in commands()[name]
+    ]
     monkeypatch.chdir(REPO)
     if "reasoning_gym" in name:
         pytest.importorskip("reasoning_gym")
@@ -66,7 +73,9 @@ def test_commands_are_understood(name, tmp_path, monkeypatch, capsys):
 def block(page: str, kind: str, words: str) -> str:
     """The one block of a page that has these words."""
     text = (REPO / "docs" / page).read_text(encoding="utf-8")
-    [found] = [code for code in re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) if words in code]
+    [found] = [
+        code for code in re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) if words in code
+    ]
     return found
 
 
@@ -75,16 +84,25 @@ def test_a_task_and_an_async_reward_are_found_as_the_page_says(tmp_path, monkeyp
     rows = [{"riddle": "What is 1 + 1?", "answer": "2"}, {"riddle": "long " * 30, "answer": "3"}]
     (tmp_path / "riddles.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "riddles.py").write_text(block("how-to/more.md", "python", "class Riddles"))
-    (tmp_path / "recipe.yaml").write_text("model_name_or_path: m\n" + block("how-to/more.md", "yaml", "riddles.py:Riddles"))
+    (tmp_path / "recipe.yaml").write_text(
+        "model_name_or_path: m\n" + block("how-to/more.md", "yaml", "riddles.py:Riddles")
+    )
     asking = "\n\nasync def ask_a_server(text):\n    return float(len(text))\n"
-    (tmp_path / "my_rewards.py").write_text(block("how-to/more.md", "python", "async def judged") + asking)
+    (tmp_path / "my_rewards.py").write_text(
+        block("how-to/more.md", "python", "async def judged") + asking
+    )
     for name in ("riddles.py:Riddles", "riddles:Riddles"):
         recipe = load_recipe(tmp_path / "recipe.yaml", {"task": name})
         [row] = train_rows(recipe)
-        assert row["prompt"] == [{"role": "user", "content": "What is 1 + 1?"}] and row["solution"] == "2"
+        assert (
+            row["prompt"] == [{"role": "user", "content": "What is 1 + 1?"}]
+            and row["solution"] == "2"
+        )
         [accuracy], _ = named_rewards_and_weights(recipe)
         assert accuracy.name == "accuracy"
-    [judged], _ = named_rewards_and_weights(load_recipe(None, {"reward_funcs": ["my_rewards.py:judged"]} | MODEL))
+    [judged], _ = named_rewards_and_weights(
+        load_recipe(None, {"reward_funcs": ["my_rewards.py:judged"]} | MODEL)
+    )
     completions = [[{"role": "assistant", "content": text}] for text in ("a", "bcd")]
     assert asyncio.run(AsyncGuard(judged)(prompts=["?"] * 2, completions=completions)) == [1.0, 3.0]
 
@@ -92,7 +110,9 @@ def test_a_task_and_an_async_reward_are_found_as_the_page_says(tmp_path, monkeyp
 def test_a_file_of_completions_is_scored_as_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     right = "<think>\nx\n</think>\n<answer>\n1\n</answer>"
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"completion": text}) + "\n" for text in (right, "1")))
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"completion": text}) + "\n" for text in (right, "1"))
+    )
     exec(block("rewards.md", "python", 'build("format"'), found := {})
     assert found["scores"] == [1.0, 0.0]
 
@@ -105,10 +125,20 @@ def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():
         if "older" not in FOREIGN[key][0]:
             assert key in page, key
     with pytest.raises(RecipeError) as error:
-        load_recipe(None, {"model_name_or_path": "m", "torch_dtype": "bfloat16", "dynamic_sample": True, "packing": True})
+        load_recipe(
+            None,
+            {
+                "model_name_or_path": "m",
+                "torch_dtype": "bfloat16",
+                "dynamic_sample": True,
+                "packing": True,
+            },
+        )
     assert "torch_dtype is a key of open-r1, ms-swift: write dtype." in str(error.value)
     assert "write group_filter: refill" in str(error.value)
-    assert "write layout: packed" in str(error.value)  # and not that it is a key of supervised training
+    assert "write layout: packed" in str(
+        error.value
+    )  # and not that it is a key of supervised training
 
 
 def test_what_to_write_instead_exists():

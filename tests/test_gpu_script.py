@@ -38,11 +38,17 @@ def scripts(tmp_path, monkeypatch):
     """Parts whose processes run these lines after they have measured one figure that misses its bound."""
 
     def given(**bodies):
-        parts = {name: Part(name, "", limit=limit, least=1.0) for name, (limit, _) in bodies.items()}
+        parts = {
+            name: Part(name, "", limit=limit, least=1.0) for name, (limit, _) in bodies.items()
+        }
         monkeypatch.setattr(script, "PARTS", parts)
 
         def command(name, mode, folder, vllm):
-            return [sys.executable, "-c", PREDICT.format(folder=str(folder), name=name, then=bodies[name][1])]
+            return [
+                sys.executable,
+                "-c",
+                PREDICT.format(folder=str(folder), name=name, then=bodies[name][1]),
+            ]
 
         monkeypatch.setattr(script, "command_of", command)
         return tmp_path / "out"
@@ -62,28 +68,45 @@ def test_a_failing_part_and_one_that_hangs_do_not_stop_the_next(scripts):
     ends = {name: Sheet(folder, name).data for name in ("bad", "slow", "good")}
     assert [found["status"] for found in ends.values()] == ["failed", "over its limit", "done"]
     assert ends["bad"]["last"].endswith("no memory")
-    assert all(found["rows"]["first"] | {"kept": False} == found["rows"]["first"] for found in ends.values())
-    assert [(row[0], row[1]) for row in table(folder)][::2] == [(f"| {name}", "first") for name in ends]
-    assert Sheet(folder, "bad").missed() == ["bad: first", "bad failed"] and Sheet(folder, "good").missed() == ["good: first"]
+    assert all(
+        found["rows"]["first"] | {"kept": False} == found["rows"]["first"]
+        for found in ends.values()
+    )
+    assert [(row[0], row[1]) for row in table(folder)][::2] == [
+        (f"| {name}", "first") for name in ends
+    ]
+    assert Sheet(folder, "bad").missed() == ["bad: first", "bad failed"] and Sheet(
+        folder, "good"
+    ).missed() == ["good: first"]
 
 
 def test_the_same_call_goes_on_with_what_has_no_result(scripts):
-    folder = scripts(first=(60, ""), second=(60, "time.sleep(60 * (not sheet.has('other')))"), third=(60, ""))
-    script.run_parts(["first", "second", "third"], Mode(), folder, 9, False)  # time for one and a half
+    folder = scripts(
+        first=(60, ""), second=(60, "time.sleep(60 * (not sheet.has('other')))"), third=(60, "")
+    )
+    script.run_parts(
+        ["first", "second", "third"], Mode(), folder, 9, False
+    )  # time for one and a half
     found = [Sheet(folder, name).data["status"] for name in ("first", "second", "third")]
     assert found == ["done", None, "left out"]
     assert Sheet(folder, "second").has("first")  # what it measured before it was cut off
     before = (folder / "first.json").read_text()
     Sheet(folder, "second").fact("other", 1.0)
     script.run_parts(["first", "second", "third"], Mode(), folder, 600, False)
-    assert [Sheet(folder, name).data["status"] for name in ("first", "second", "third")] == ["done", "done", "done"]
+    assert [Sheet(folder, name).data["status"] for name in ("first", "second", "third")] == [
+        "done",
+        "done",
+        "done",
+    ]
     assert (folder / "first.json").read_text() == before
 
 
 def test_a_prediction_is_on_disk_before_the_figure(tmp_path):
     sheet = Sheet(tmp_path, "one")
     sheet.predict("seconds", 1.5, "s", "3 / 2")
-    assert json.loads(sheet.path.read_text())["rows"]["seconds"]["predicted"] == 1.5 and not sheet.has("seconds")
+    assert json.loads(sheet.path.read_text())["rows"]["seconds"][
+        "predicted"
+    ] == 1.5 and not sheet.has("seconds")
     sheet.measured("seconds", 1.25)
     assert table(tmp_path) == [["| one", "seconds", "1.5", "1.25", "s", "", "3 / 2 |"]]
     assert Sheet(tmp_path, "one").has("seconds") and not sheet.missed()
@@ -100,15 +123,25 @@ def test_operations_are_those_of_the_model(lora):
     """By counting the multiplications of its layers, with the head at completions only."""
     case = replace(work_of("tiny", Mode(dry=True), False, lora), dead=0.0)
     model = make_model("tiny", "cpu")
-    body = sum(p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name)
+    body = sum(
+        p.numel() for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name
+    )
     head = model.lm_head.weight.numel()
-    adapters = sum(8 * sum(p.shape) for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name)
+    adapters = sum(
+        8 * sum(p.shape)
+        for name, p in model.named_parameters()
+        if p.dim() == 2 and "embed" not in name
+    )
     work = make_work(case)
     written, read = sum(map(len, work.completions)), sum(map(len, work.prompts))
-    plain = (4 if lora else 6) * (body * (read + written) + head * written) + (6 * adapters * (read + written) if lora else 0)
+    plain = (4 if lora else 6) * (body * (read + written) + head * written) + (
+        6 * adapters * (read + written) if lora else 0
+    )
     hidden, layers = SHAPES["tiny"][0][:2]
     pairs = sum(n * n / 2 for n in map(len, work.prompts))
-    pairs += sum(len(work.prompts[i // 8]) * len(x) + len(x) ** 2 / 2 for i, x in enumerate(work.completions))
+    pairs += sum(
+        len(work.prompts[i // 8]) * len(x) + len(x) ** 2 / 2 for i, x in enumerate(work.completions)
+    )
     need = needed("tiny", case)
     assert need.operations == pytest.approx(plain + 12 * layers * hidden * pairs)
     assert (need.chunks, need.packed) == (read + written, 8 * read + written)
@@ -118,9 +151,15 @@ def test_operations_are_those_of_the_model(lora):
 def test_a_tokenizer_has_all_tokens_of_the_model():
     small = build_tokenizer(["one and two"] * 3, 300)
     tokenizer = padded_vocabulary(small, 2_000)
-    assert len(tokenizer) == 2_000 and tokenizer("one and two").input_ids == small("one and two").input_ids
+    assert (
+        len(tokenizer) == 2_000
+        and tokenizer("one and two").input_ids == small("one and two").input_ids
+    )
     assert all(isinstance(x, str) for x in tokenizer.convert_ids_to_tokens(list(range(2_000))))
-    assert tokenizer.chat_template == small.chat_template and tokenizer.eos_token_id == small.eos_token_id
+    assert (
+        tokenizer.chat_template == small.chat_template
+        and tokenizer.eos_token_id == small.eos_token_id
+    )
 
 
 def test_wheels_in_pieces_are_put_together(tmp_path, monkeypatch):
@@ -144,7 +183,10 @@ def test_wheels_in_pieces_are_put_together(tmp_path, monkeypatch):
         assert lacking == [wheel.name] and wheel.name not in [path.name for path in found]
     found, lacking = setup.joined(late)  # the next call brings the last piece
     assert not lacking
-    assert [path.name for path in found] == ["big-1.0-py3-none-any.whl", "small-1.0-py3-none-any.whl"]
+    assert [path.name for path in found] == [
+        "big-1.0-py3-none-any.whl",
+        "small-1.0-py3-none-any.whl",
+    ]
     assert found[0].read_bytes() == data
 
 

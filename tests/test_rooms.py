@@ -28,7 +28,14 @@ FORBIDDEN = {
         "grpo_ext.rewards",
         "grpo_ext.seams",
     ),
-    "scoring": ("trl", "accelerate", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.seams"),
+    "scoring": (
+        "trl",
+        "accelerate",
+        "grpo_ext.trainer",
+        "grpo_ext.recipe",
+        "grpo_ext.rewards",
+        "grpo_ext.seams",
+    ),
     "samplers": (
         "grpo_ext.trainer",
         "grpo_ext.rewards",
@@ -36,7 +43,13 @@ FORBIDDEN = {
         "grpo_ext.step.groups",
         "grpo_ext.step.loss",
     ),
-    "seams": ("grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.samplers", "grpo_ext.cli"),
+    "seams": (
+        "grpo_ext.trainer",
+        "grpo_ext.recipe",
+        "grpo_ext.rewards",
+        "grpo_ext.samplers",
+        "grpo_ext.cli",
+    ),
     "decoding": (
         "trl",
         "grpo_ext.trainer",
@@ -45,14 +58,38 @@ FORBIDDEN = {
         "grpo_ext.objective",
         "grpo_ext.cli",
     ),
-    "environments": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.samplers", "grpo_ext.cli"),
-    "batching": ("trl", "transformers", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
-    "curriculum": ("trl", "grpo_ext.trainer", "grpo_ext.recipe", "grpo_ext.rewards", "grpo_ext.cli"),
+    "environments": (
+        "trl",
+        "grpo_ext.trainer",
+        "grpo_ext.recipe",
+        "grpo_ext.samplers",
+        "grpo_ext.cli",
+    ),
+    "batching": (
+        "trl",
+        "transformers",
+        "grpo_ext.trainer",
+        "grpo_ext.recipe",
+        "grpo_ext.rewards",
+        "grpo_ext.cli",
+    ),
+    "curriculum": (
+        "trl",
+        "grpo_ext.trainer",
+        "grpo_ext.recipe",
+        "grpo_ext.rewards",
+        "grpo_ext.cli",
+    ),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "vllm": ("trl", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli"),
     # what watches every run is hung on by the trainer itself; it looks at nothing that observe finds
-    "trainer": ("grpo_ext.cli", "grpo_ext.demo", "grpo_ext.observe.report", "grpo_ext.observe.plots"),
+    "trainer": (
+        "grpo_ext.cli",
+        "grpo_ext.demo",
+        "grpo_ext.observe.report",
+        "grpo_ext.observe.plots",
+    ),
 }
 
 
@@ -77,13 +114,18 @@ def test_room_imports_only_what_it_may(room):
     for path in files:
         for name in imports(path):
             for banned in FORBIDDEN[room]:
-                assert not (name == banned or name.startswith(banned + ".")), f"{path.name} imports {name}"
+                assert not (name == banned or name.startswith(banned + ".")), (
+                    f"{path.name} imports {name}"
+                )
 
 
 def loaded(node, also_within_functions: bool):
     """Every statement below `node` that runs, without those for a type checker."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not also_within_functions:
+        if (
+            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            and not also_within_functions
+        ):
             continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -124,7 +166,9 @@ def test_no_rooms_import_in_a_circle():
     rooms: dict[str, set[str]] = {}
     for name, others in module_imports().items():
         room = ".".join(name.split(".")[:2])
-        rooms.setdefault(room, set()).update({".".join(other.split(".")[:2]) for other in others} - {room, "grpo_ext"})
+        rooms.setdefault(room, set()).update(
+            {".".join(other.split(".")[:2]) for other in others} - {room, "grpo_ext"}
+        )
     assert circle(rooms) == []
 
 
@@ -134,25 +178,42 @@ def test_circles_are_found():
 
 def test_common_imports_no_other_room():
     for path in (PACKAGE / "common").glob("*.py"):
-        assert all(name.startswith("grpo_ext.common") for name in imports(path) if name.startswith("grpo_ext")), path.name
+        assert all(
+            name.startswith("grpo_ext.common")
+            for name in imports(path)
+            if name.startswith("grpo_ext")
+        ), path.name
 
 
 def test_the_top_shows_only_rooms_and_programs():
     shown = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
-    assert {name for name in shown if "." in name} == {"__init__.py", "__main__.py", "py.typed", "train.py", "sft.py"}
+    assert {name for name in shown if "." in name} == {
+        "__init__.py",
+        "__main__.py",
+        "py.typed",
+        "train.py",
+        "sft.py",
+    }
     for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
         assert (folder / "__init__.py").read_text().startswith('"""'), folder.name
 
 
 @pytest.mark.parametrize(
-    "room", [p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name not in ("cli", "demo", "__pycache__")]
+    "room",
+    [
+        p.name
+        for p in PACKAGE.iterdir()
+        if p.is_dir() and p.name not in ("cli", "demo", "__pycache__")
+    ],
 )
 def test_only_the_seams_import_private_names_of_trl(room):
     if room == "seams":
         return
     for path in (PACKAGE / room).rglob("*.py"):
         for name in imports(path):
-            assert not (name.startswith("trl.trainer.") or "._" in name), f"{path.name} imports {name}"
+            assert not (name.startswith("trl.trainer.") or "._" in name), (
+                f"{path.name} imports {name}"
+            )
 
 
 @pytest.mark.parametrize(

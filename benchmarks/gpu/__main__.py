@@ -30,17 +30,34 @@ RESULTS = Path("benchmarks/results/gpu")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="NAME", help=", ".join(PARTS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=list(PARTS),
+        default=list(PARTS),
+        metavar="NAME",
+        help=", ".join(PARTS),
+    )
     parser.add_argument("--minutes", type=float, default=40.0, help="of the whole call")
     parser.add_argument("--out", type=Path, help=f"folder of the results; default: {RESULTS}/CARD")
-    parser.add_argument("--wheels", type=Path, help="install from this folder of wheels (benchmarks.gpu.carry), not a registry")
-    parser.add_argument("--vllm_python", type=Path, help="the Python of an environment that has vLLM")
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        help="install from this folder of wheels (benchmarks.gpu.carry), not a registry",
+    )
+    parser.add_argument(
+        "--vllm_python", type=Path, help="the Python of an environment that has vLLM"
+    )
     parser.add_argument("--again", action="store_true", help="also measure what has a result")
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
     parser.add_argument("--dry_run", action="store_true", help="on a CPU, at tiny size")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
-    parser.add_argument("--only", choices=list(PARTS), help=argparse.SUPPRESS)  # the process of a part
+    parser.add_argument(
+        "--only", choices=list(PARTS), help=argparse.SUPPRESS
+    )  # the process of a part
     args = parser.parse_args()
     mode = Mode(args.dry_run, args.quick, args.wheels, args.vllm_python)
     if args.only:
@@ -60,7 +77,9 @@ def card(mode: Mode) -> str:
     if mode.dry:
         return "dry-run"
     if not torch.cuda.is_available():
-        sys.exit("There is no GPU here: --dry_run tries every part on a CPU, and benchmarks.step measures the training phase.")
+        sys.exit(
+            "There is no GPU here: --dry_run tries every part on a CPU, and benchmarks.step measures the training phase."
+        )
     return re.sub(r"[^A-Za-z0-9.]+", "-", torch.cuda.get_device_name()).strip("-")
 
 
@@ -77,7 +96,10 @@ def run_parts(names: list[str], mode: Mode, folder: Path, seconds: float, again:
             sheet.data["rows"] = {}
         left = seconds - (time.monotonic() - start)
         limit = part.dry if mode.dry else part.limit
-        print(f"== {name}: {part.title}; at most {min(limit, left):.0f} s, {left:.0f} s left", flush=True)
+        print(
+            f"== {name}: {part.title}; at most {min(limit, left):.0f} s, {left:.0f} s left",
+            flush=True,
+        )
         if left < min(part.least, limit):
             sheet.end("left out", 0.0, limit)
             continue

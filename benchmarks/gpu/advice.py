@@ -31,11 +31,17 @@ def run(mode: Mode, sheet: Sheet) -> None:
     """Measure the sweep, ask for advice, and measure that."""
     shape = "tiny" if mode.dry else "1.5B"
     model, case = make_model(shape, mode.device), work_of(shape, mode, False, False)
-    tokens = (None, 512) if mode.dry else (8192, 32_768) if mode.quick else (4096, 8192, 16_384, 32_768)
+    tokens = (
+        (None, 512) if mode.dry else (8192, 32_768) if mode.quick else (4096, 8192, 16_384, 32_768)
+    )
     layouts = ("padded", "chunks", "packed")
     for layout, most, checkpointing in product(layouts, tokens, (False, True)):
         most = None if layout == "padded" else most  # rectangles are not cut by tokens
-        settings = {"layout": layout, "max_tokens_per_micro_batch": most, "gradient_checkpointing": checkpointing}
+        settings = {
+            "layout": layout,
+            "max_tokens_per_micro_batch": most,
+            "gradient_checkpointing": checkpointing,
+        }
         rate_of(settings, case, shape, model, mode, sheet)
     name, best = best_of(sheet)
     sheet.fact("the best of the sweep", name)
@@ -46,7 +52,9 @@ def run(mode: Mode, sheet: Sheet) -> None:
             return
         sheet.data["advice"] = found
     what = "tokens a second as advised, as a share of the best"
-    sheet.predict(what, 1.0, "", "the same work on the same machine", None if mode.dry else (">=", LEAST))
+    sheet.predict(
+        what, 1.0, "", "the same work on the same machine", None if mode.dry else (">=", LEAST)
+    )
     sheet.measured(what, rate_of(sheet.data["advice"], case, shape, model, mode, sheet) / best)
 
 
@@ -62,13 +70,18 @@ def best_of(sheet: Sheet) -> tuple[str, float]:
     return max(rates.items(), key=lambda item: item[1])
 
 
-def rate_of(settings: dict[str, Any], case: Case, shape: str, model: Any, mode: Mode, sheet: Sheet) -> float:
+def rate_of(
+    settings: dict[str, Any], case: Case, shape: str, model: Any, mode: Mode, sheet: Sheet
+) -> float:
     """Return completion tokens a second with these settings, the fastest of a few steps; 0 without the memory."""
     what = said(settings)
     if sheet.has(what):
         return float(sheet.data["rows"][what]["measured"])
     given = tuple((key, settings[key]) for key in KEYS if settings.get(key) is not None)
-    full = replace(case, micro_batch=case.rows if settings.get("max_tokens_per_micro_batch") else case.micro_batch)
+    full = replace(
+        case,
+        micro_batch=case.rows if settings.get("max_tokens_per_micro_batch") else case.micro_batch,
+    )
     bench = Bench(replace(full, settings=given), ("ours",), model=model)
     try:
         seconds = min(step(bench, "ours", mode, False)[0] for _ in range(1 + mode.size(2, 1, 1)))
@@ -82,14 +95,33 @@ def rate_of(settings: dict[str, Any], case: Case, shape: str, model: Any, mode: 
 
 def advised(mode: Mode, shape: str) -> dict[str, Any] | None:
     """Return the settings that the command advises; `None` where it is not there."""
-    known = subprocess.run([sys.executable, "-m", "grpo_ext", "bench", "--help"], capture_output=True, text=True)
+    known = subprocess.run(
+        [sys.executable, "-m", "grpo_ext", "bench", "--help"], capture_output=True, text=True
+    )
     if known.returncode:
         return None
     with tempfile.TemporaryDirectory() as folder:
         model = build(Path(folder) / "model", shape, mode.device)
-        words = ["--config", RECIPE, "--json", "--model_name_or_path", str(model), "--dataset_name", "null"]
+        words = [
+            "--config",
+            RECIPE,
+            "--json",
+            "--model_name_or_path",
+            str(model),
+            "--dataset_name",
+            "null",
+        ]
         if mode.dry:
-            words += ["--use_cpu", "true", "--bf16", "false", "--dtype", "float32", "--max_completion_length", "16"]
+            words += [
+                "--use_cpu",
+                "true",
+                "--bf16",
+                "false",
+                "--dtype",
+                "float32",
+                "--max_completion_length",
+                "16",
+            ]
         command = [sys.executable, "-m", "grpo_ext", "bench", *words]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     print(done.stdout[-4000:], done.stderr[-2000:], flush=True)

@@ -55,9 +55,13 @@ def attend(
 ) -> Tensor:
     """Return attention (B, L, H, D) of queries (B, L, H, D) to keys and values (B, S, K, D) without padding."""
     rows, length = q.shape[:2]
-    ends_q, ends_k = (torch.arange(rows + 1, dtype=torch.int32, device=q.device) * x.size(1) for x in (q, k))
+    ends_q, ends_k = (
+        torch.arange(rows + 1, dtype=torch.int32, device=q.device) * x.size(1) for x in (q, k)
+    )
     q_, k_, v_ = (x.flatten(0, 1) for x in (q, k, v))
-    out = attend_varlen(q_, k_, v_, ends_q, ends_k, length, k.size(1), softmax_scale, causal, window_size)
+    out = attend_varlen(
+        q_, k_, v_, ends_q, ends_k, length, k.size(1), softmax_scale, causal, window_size
+    )
     return out.view(q.shape)
 
 
@@ -97,12 +101,21 @@ def attend_varlen(
         return out
     parts = []
     starts = zip(
-        cu_seqlens_q.tolist(), cu_seqlens_q[1:].tolist(), cu_seqlens_k.tolist(), cu_seqlens_k[1:].tolist(), strict=False
+        cu_seqlens_q.tolist(),
+        cu_seqlens_q[1:].tolist(),
+        cu_seqlens_k.tolist(),
+        cu_seqlens_k[1:].tolist(),
+        strict=False,
     )
     for first_q, end_q, first_k, end_k in starts:
         seen = visible(end_q - first_q, end_k - first_k, window, q.device)
-        a, b, c = (x[start:end].transpose(0, 1)[None] for x, start, end in _ranges(q, k, v, first_q, end_q, first_k, end_k))
-        out = torch.nn.functional.scaled_dot_product_attention(a, b, c, seen, scale=softmax_scale, enable_gqa=True)
+        a, b, c = (
+            x[start:end].transpose(0, 1)[None]
+            for x, start, end in _ranges(q, k, v, first_q, end_q, first_k, end_k)
+        )
+        out = torch.nn.functional.scaled_dot_product_attention(
+            a, b, c, seen, scale=softmax_scale, enable_gqa=True
+        )
         parts.append(out[0].transpose(0, 1))
     return torch.cat(parts)
 

@@ -25,7 +25,12 @@ PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (39, 35, 34, 31, 28, 27, 24, 17)
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 ]
-MACHINE = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux", "extra": ""}
+MACHINE = {
+    "platform_machine": "x86_64",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "extra": "",
+}
 MIB = 2**20
 # vLLM asks for these, and text generation does without: kernels for other number types, sound, pictures, tools for tracing
 NOT_NEEDED = re.compile(
@@ -35,26 +40,45 @@ NOT_NEEDED = re.compile(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--have", type=Path, help="a file with the names of packages that are there, one a line")
-    parser.add_argument("--torch", default="2.11", choices=list(VLLM_FOR), help="the release that is there")
+    parser.add_argument(
+        "--have", type=Path, help="a file with the names of packages that are there, one a line"
+    )
+    parser.add_argument(
+        "--torch", default="2.11", choices=list(VLLM_FOR), help="the release that is there"
+    )
     parser.add_argument("--python", default="3.12")
     parser.add_argument("--mib", type=float, default=50.0, help="the most that one folder holds")
     parser.add_argument("--vllm", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="say what would be fetched, and fetch nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="say what would be fetched, and fetch nothing"
+    )
     args = parser.parse_args()
     have = {plain(x) for x in args.have.read_text(encoding="utf-8").split()} if args.have else set()
-    wanted = [line for line in pinned() if plain(line.split("==")[0]) not in have and not LEFT_OUT.match(line)]
+    wanted = [
+        line
+        for line in pinned()
+        if plain(line.split("==")[0]) not in have and not LEFT_OUT.match(line)
+    ]
     if args.quick:
-        print(*wanted, *([f"vllm=={VLLM_FOR[args.torch]} and what it needs"] if args.vllm else []), sep="\n")
+        print(
+            *wanted,
+            *([f"vllm=={VLLM_FOR[args.torch]} and what it needs"] if args.vllm else []),
+            sep="\n",
+        )
         return
     args.folder.mkdir(parents=True, exist_ok=True)
     for line in wanted:
         fetch(line, args.folder, args.python)
     if args.vllm:
         fetch_with_needs(
-            f"vllm=={VLLM_FOR[args.torch]}", args.folder, args.python, have | {plain(x.split("==")[0]) for x in wanted}
+            f"vllm=={VLLM_FOR[args.torch]}",
+            args.folder,
+            args.python,
+            have | {plain(x.split("==")[0]) for x in wanted},
         )
     for wheel in list(args.folder.glob("*.whl")):
         cut(wheel, int(args.mib * MIB))
@@ -70,7 +94,8 @@ def plain(name: str) -> str:
 def pinned() -> list[str]:
     """Return the requirements of `constraints.txt`."""
     lines = (
-        line.split("#")[0].split(";")[0].strip() for line in Path("constraints.txt").read_text(encoding="utf-8").splitlines()
+        line.split("#")[0].split(";")[0].strip()
+        for line in Path("constraints.txt").read_text(encoding="utf-8").splitlines()
     )
     return [line for line in lines if "==" in line]
 
@@ -78,11 +103,26 @@ def pinned() -> list[str]:
 def fetch(requirement: str, folder: Path, python: str) -> Path | None:
     """Download one wheel; `None`, with a message, where there is none."""
     before = set(folder.glob("*.whl"))
-    words = ["download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
+    words = [
+        "download",
+        "-q",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--python-version",
+        python,
+        "--implementation",
+        "cp",
+    ]
     words += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    done = subprocess.run([sys.executable, "-m", "pip", *words, "-d", str(folder), requirement], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words, "-d", str(folder), requirement],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
-        print(f"{requirement}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no wheel'}")
+        print(
+            f"{requirement}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no wheel'}"
+        )
         return None
     return next(iter(set(folder.glob("*.whl")) - before), None)
 
@@ -97,12 +137,18 @@ def fetch_with_needs(requirement: str, folder: Path, python: str, have: set[str]
         if wheel is None:
             continue
         with zipfile.ZipFile(wheel) as file:
-            metadata = next(name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+            metadata = next(
+                name for name in file.namelist() if name.endswith(".dist-info/METADATA")
+            )
             lines = file.read(metadata).decode().splitlines()
-        for line in (line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")):
+        for line in (
+            line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")
+        ):
             need = Requirement(line)
             name = plain(need.name)
-            here = need.marker is None or need.marker.evaluate({**MACHINE, "python_version": python})
+            here = need.marker is None or need.marker.evaluate(
+                {**MACHINE, "python_version": python}
+            )
             if here and name not in seen and not NOT_NEEDED.match(name):
                 seen.add(name)
                 waiting.append(f"{need.name}{need.specifier}")
@@ -123,7 +169,9 @@ def cut(wheel: Path, size: int) -> None:
 def deal(folder: Path, size: int) -> list[int]:
     """Move the files of a folder into numbered ones of at most so many bytes; return the bytes of each."""
     used: list[int] = []
-    for path in sorted((x for x in folder.iterdir() if x.is_file()), key=lambda x: x.stat().st_size, reverse=True):
+    for path in sorted(
+        (x for x in folder.iterdir() if x.is_file()), key=lambda x: x.stat().st_size, reverse=True
+    ):
         own = path.stat().st_size
         number = next((n for n, held in enumerate(used) if held + own <= size), len(used))
         if number == len(used):

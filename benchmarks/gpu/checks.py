@@ -29,8 +29,19 @@ def demo(mode: Mode, sheet: Sheet) -> None:
     """`grpo-ext demo`, as a user runs it; it trains on the CPU of the machine."""
     steps = 2 if mode.dry else 5 if mode.quick else None
     with tempfile.TemporaryDirectory() as folder:
-        sheet.predict("seconds", mode.size(90, 45, 40), "s", "about a minute on four cores of a CPU, and 30 s of starting")
-        words = [sys.executable, "-m", "grpo_ext", "demo", *(["--max_steps", str(steps)] if steps else [])]
+        sheet.predict(
+            "seconds",
+            mode.size(90, 45, 40),
+            "s",
+            "about a minute on four cores of a CPU, and 30 s of starting",
+        )
+        words = [
+            sys.executable,
+            "-m",
+            "grpo_ext",
+            "demo",
+            *(["--max_steps", str(steps)] if steps else []),
+        ]
         begun = time.monotonic()
         path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
         subprocess.run(words, check=True, cwd=folder, env={**os.environ, "PYTHONPATH": path})
@@ -49,17 +60,37 @@ def pytest_part(paths: list[str], sheet: Sheet, least: int, more: list[str] | No
         figures = Path(folder) / "figures.jsonl"
         sheet.predict("tests that fail", 0, "tests", "none fails on a CPU", ("<=", 0))
         sheet.predict(
-            "tests that pass", least, "tests", "counted on a CPU, with room for those that need two devices", (">=", least)
+            "tests that pass",
+            least,
+            "tests",
+            "counted on a CPU, with room for those that need two devices",
+            (">=", least),
         )
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(more or []), *paths]
-        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "GPU_FIGURES": str(figures)})
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *(more or []),
+            *paths,
+        ]
+        done = subprocess.run(
+            words, capture_output=True, text=True, env={**os.environ, "GPU_FIGURES": str(figures)}
+        )
         print(done.stdout[-6000:], done.stderr[-2000:], flush=True)
         counts = {
-            name.rstrip("s") if name.startswith("error") else name: int(n) for n, name in COUNTS.findall(done.stdout[-400:])
+            name.rstrip("s") if name.startswith("error") else name: int(n)
+            for n, name in COUNTS.findall(done.stdout[-400:])
         }
         for line in figures.read_text(encoding="utf-8").splitlines() if figures.exists() else []:
             row = json.loads(line)
-            sheet.fact(row.pop("what"), ", ".join(f"{key} {value:.3g}" for key, value in row.items()), **row)
+            sheet.fact(
+                row.pop("what"),
+                ", ".join(f"{key} {value:.3g}" for key, value in row.items()),
+                **row,
+            )
         skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
         sheet.fact("tests that were skipped", counts.get("skipped", 0), "tests", reasons=skipped)
         sheet.measured("tests that fail", counts.get("failed", 0) + counts.get("error", 0))
@@ -71,11 +102,16 @@ def pytest_part(paths: list[str], sheet: Sheet, least: int, more: list[str] | No
 def tests(mode: Mode, sheet: Sheet) -> None:
     """The tests of the trainer and of the objective, on all cores."""
     if mode.dry:
-        pytest_part(["tests/objective", "tests/trainer/test_scoring.py"], sheet, 20, ["-m", "not slow"])
+        pytest_part(
+            ["tests/objective", "tests/trainer/test_scoring.py"], sheet, 20, ["-m", "not slow"]
+        )
         return
     spread = ["-n", "8", "--dist", "loadfile"]
     pytest_part(
-        ["tests/objective", "tests/trainer"], sheet, mode.size(600, 500, 0), [*spread, *["-m", "not slow"] * mode.quick]
+        ["tests/objective", "tests/trainer"],
+        sheet,
+        mode.size(600, 500, 0),
+        [*spread, *["-m", "not slow"] * mode.quick],
     )
 
 
@@ -100,7 +136,9 @@ def kill(mode: Mode, sheet: Sheet) -> None:
 
     folder = Path(tempfile.mkdtemp())
     what = "largest difference of a weight after SIGKILL and resume"
-    sheet.predict(what, 0, "", "states are restored bit for bit, and the same kernels run", ("<=", 1e-6))
+    sheet.predict(
+        what, 0, "", "states are restored bit for bit, and the same kernels run", ("<=", 1e-6)
+    )
     start = build_start(folder / "model")
     steps = partial(_steps, start, not mode.dry)
     whole, broken = folder / "whole", folder / "broken"
@@ -137,8 +175,13 @@ def _steps(model: Path, on_gpu: bool, out: Path, kill_after: int | None = None) 
     trainer = make(model, out, **settings)
     if not checkpoints(out):
         out.mkdir(parents=True, exist_ok=True)
-        torch.save({name: p.detach().cpu() for name, p in trainer.model.named_parameters()}, out / "first.pt")
+        torch.save(
+            {name: p.detach().cpu() for name, p in trainer.model.named_parameters()},
+            out / "first.pt",
+        )
     if kill_after is not None:
         trainer.add_callback(KillAt(kill_after))
     trainer.train(resume_from_checkpoint=True if checkpoints(out) else None)
-    torch.save({name: p.detach().cpu() for name, p in trainer.model.named_parameters()}, out / "weights.pt")
+    torch.save(
+        {name: p.detach().cpu() for name, p in trainer.model.named_parameters()}, out / "weights.pt"
+    )

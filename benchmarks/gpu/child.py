@@ -13,7 +13,9 @@ from pathlib import Path
 
 from benchmarks.gpu.parts import Mode
 
-PLACE = Path(tempfile.gettempdir()) / "grpo-ext-gpu"  # outside the checkout: a fresh machine begins without it
+PLACE = (
+    Path(tempfile.gettempdir()) / "grpo-ext-gpu"
+)  # outside the checkout: a fresh machine begins without it
 SITE, VLLM = PLACE / "site", PLACE / "vllm"
 LINES = 12  # of a failing part's output that are kept
 
@@ -34,7 +36,16 @@ def has_vllm(mode: Mode) -> bool:
 
 def command_of(name: str, mode: Mode, folder: Path, vllm: bool) -> list[str]:
     """Return the command of a part's process."""
-    words = [vllm_python(mode) if vllm else sys.executable, "-u", "-m", "benchmarks.gpu", "--only", name, "--out", str(folder)]
+    words = [
+        vllm_python(mode) if vllm else sys.executable,
+        "-u",
+        "-m",
+        "benchmarks.gpu",
+        "--only",
+        name,
+        "--out",
+        str(folder),
+    ]
     words += ["--dry_run"] * mode.dry + ["--quick"] * mode.quick
     given = {"--wheels": mode.wheels, "--vllm_python": mode.vllm_python}
     return words + [word for name, path in given.items() if path for word in (name, str(path))]
@@ -44,7 +55,11 @@ def environment(mode: Mode, vllm: bool = False) -> dict[str, str]:
     """Return the environment of a part: no network, what `setup` has installed, and threads that suit the machine."""
     paths = [str(SITE), os.getcwd(), os.environ.get("PYTHONPATH", "")]
     found = {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "HF_HUB_OFFLINE": "1"}
-    found |= {"TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    found |= {
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
     if mode.dry:
         found |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     elif not vllm:  # whose sleep mode refuses it
@@ -52,11 +67,15 @@ def environment(mode: Mode, vllm: bool = False) -> dict[str, str]:
     return {**os.environ, **found}
 
 
-def run_limited(command: list[str], log: Path, seconds: float, variables: dict[str, str] | None = None) -> int | None:
+def run_limited(
+    command: list[str], log: Path, seconds: float, variables: dict[str, str] | None = None
+) -> int | None:
     """Run a command with its output in a file; return its exit code, or `None` if it was killed after so many seconds."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=variables, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, env=variables, start_new_session=True
+        )
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -69,4 +88,6 @@ def run_limited(command: list[str], log: Path, seconds: float, variables: dict[s
 
 def last_lines(log: Path, count: int = LINES) -> str:
     """Return the last lines of a file."""
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-count:])
+    return "\n".join(
+        log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-count:]
+    )

@@ -17,7 +17,9 @@ class Mode:
 
     dry: bool = False  # on a CPU at tiny size, through the same code
     quick: bool = False  # fewer cases and rounds
-    wheels: Path | None = None  # a folder of wheels to install from where no registry can be reached
+    wheels: Path | None = (
+        None  # a folder of wheels to install from where no registry can be reached
+    )
     vllm_python: Path | None = None  # the Python of an environment that has vLLM
 
     @property
@@ -70,7 +72,9 @@ PARTS: dict[str, Part] = {
     "train-1.5B": Part("training, 1.5B", "training:run/1.5B", 150),
     "train-0.5B-lora": Part("training, 0.5B, LoRA", "training:run/0.5B lora", 120),
     "train-1.5B-lora": Part("training, 1.5B, LoRA", "training:run/1.5B lora", 150),
-    "batch": Part("128 completions of about 1,200 tokens, 1.5B, LoRA", "training:run/1.5B lora batch", 200),
+    "batch": Part(
+        "128 completions of about 1,200 tokens, 1.5B, LoRA", "training:run/1.5B lora batch", 200
+    ),
     "seeds": Part("GSM8K's seed experiment: hours of a run", "seeds:run", 300, vllm=True),
     "advice": Part("the advice of grpo-ext bench against a sweep", "advice:run", 200),
 }

@@ -30,7 +30,12 @@ from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
 RECIPE = "recipes/gsm8k/qwen2.5-1.5b.yaml"
-QUESTIONS, COMPLETIONS, GOAL, PUBLISHED = 1024, 8, 10 / 60, 2.0  # of the whole run; the last two in hours
+QUESTIONS, COMPLETIONS, GOAL, PUBLISHED = (
+    1024,
+    8,
+    10 / 60,
+    2.0,
+)  # of the whole run; the last two in hours
 BANDWIDTH, RATE = 3.35e12, 750e12  # an H100's, for the prediction: bytes and operations a second
 
 
@@ -58,7 +63,9 @@ def predicted(rows: int) -> tuple[float, str]:
     """Return the seconds of a step on an H100 with vLLM, and how they come about."""
     weights, parameters, written, read = 3.1e9, 1.54e9, rows * 256, rows // COMPLETIONS * 150
     sampling = 256 * (3e-3 + weights / (0.7 * BANDWIDTH) + rows * 2 * parameters / (0.3 * RATE))
-    training = (written + read) * parameters * (6 + 2 + 2 + 2) / (0.25 * RATE)  # recomputed; scored by reference and policy
+    training = (
+        (written + read) * parameters * (6 + 2 + 2 + 2) / (0.25 * RATE)
+    )  # recomputed; scored by reference and policy
     sync = 0.5
     words = f"({sampling:.2f} s sampling 256 tokens + {training:.2f} s training at 25 % + {sync} s for the weights)"
     return sampling + training + sync, words
@@ -66,11 +73,20 @@ def predicted(rows: int) -> tuple[float, str]:
 
 def build(folder: Path, shape: str, device: str) -> Path:
     """Write a model with random weights and a tokenizer that has all its tokens."""
-    (_, vocab), texts = SHAPES[shape], [row["question"] + row["answer"] for row in GSM8K(num_problems=300).generate("train")]
+    (_, vocab), texts = (
+        SHAPES[shape],
+        [row["question"] + row["answer"] for row in GSM8K(num_problems=300).generate("train")],
+    )
     model = make_model(shape, device)
     tokenizer = padded_vocabulary(build_tokenizer(texts, 1500), vocab)
-    model.config.pad_token_id, model.config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
-    model.generation_config.pad_token_id, model.generation_config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    model.config.pad_token_id, model.config.eos_token_id = (
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+    )
+    model.generation_config.pad_token_id, model.generation_config.eos_token_id = (
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -99,7 +115,11 @@ def timed(model: Path, out: Path, rows: int, mode: Mode, vllm: bool) -> dict[str
         "health_action": "none", "disable_tqdm": True,
     }  # fmt: skip
     if vllm:
-        settings |= {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.35, "vllm_max_model_length": 1024}
+        settings |= {
+            "vllm_mode": "colocate",
+            "vllm_gpu_memory_utilization": 0.35,
+            "vllm_max_model_length": 1024,
+        }
     if mode.dry:
         settings |= {
             "use_cpu": True,
@@ -110,7 +130,11 @@ def timed(model: Path, out: Path, rows: int, mode: Mode, vllm: bool) -> dict[str
         }
         settings |= {"gradient_checkpointing": False, "num_problems": 64}
     words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    subprocess.run([sys.executable, "-m", "grpo_ext", "train", "--config", RECIPE, *words], check=True, env=os.environ)
+    subprocess.run(
+        [sys.executable, "-m", "grpo_ext", "train", "--config", RECIPE, *words],
+        check=True,
+        env=os.environ,
+    )
     logged = [row for row in read_run(out).metrics if "time" in row and "loss" in row]
     gaps = [b["time"] - a["time"] for a, b in pairwise(logged)]
     found = {"s": statistics.median(gaps[2:] if len(gaps) > 4 else gaps)}

@@ -32,7 +32,13 @@ def run(mode: Mode, sheet: Sheet) -> None:
         if lacking:
             sheet.fact("wheels that are not all here yet", ", ".join(lacking))
         else:
-            install(["--no-index", "--no-deps", *map(str, wheels)], f"{len(wheels)} wheels", SITE, mode, sheet)
+            install(
+                ["--no-index", "--no-deps", *map(str, wheels)],
+                f"{len(wheels)} wheels",
+                SITE,
+                mode,
+                sheet,
+            )
     missing = missing_packages()
     if missing and mode.wheels is None:
         install(["--no-deps", *missing], f"{len(missing)} packages", SITE, mode, sheet)
@@ -58,21 +64,51 @@ def missing_packages() -> list[str]:
 
 def install(words: list[str], what: str, target: Path, mode: Mode, sheet: Sheet) -> None:
     """Let pip install into a folder of its own, within its time; write down whether it did."""
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--upgrade", "--target", str(target), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-compile",
+        "--upgrade",
+        "--target",
+        str(target),
+        *words,
+    ]
     _do(command, what, "package", target.parent / "pip.log", mode, sheet)
 
 
 def install_vllm(mode: Mode, sheet: Sheet) -> None:
     """Make an environment for vLLM, which names its torch exactly."""
     wanted = VLLM_FOR.get(torch_release(), "0.29.0")
-    _do([sys.executable, "-m", "venv", str(VLLM)], "environment for vLLM", "package", VLLM.parent / "venv.log", mode, sheet)
+    _do(
+        [sys.executable, "-m", "venv", str(VLLM)],
+        "environment for vLLM",
+        "package",
+        VLLM.parent / "venv.log",
+        mode,
+        sheet,
+    )
     words = ["install", "-q", f"vllm=={wanted}", "pytest", *missing_or_installed()]
-    _do([str(VLLM / "bin" / "python"), "-m", "pip", *words], f"vLLM {wanted}", "vllm", VLLM.parent / "pip.log", mode, sheet)
+    _do(
+        [str(VLLM / "bin" / "python"), "-m", "pip", *words],
+        f"vLLM {wanted}",
+        "vllm",
+        VLLM.parent / "pip.log",
+        mode,
+        sheet,
+    )
 
 
 def missing_or_installed() -> list[str]:
     """Return the package's own requirements, by name."""
-    text = Path("setup.cfg").read_text(encoding="utf-8").partition("install_requires =")[2].partition("\n[")[0]
+    text = (
+        Path("setup.cfg")
+        .read_text(encoding="utf-8")
+        .partition("install_requires =")[2]
+        .partition("\n[")[0]
+    )
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith(("#", "torch"))]
 
@@ -83,7 +119,9 @@ def _do(command: list[str], what: str, kind: str, log: Path, mode: Mode, sheet: 
         return
     begun = time.monotonic()
     code = run_limited(command, log, SECONDS[kind])
-    result = {0: "installed", None: f"not within {SECONDS[kind]} s"}.get(code, f"pip ended with {code}")
+    result = {0: "installed", None: f"not within {SECONDS[kind]} s"}.get(
+        code, f"pip ended with {code}"
+    )
     sheet.fact(what, result, seconds=round(time.monotonic() - begun, 1))
     if code:
         print(log.read_text(encoding="utf-8", errors="replace")[-1500:], flush=True)
@@ -103,7 +141,10 @@ def joined(folder: Path) -> tuple[list[Path], list[str]]:
     lacking = []
     for wheel in {path.with_suffix("") for path in place.glob("*.whl.*")}:
         count = wheel.with_name(f"{wheel.name}.count")
-        pieces = [wheel.with_name(f"{wheel.name}.{n:02}") for n in range(int(count.read_text()) if count.exists() else 0)]
+        pieces = [
+            wheel.with_name(f"{wheel.name}.{n:02}")
+            for n in range(int(count.read_text()) if count.exists() else 0)
+        ]
         if not pieces or not all(piece.exists() for piece in pieces):
             lacking.append(wheel.name)
         elif not wheel.exists():
@@ -123,17 +164,34 @@ def about(mode: Mode, sheet: Sheet) -> None:
     from benchmarks.gpu.child import environment, vllm_python
 
     def ask(code: str, python: str = sys.executable) -> str:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment(mode))
-        return done.stdout.strip().splitlines()[-1] if done.returncode == 0 and done.stdout.strip() else "no"
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, env=environment(mode)
+        )
+        return (
+            done.stdout.strip().splitlines()[-1]
+            if done.returncode == 0 and done.stdout.strip()
+            else "no"
+        )
 
     cuda = "torch.version.cuda or 'no CUDA', torch.cuda.get_device_name() if torch.cuda.is_available() else 'no GPU'"
     sheet.fact("torch", ask(f"import torch; print(torch.__version__, {cuda})"))
     for name in ("transformers", "trl", "peft", "datasets", "accelerate"):
         sheet.fact(name, ask(f"import importlib.metadata as m; print(m.version('{name}'))"))
-    sheet.fact("vLLM", ask("import importlib.metadata as m, vllm; print(vllm.__version__)", vllm_python(mode)))
-    ours = ask("from benchmarks.gpu.attention import kernel_is_there; print('yes' if kernel_is_there() else 'no')")
-    sheet.fact("FlashAttention in torch (varlen_attn)", ours if not mode.dry else "emulated on the CPU")
     sheet.fact(
-        "FlashAttention's package", "yes" if find_spec("flash_attn") else "no: its release is source alone, hours to build"
+        "vLLM",
+        ask("import importlib.metadata as m, vllm; print(vllm.__version__)", vllm_python(mode)),
     )
-    sheet.fact("kernels", "yes" if find_spec("kernels") else "no: its kernels come from the hub, not from a registry")
+    ours = ask(
+        "from benchmarks.gpu.attention import kernel_is_there; print('yes' if kernel_is_there() else 'no')"
+    )
+    sheet.fact(
+        "FlashAttention in torch (varlen_attn)", ours if not mode.dry else "emulated on the CPU"
+    )
+    sheet.fact(
+        "FlashAttention's package",
+        "yes" if find_spec("flash_attn") else "no: its release is source alone, hours to build",
+    )
+    sheet.fact(
+        "kernels",
+        "yes" if find_spec("kernels") else "no: its kernels come from the hub, not from a registry",
+    )

@@ -74,12 +74,26 @@ def needed(shape: str, case: Case) -> Need:
     body = layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * feed)
     head = vocab * hidden
     sums = 4 if case.lora else 6
-    sides = [(hidden, hidden), (hidden, kv), (hidden, kv), (hidden, hidden), (hidden, feed), (hidden, feed), (feed, hidden)]
+    sides = [
+        (hidden, hidden),
+        (hidden, kv),
+        (hidden, kv),
+        (hidden, hidden),
+        (hidden, feed),
+        (hidden, feed),
+        (feed, hidden),
+    ]
     adapter = layers * LORA_RANK * sum(a + b for a, b in sides) if case.lora else 0
-    operations = (sums * body + 6 * adapter) * (read + made) + sums * head * made + 12 * layers * hidden * pairs
+    operations = (
+        (sums * body + 6 * adapter) * (read + made)
+        + sums * head * made
+        + 12 * layers * hidden * pairs
+    )
     longest = max(map(len, work.prompts)) + max(map(len, work.completions))
     packed = made + sum(p * case.group for p in prompts.values())
-    return Need(operations, sum(map(len, work.completions)), case.rows * longest, read + made, packed)
+    return Need(
+        operations, sum(map(len, work.completions)), case.rows * longest, read + made, packed
+    )
 
 
 @cache

@@ -41,13 +41,17 @@ class Sheet:
         """Whether a figure has been measured."""
         return "measured" in self.data["rows"].get(what, {})
 
-    def predict(self, what: str, value: float | str, unit: str, formula: str, bound: Bound | None = None) -> None:
+    def predict(
+        self, what: str, value: float | str, unit: str, formula: str, bound: Bound | None = None
+    ) -> None:
         """Say what a figure will be, before it is measured, and what is asked of it."""
         row = {"predicted": value, "unit": unit, "formula": formula, "bound": bound}
         self.data["rows"][what] = row
         self.save()
         asked = f", asked for {bound[0]} {bound[1]:g}" if bound else ""
-        print(f"{self.part}: {what}: predicted {shown(value)} {unit} = {formula}{asked}", flush=True)
+        print(
+            f"{self.part}: {what}: predicted {shown(value)} {unit} = {formula}{asked}", flush=True
+        )
 
     def measured(self, what: str, value: float | str, **more: Any) -> None:
         """Write a figure down that was predicted; `more` goes into the JSON file only."""
@@ -72,11 +76,22 @@ class Sheet:
         """Write down how the part ended; `last` are the last lines of its output, of one that failed."""
         self.data |= {"status": status, "seconds": round(seconds, 1), "last": last}
         self.save()
-        self.line("the whole part", f"at most {limit:.0f}", f"{seconds:.0f}", "s", status or "cut off", "its time limit")
+        self.line(
+            "the whole part",
+            f"at most {limit:.0f}",
+            f"{seconds:.0f}",
+            "s",
+            status or "cut off",
+            "its time limit",
+        )
 
     def missed(self) -> list[str]:
         """Name the bounds that were missed, and the part itself if it failed."""
-        wrong = [f"{self.part}: {what}" for what, row in self.data["rows"].items() if row.get("kept") is False]
+        wrong = [
+            f"{self.part}: {what}"
+            for what, row in self.data["rows"].items()
+            if row.get("kept") is False
+        ]
         failed = self.data["status"] in ("failed", "over its limit")
         return wrong + ([f"{self.part} {self.data['status']}"] if failed else [])
 
@@ -92,4 +107,9 @@ class Sheet:
         table = self.folder / TABLE
         begun = table.exists()
         with table.open("a", encoding="utf-8") as file:
-            file.write(("" if begun else HEAD) + "| " + " | ".join(x.replace("|", "/") for x in (self.part, *cells)) + " |\n")
+            file.write(
+                ("" if begun else HEAD)
+                + "| "
+                + " | ".join(x.replace("|", "/") for x in (self.part, *cells))
+                + " |\n"
+            )

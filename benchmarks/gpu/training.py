@@ -18,7 +18,10 @@ from benchmarks.step_work import UNEVEN, Case
 ROW_TOKENS = 16_384  # of our micro-batches: the published runs' rows
 GOALS = {"0.5B": 0.20, "1.5B": 0.25}  # share of the rate, forward and backward
 # what a share of the rate is expected to be for the tokens that a layout runs, padding included
-EFFICIENCY = {"TRL": {"0.5B": 0.20, "1.5B": 0.28, "tiny": 0.2}, "ours": {"0.5B": 0.30, "1.5B": 0.38, "tiny": 0.3}}
+EFFICIENCY = {
+    "TRL": {"0.5B": 0.20, "1.5B": 0.28, "tiny": 0.2},
+    "ours": {"0.5B": 0.30, "1.5B": 0.38, "tiny": 0.3},
+}
 RECOMPUTED = 4 / 3  # of the operations, with checkpointing
 
 
@@ -48,13 +51,26 @@ def run(word: str, mode: Mode, sheet: Sheet) -> None:
     rate = matrix_rate(mode.device)
     if not sheet.has("matrix rate"):
         sheet.predict(
-            "matrix rate", *((0.1, "TFLOP/s", "a core of a CPU") if mode.dry else (750, "TFLOP/s", "an H100, product of 8,192"))
+            "matrix rate",
+            *(
+                (0.1, "TFLOP/s", "a core of a CPU")
+                if mode.dry
+                else (750, "TFLOP/s", "an H100, product of 8,192")
+            ),
         )
         sheet.measured("matrix rate", rate / 1e12)
     ways = (TRL, CHUNKS, PACKED) if batch else WAYS
     model = make_model(used, mode.device)
     for checkpointing in (False, True):
-        measure(ways, replace(case, settings=(("gradient_checkpointing", checkpointing),)), used, model, mode, sheet, rate)
+        measure(
+            ways,
+            replace(case, settings=(("gradient_checkpointing", checkpointing),)),
+            used,
+            model,
+            mode,
+            sheet,
+            rate,
+        )
     compare(sheet, shape, batch, mode)
 
 
@@ -75,10 +91,16 @@ def bench_of(way: Way, case: Case, model: Any) -> Bench:
         settings = (*settings, ("layout", way.layout))
         if way.layout != "padded":  # cut by tokens instead of by rows
             settings, rows = (*settings, ("max_tokens_per_micro_batch", ROW_TOKENS)), case.rows
-    return Bench(replace(case, settings=settings, micro_batch=rows, flash=way.flash), (way.side,), model=model)
+    return Bench(
+        replace(case, settings=settings, micro_batch=rows, flash=way.flash),
+        (way.side,),
+        model=model,
+    )
 
 
-def measure(ways: tuple[Way, ...], case: Case, shape: str, model: Any, mode: Mode, sheet: Sheet, rate: float) -> None:
+def measure(
+    ways: tuple[Way, ...], case: Case, shape: str, model: Any, mode: Mode, sheet: Sheet, rate: float
+) -> None:
     """Predict and measure each way; the ways alternate."""
     need, checkpointing = needed(shape, case), dict(case.settings)["gradient_checkpointing"]
     title = ", checkpointing" if checkpointing else ""
@@ -91,7 +113,9 @@ def measure(ways: tuple[Way, ...], case: Case, shape: str, model: Any, mode: Mod
         efficiency = EFFICIENCY[way.side][shape]
         run_operations = need.operations * getattr(need, way.tokens) / need.chunks
         formula = f"{run_operations:.3g} operations with padding x {factor:.3g} / ({efficiency} x {rate:.3g})"
-        sheet.predict(f"{name}: seconds a step", run_operations * factor / (efficiency * rate), "s", formula)
+        sheet.predict(
+            f"{name}: seconds a step", run_operations * factor / (efficiency * rate), "s", formula
+        )
         benches[name] = bench_of(way, case, model)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     peaks, gradients, order = dict.fromkeys(names, 0.0), {}, list(names)
@@ -100,7 +124,9 @@ def measure(ways: tuple[Way, ...], case: Case, shape: str, model: Any, mode: Mod
             if name not in benches:
                 continue
             try:
-                taken, peak, gradient = step(benches[name], names[name].side, mode, number == 0 and not checkpointing)
+                taken, peak, gradient = step(
+                    benches[name], names[name].side, mode, number == 0 and not checkpointing
+                )
             except torch.OutOfMemoryError:
                 del benches[name]
                 free(mode)
@@ -112,11 +138,22 @@ def measure(ways: tuple[Way, ...], case: Case, shape: str, model: Any, mode: Mod
                 seconds[name].append(taken)
                 peaks[name] = max(peaks[name], peak)
     for name, bench in benches.items():
-        write_down(sheet, name, bench, names[name], statistics.median(seconds[name]), peaks[name], need, rate)
+        write_down(
+            sheet,
+            name,
+            bench,
+            names[name],
+            statistics.median(seconds[name]),
+            peaks[name],
+            need,
+            rate,
+        )
     if "TRL" in gradients:
         theirs = gradients.pop("TRL")
         for name, gradient in gradients.items():
-            sheet.fact(f"{name}: gradient against TRL's", float((gradient - theirs).norm() / theirs.norm()))
+            sheet.fact(
+                f"{name}: gradient against TRL's", float((gradient - theirs).norm() / theirs.norm())
+            )
     benches.clear()
     free(mode)
 
@@ -128,7 +165,9 @@ def free(mode: Mode) -> None:
         torch.cuda.empty_cache()
 
 
-def step(bench: Bench, side: str, mode: Mode, with_gradient: bool) -> tuple[float, float, torch.Tensor | None]:
+def step(
+    bench: Bench, side: str, mode: Mode, with_gradient: bool
+) -> tuple[float, float, torch.Tensor | None]:
     """Return the seconds of a step, the GiB that it needs beside what is held before it, and its gradient on the CPU."""
     trainer, held = bench.trainers[side], 0
     trainer.model.zero_grad(set_to_none=True)
@@ -139,16 +178,32 @@ def step(bench: Bench, side: str, mode: Mode, with_gradient: bool) -> tuple[floa
     try:
         taken = run_step(trainer, bench.batches[side])
         peak = 0.0 if mode.dry else (torch.cuda.max_memory_allocated() - held) / 2**30
-        trained = [p.grad for p in trainer.model.parameters() if p.requires_grad and p.grad is not None]
-        gradient = torch.cat([g.flatten().float().cpu() for g in trained]) if with_gradient else None
+        trained = [
+            p.grad for p in trainer.model.parameters() if p.requires_grad and p.grad is not None
+        ]
+        gradient = (
+            torch.cat([g.flatten().float().cpu() for g in trained]) if with_gradient else None
+        )
     finally:
         trainer.model.zero_grad(set_to_none=True)
     return taken, peak, gradient
 
 
-def write_down(sheet: Sheet, name: str, bench: Bench, way: Way, taken: float, peak: float, need: Need, rate: float) -> None:
+def write_down(
+    sheet: Sheet,
+    name: str,
+    bench: Bench,
+    way: Way,
+    taken: float,
+    peak: float,
+    need: Need,
+    rate: float,
+) -> None:
     """Write down the rows of one way."""
-    weights = sum(p.numel() * p.element_size() for p in bench.trainers[way.side].model.parameters()) / 2**30
+    weights = (
+        sum(p.numel() * p.element_size() for p in bench.trainers[way.side].model.parameters())
+        / 2**30
+    )
     share = need.operations / taken / rate
     sheet.measured(f"{name}: seconds a step", taken, tokens=bench.tokens[way.side])
     sheet.fact(f"{name}: completion tokens a second", need.completion_tokens / taken)
@@ -163,26 +218,48 @@ def compare(sheet: Sheet, shape: str, batch: bool, mode: Mode) -> None:
 
     def of(prefix: str, what: str) -> dict[str, float]:
         ends = f": {what}"
-        found = {k.removesuffix(ends): row["measured"] for k, row in rows.items() if k.startswith(prefix) and k.endswith(ends)}
+        found = {
+            k.removesuffix(ends): row["measured"]
+            for k, row in rows.items()
+            if k.startswith(prefix) and k.endswith(ends)
+        }
         return {k: v for k, v in found.items() if isinstance(v, float)}
 
     if not (ours := of("ours", "share of the rate")):
         raise RuntimeError("none of ours was measured")
     goal = GOALS[shape]
-    sheet.predict("share of the rate, the best of ours", goal, "", "the goal", None if mode.dry else (">=", goal))
+    sheet.predict(
+        "share of the rate, the best of ours",
+        goal,
+        "",
+        "the goal",
+        None if mode.dry else (">=", goal),
+    )
     sheet.measured("share of the rate, the best of ours", max(ours.values()))
     for title in ("", ", checkpointing"):
         theirs = of("TRL", "completion tokens a second").get(f"TRL{title}")
-        mine = [v for k, v in of("ours", "completion tokens a second").items() if k.endswith("checkpointing") == bool(title)]
+        mine = [
+            v
+            for k, v in of("ours", "completion tokens a second").items()
+            if k.endswith("checkpointing") == bool(title)
+        ]
         if theirs is None or not mine:
             continue
         what = f"times TRL's tokens a second, the best of ours{title}"
-        sheet.predict(what, 3.0, "", "no padding, no dead row, prompts once", None if mode.dry or not batch else (">=", 3.0))
+        sheet.predict(
+            what,
+            3.0,
+            "",
+            "no padding, no dead row, prompts once",
+            None if mode.dry or not batch else (">=", 3.0),
+        )
         sheet.measured(what, max(mine) / theirs)
         fastest = max(mine)
         name = next(k for k, v in of("ours", "completion tokens a second").items() if v == fastest)
         memory, least = of("ours", "memory").get(name), of("TRL", "memory").get(f"TRL{title}")
         if memory and least:
             what = f"memory of the fastest of ours, as a share of TRL's{title}"
-            sheet.predict(what, 1.0, "", "16,384 tokens a micro-batch against 8 padded rows", ("<=", 1.0))
+            sheet.predict(
+                what, 1.0, "", "16,384 tokens a micro-batch against 8 padded rows", ("<=", 1.0)
+            )
             sheet.measured(what, memory / least)

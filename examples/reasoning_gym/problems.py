@@ -48,14 +48,18 @@ class ReasoningGym(Task):
     name: ClassVar[str] = "reasoning_gym"
     default_rewards: ClassVar[dict[str, float]] = {"reasoning_gym": 1.0, "format": 0.2}
 
-    generators: list[str] | dict[str, dict[str, Any] | None] = field(default_factory=lambda: ["chain_sum"])
+    generators: list[str] | dict[str, dict[str, Any] | None] = field(
+        default_factory=lambda: ["chain_sum"]
+    )
     num_problems: int = 10_000  # training rows to make, or fewer if the generators have no more
     num_test_problems: int = 256  # held-out rows to make, or fewer
     task_seed: int = 0  # chooses the problems; it does not change the split of a question
     system_prompt: str = SYSTEM  # an empty string omits the message
 
     def __post_init__(self) -> None:
-        given = self.generators if isinstance(self.generators, dict) else dict.fromkeys(self.generators)
+        given = (
+            self.generators if isinstance(self.generators, dict) else dict.fromkeys(self.generators)
+        )
         self._mix = {name: checked(name, dict(options or {})) for name, options in given.items()}
 
     def generate(self, split: str) -> Iterator[Row]:
@@ -64,12 +68,19 @@ class ReasoningGym(Task):
         wanted = self.num_test_problems if test else self.num_problems
         spec = json.dumps([self._mix, self.task_seed, test, wanted])
         command = [sys.executable, "-P", "-W", "ignore", __file__, spec]
-        settings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+        settings = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONHASHSEED": "0",
+            "OMP_NUM_THREADS": "1",
+        }
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=settings) as child:
             try:
                 yield from map(json.loads, child.stdout or ())
                 if code := child.wait():
-                    raise ValueError(f"generators: they failed (exit code {code}); their messages are above.")
+                    raise ValueError(
+                        f"generators: they failed (exit code {code}); their messages are above."
+                    )
             finally:
                 child.kill()
 
@@ -91,7 +102,9 @@ def checked(name: str, options: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     try:
         datasets = gym().factory.DATASETS
     except ImportError as error:
-        raise ValueError(f"task: it needs `pip install reasoning-gym=={VERSION}` ({error}).") from error
+        raise ValueError(
+            f"task: it needs `pip install reasoning-gym=={VERSION}` ({error})."
+        ) from error
 
     if name not in (known := datasets.keys() - {"composite"}):
         raise ValueError(unknown("generator", name, known))
@@ -134,7 +147,9 @@ def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Itera
             questions.add(question)
             metadata = {}
             for key, value in made["metadata"].items():
-                with suppress(ValueError, SyntaxError):  # no scorer reads what is not a literal, such as numpy's numbers
+                with suppress(
+                    ValueError, SyntaxError
+                ):  # no scorer reads what is not a literal, such as numpy's numbers
                     metadata[key] = ast.literal_eval(repr(value))
             row = {"generator": name, "question": question, "answer": answer}
             entry = repr({**row, "options": options, "metadata": metadata})
@@ -147,9 +162,13 @@ def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Itera
 _LIST = re.compile(r"[\w\s\[\],'\"-]*")
 # Others pass it to sympy's parser, which calls `eval`: no texts, which sympy evaluates again, no attributes, few calls.
 _FUNCTION = r"(?<![A-Za-z_])(?:[A-Za-z]|a?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|sqrt)(?![A-Za-z_])"
-_FORMULA = re.compile(rf"(?:[-+/(), 0-9]|\*(?!\*[ (]*(?:[0-9]{{3}}|[^-+*/,]*\*\*))|\.(?=[0-9])|{_FUNCTION})*")
+_FORMULA = re.compile(
+    rf"(?:[-+/(), 0-9]|\*(?!\*[ (]*(?:[0-9]{{3}}|[^-+*/,]*\*\*))|\.(?=[0-9])|{_FUNCTION})*"
+)
 _LISTS = "binary_matrix n_queens spiral_matrix string_insertion"
-_FORMULAS = "countdown intermediate_integration polynomial_multiplication puzzle24 simple_integration"
+_FORMULAS = (
+    "countdown intermediate_integration polynomial_multiplication puzzle24 simple_integration"
+)
 EVALUATED = {**dict.fromkeys(_LISTS.split(), _LIST), **dict.fromkeys(_FORMULAS.split(), _FORMULA)}
 
 ENTRY = {"entry": "{'generator': 'chain_sum', 'options': {}, 'answer': '7', 'metadata': {}}"}
@@ -167,7 +186,10 @@ def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
     Args:
         entry: the problem, as the task writes it. Scorers evaluate parts of it: use only trusted entries.
     """
-    return [score(text, ast.literal_eval(problem)) for text, problem in zip(completions, entry, strict=True)]
+    return [
+        score(text, ast.literal_eval(problem))
+        for text, problem in zip(completions, entry, strict=True)
+    ]
 
 
 def score(completion: str, entry: dict[str, Any]) -> float:
@@ -193,5 +215,8 @@ def scorer(generator: str, options: str) -> Any:
 
 if __name__ == "__main__":
     out, (*given, wanted) = sys.stdout, json.loads(sys.argv[1])
-    with redirect_stdout(None), suppress(BrokenPipeError):  # some generators print; the parent may stop reading
+    with (
+        redirect_stdout(None),
+        suppress(BrokenPipeError),
+    ):  # some generators print; the parent may stop reading
         out.writelines(json.dumps(row) + "\n" for row in islice(rows(*given), wanted))

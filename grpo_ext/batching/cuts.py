@@ -20,7 +20,11 @@ def call_tokens(device: torch.device) -> int:
 
 
 def deal_rows(
-    prompts: torch.Tensor, prompt_lengths: torch.Tensor, completion_lengths: torch.Tensor, live: torch.Tensor, pieces: int
+    prompts: torch.Tensor,
+    prompt_lengths: torch.Tensor,
+    completion_lengths: torch.Tensor,
+    live: torch.Tensor,
+    pieces: int,
 ) -> list[torch.Tensor]:
     """Deal the live rows of a step to micro-batches, so that the largest has as few tokens as possible.
 
@@ -37,14 +41,20 @@ def deal_rows(
 
     Returns the indices of the rows of each piece, none empty; the other dead rows are left out.
     """
-    groups, before, length, wanted = (x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live))
+    groups, before, length, wanted = (
+        x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live)
+    )
     rows = np.flatnonzero(wanted)
     group = groups[rows]
-    mean = np.bincount(group, weights=length[rows]) / np.maximum(np.bincount(group), 1)  # of each prompt's live rows
+    mean = np.bincount(group, weights=length[rows]) / np.maximum(
+        np.bincount(group), 1
+    )  # of each prompt's live rows
     rows = rows[np.lexsort((length[rows], group, mean[group]))]
     cuts = even_cuts(before[rows] + length[rows], pieces)
     dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
-    spare = iter(sorted(np.flatnonzero(~wanted), key=lambda i: length[i] == 0))  # one with tokens first
+    spare = iter(
+        sorted(np.flatnonzero(~wanted), key=lambda i: length[i] == 0)
+    )  # one with tokens first
     return [part if len(part) else torch.tensor([next(spare)]) for part in dealt]
 
 
@@ -55,9 +65,15 @@ def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
     """
     low, high = (int(costs.max()), int(costs.sum())) if len(costs) else (0, 0)
     # the smallest bound that greedy filling keeps; the sum of all costs is always kept
-    cuts = _fill(costs, low + bisect_left(range(low, high), True, key=lambda bound: len(_fill(costs, bound)) < pieces))
+    cuts = _fill(
+        costs,
+        low
+        + bisect_left(range(low, high), True, key=lambda bound: len(_fill(costs, bound)) < pieces),
+    )
     others = [position for position in range(1, len(costs)) if position not in cuts]
-    cuts += others[: pieces - 1 - len(cuts)]  # greedy filling may need fewer pieces: add cuts, so that none is empty
+    cuts += others[
+        : pieces - 1 - len(cuts)
+    ]  # greedy filling may need fewer pieces: add cuts, so that none is empty
     return sorted(cuts) + [len(costs)] * (pieces - 1 - len(cuts))
 
 
@@ -73,7 +89,10 @@ def _fill(costs: np.ndarray, bound: int) -> list[int]:
 
 
 def packs(
-    prompt_lengths: torch.Tensor, lengths: torch.Tensor, max_tokens: int | None, prompts: torch.Tensor | None = None
+    prompt_lengths: torch.Tensor,
+    lengths: torch.Tensor,
+    max_tokens: int | None,
+    prompts: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """Return the rows of each packed row.
 
@@ -131,7 +150,9 @@ def length_chunks(
     return chunks[::-1]
 
 
-def equal_prompts(prompt_ids: torch.Tensor, prompt_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def equal_prompts(
+    prompt_ids: torch.Tensor, prompt_mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the rows with the same prompt, for left-padded prompts (B, P) and their mask (B, P).
 
     Returns the first row (N,) of each of the N distinct prompts, and the number (B,) of each row's prompt among them.

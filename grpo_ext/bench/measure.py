@@ -31,8 +31,14 @@ from grpo_ext.step.tables import join
 from grpo_ext.tiny.tokenizer import build_tokenizer
 from grpo_ext.train import make_trainer
 
-GENERATIONS, STEPS = 4, 3  # of the run as it stands, and of one with other settings; the first of each warms up
-MOST_TOKENS = {"cpu": 32_768, "cuda": 131_072}  # of prompts and completions in a step with other settings
+GENERATIONS, STEPS = (
+    4,
+    3,
+)  # of the run as it stands, and of one with other settings; the first of each warms up
+MOST_TOKENS = {
+    "cpu": 32_768,
+    "cuda": 131_072,
+}  # of prompts and completions in a step with other settings
 UNTRAINED_TOKENS = 128  # of the completions that a model with random weights samples
 PHASE = ("time/train", "time/scoring", "time/optimizer")
 TIMES = (*PHASE, "time/generation", "time/rewards", "time/sync")
@@ -63,7 +69,12 @@ class Replay(Sampler):
     name, tokenizes = "recorded completions", True
 
     def __init__(self, recorded: Generation, like: Sampler):
-        self.recorded, self.separate, self.watched, self.order = recorded, like.separate, like.watched, like.order
+        self.recorded, self.separate, self.watched, self.order = (
+            recorded,
+            like.separate,
+            like.watched,
+            like.order,
+        )
 
     def sample(self, request: Request) -> Generation:
         def first(value: Any) -> Any:
@@ -99,10 +110,21 @@ class Bench:
         sync = median(row.get("time/sync", 0.0) for row in log) * work.updates
         self.speeds = replace(speeds, sync=sync, switch=sync)
         lengths = self._drawn(self.batch.completions) if self.untrained else work.lengths
-        self.work = replace(work, lengths=lengths, prompt_tokens=mean(map(len, self.completions.prompt_ids)))
+        self.work = replace(
+            work, lengths=lengths, prompt_tokens=mean(map(len, self.completions.prompt_ids))
+        )
         rows = log[updates:]  # without the first generation
-        seconds = {key: sum(row.get(key, 0.0) for row in rows) / len(rows) for row in rows for key in row if key in TIMES}
-        return seconds | {key: median(row[key] for row in rows if key in row) for key in OTHERS if any(key in r for r in rows)}
+        seconds = {
+            key: sum(row.get(key, 0.0) for row in rows) / len(rows)
+            for row in rows
+            for key in row
+            if key in TIMES
+        }
+        return seconds | {
+            key: median(row[key] for row in rows if key in row)
+            for key in OTHERS
+            if any(key in r for r in rows)
+        }
 
     def _drawn(self, number: int) -> list[int]:
         limit = self.recipe.flat["max_completion_length"]
@@ -112,7 +134,10 @@ class Bench:
         """Return completions of random tokens whose lengths are drawn, as those of an untrained model never end."""
         lengths = self._drawn(len(found.prompt_ids))
         words = random.Random(0)
-        ids = [[words.choice(row) for _ in range(n)] for row, n in zip(found.completion_ids, lengths, strict=True)]
+        ids = [
+            [words.choice(row) for _ in range(n)]
+            for row, n in zip(found.completion_ids, lengths, strict=True)
+        ]
         logps = [torch.zeros(n) for n in lengths] if found.sampling_logps is not None else None
         return replace(found, completion_ids=ids, sampling_logps=logps, kept=None)
 
@@ -142,9 +167,13 @@ class Bench:
             "reward_workers": 0, "max_steps": STEPS,
         }  # fmt: skip
         with TemporaryDirectory() as folder:
-            trainer = self._trainer(folder, {**sizes, **settings}, sampler=self.replay, rewards=[every_other])
+            trainer = self._trainer(
+                folder, {**sizes, **settings}, sampler=self.replay, rewards=[every_other]
+            )
             with suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")  # Linux counts the peak of this process's memory from now on
+                Path("/proc/self/clear_refs").write_text(
+                    "5"
+                )  # Linux counts the peak of this process's memory from now on
             try:
                 log = trained(trainer)[1:]
             except torch.OutOfMemoryError:
@@ -155,20 +184,27 @@ class Bench:
         best = min(log, key=lambda row: sum(row.get(name, 0.0) for name in PHASE))
         seconds = sum(best.get(name, 0.0) for name in PHASE)
         peak = max(row["memory/peak_gib"] for row in log)
-        return Measured(seconds, sum(self.tokens) / seconds, best.get("throughput/share_of_rate"), peak)
+        return Measured(
+            seconds, sum(self.tokens) / seconds, best.get("throughput/share_of_rate"), peak
+        )
 
     def longest_completion(self) -> int | None:
         """Return the tokens of the longest completion that fits on this GPU by estimate; `None` without a GPU or a size."""
         if not torch.cuda.is_available() or self.forecast.size is None:
             return None
-        room, prompt = torch.cuda.get_device_properties(0).total_memory, round(self.forecast.prompt_tokens or 0)
+        room, prompt = (
+            torch.cuda.get_device_properties(0).total_memory,
+            round(self.forecast.prompt_tokens or 0),
+        )
         return longest_completion(self.forecast.size, self.recipe.flat, self.batch, room, 0, prompt)
 
     def _trainer(self, folder: str, settings: dict[str, Any], **more: Any) -> Any:
         """Return a trainer of the recipe with other settings that writes to a folder."""
         given = {**self.recipe.flat, **ALONE, **settings, "output_dir": folder}
         idle = [key for key, (option, kind) in READERS.items() if given.get(option) != kind]
-        recipe = load_recipe(None, {key: value for key, value in given.items() if key not in idle}, 1)
+        recipe = load_recipe(
+            None, {key: value for key, value in given.items() if key not in idle}, 1
+        )
         if self.untrained:
             more |= self._untrained(recipe)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
@@ -186,7 +222,9 @@ class Bench:
         tokenizer = build_tokenizer([])
         config.pad_token_id, config.eos_token_id = tokenizer.pad_token_id, tokenizer.eos_token_id
         with torch.device("cpu" if on_cpu else "cuda"):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if on_cpu else torch.bfloat16)
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32 if on_cpu else torch.bfloat16
+            )
         return {"model": model, "processing_class": tokenizer}
 
 
@@ -209,7 +247,10 @@ def trained(trainer: Any) -> list[dict[str, float]]:
 def recorded(slices: list[Scored]) -> Generation:
     """Return a generation in the order of its prompts."""
     table = join(slices)
-    prompts, ids = unpadded(table.prompt_ids, table.prompt_mask), unpadded(table.completion_ids, table.completion_mask)
+    prompts, ids = (
+        unpadded(table.prompt_ids, table.prompt_mask),
+        unpadded(table.completion_ids, table.completion_mask),
+    )
     sampled = table.sampling_per_token_logps
     logps = None if sampled is None else unpadded(sampled, table.completion_mask)
     order = sorted(range(len(table)), key=lambda i: prompts[i].tolist())

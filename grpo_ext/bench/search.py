@@ -20,7 +20,9 @@ class Search:
 
     bench: Bench
     found: dict[tuple[tuple[str, Any], ...], Measured | None] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)  # layouts that do not go with the model, and why
+    refused: dict[str, str] = field(
+        default_factory=dict
+    )  # layouts that do not go with the model, and why
 
     def measure(self, settings: dict[str, Any], again: bool = False) -> Measured | None:
         """Return the measurement of settings; `None` if they take too much memory, or the model cannot take the layout."""
@@ -30,15 +32,24 @@ class Search:
         try:
             new = self.bench.training_phase(settings)
         except ValueError as error:
-            self.refused[settings["layout"]], new = str(error).partition(": ")[2] or str(error), None
-        self.found[key] = min((x for x in (before, new) if x), key=lambda x: x.seconds, default=None)
+            self.refused[settings["layout"]], new = (
+                str(error).partition(": ")[2] or str(error),
+                None,
+            )
+        self.found[key] = min(
+            (x for x in (before, new) if x), key=lambda x: x.seconds, default=None
+        )
         return self.found[key]
 
     def __call__(self) -> Iterator[tuple[dict[str, Any], Measured | None]]:
         """Yield settings and their measurement, as they are measured."""
         checkpointing = self.own["gradient_checkpointing"]
         yield self.own, self.measure(self.own)
-        first = {"layout": "auto", "max_tokens_per_micro_batch": None, "gradient_checkpointing": checkpointing}
+        first = {
+            "layout": "auto",
+            "max_tokens_per_micro_batch": None,
+            "gradient_checkpointing": checkpointing,
+        }
         stages: list[list[dict[str, Any]]] = [
             [{**first, "layout": layout} for layout in LAYOUTS],
             [{"max_tokens_per_micro_batch": budget} for budget in budgets(self.bench.tokens)],
@@ -51,9 +62,13 @@ class Search:
                     continue  # which the recipe's checks refuse
                 yield settings, self.measure(settings)
             if not self._fastest(own=False):
-                raise ValueError("No layout fits into memory: write a smaller num_generations or max_completion_length.")
+                raise ValueError(
+                    "No layout fits into memory: write a smaller num_generations or max_completion_length."
+                )
         least = self.found[tuple(self.best.items())].seconds  # type: ignore[union-attr]
-        for key in 2 * [key for key, value in self.found.items() if value and value.seconds < CLOSE * least]:
+        for key in 2 * [
+            key for key, value in self.found.items() if value and value.seconds < CLOSE * least
+        ]:
             self.measure(dict(key), again=True)
 
     @property
@@ -72,7 +87,11 @@ class Search:
 
     def _fastest(self, own: bool) -> dict[str, Any]:
         key = tuple(self.own.items())
-        done = [(x.seconds * (WORTH if k == key else 1), k) for k, x in self.found.items() if x and (own or k != key)]
+        done = [
+            (x.seconds * (WORTH if k == key else 1), k)
+            for k, x in self.found.items()
+            if x and (own or k != key)
+        ]
         return dict(min(done, key=itemgetter(0))[1]) if done else {}
 
     def lines(self) -> dict[str, Any]:
@@ -85,21 +104,27 @@ class Search:
         batch, best, tokens = self.bench.batch, self.best, self.bench.tokens
         rows, found = batch.completions_per_step // batch.num_processes, {"layout": best["layout"]}
         budget = best["max_tokens_per_micro_batch"] or (sum(tokens) if len(tokens) < rows else None)
-        if best["layout"] == "padded" or sharding(self.bench.recipe.flat):  # no budget by tokens there
+        if best["layout"] == "padded" or sharding(
+            self.bench.recipe.flat
+        ):  # no budget by tokens there
             size = largest_divisor(rows, int((budget or sum(tokens)) / (sum(tokens) / len(tokens))))
         else:
             size = rows
             found["max_tokens_per_micro_batch"] = budget
         found |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": rows // size}
         if batch.slices != batch.gradient_accumulation_steps:
-            found["steps_per_generation"] = batch.slices * rows // size // batch.gradient_accumulation_steps
+            found["steps_per_generation"] = (
+                batch.slices * rows // size // batch.gradient_accumulation_steps
+            )
         return {**found, "gradient_checkpointing": best["gradient_checkpointing"]}
 
     def placements(self, gpus: int) -> list[Placement]:
         """Return the placements on so many devices like this one with the fastest settings, the fastest first."""
         best = self.found[tuple(self.best.items())]
         assert best is not None
-        return simulate(self.bench.work, replace(self.bench.speeds, token=1 / best.tokens_per_second), gpus)
+        return simulate(
+            self.bench.work, replace(self.bench.speeds, token=1 / best.tokens_per_second), gpus
+        )
 
 
 def fastest_settings(config: str) -> dict[str, Any]:

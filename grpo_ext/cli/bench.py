@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
-    parser.add_argument("--gpus", type=at_least(2), default=2, metavar="N", help="of the placements compared (default 2)")
+    parser.add_argument(
+        "--gpus",
+        type=at_least(2),
+        default=2,
+        metavar="N",
+        help="of the placements compared (default 2)",
+    )
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
 
@@ -49,36 +55,71 @@ def run(args: argparse.Namespace) -> int:
     stands = bench.as_it_stands()
     show(*stands_lines(bench, stands))
     search = Search(bench)
-    show(f"\ntraining phase, {bench.rows} completions: seconds, tokens/s, share of the rate, peak GiB")
+    show(
+        f"\ntraining phase, {bench.rows} completions: seconds, tokens/s, share of the rate, peak GiB"
+    )
     for settings, measured in search():
         show(f"{in_words(settings):44} {measured_in_words(measured)}")
     for layout, why in search.refused.items():
         show(f"layout {layout} does not go with this model: {why}")
     lines, placements = search.lines(), search.placements(args.gpus)
     if lines:
-        own, best = search.found[tuple(search.own.items())], search.found[tuple(search.best.items())]
-        gain = f", {own.seconds / best.seconds:.2f} times as fast as its own" if own and best else ""
-        show(f"\nthe fastest settings, as lines of the recipe{gain}:", yaml.safe_dump(lines, sort_keys=False).strip())
+        own, best = (
+            search.found[tuple(search.own.items())],
+            search.found[tuple(search.best.items())],
+        )
+        gain = (
+            f", {own.seconds / best.seconds:.2f} times as fast as its own" if own and best else ""
+        )
+        show(
+            f"\nthe fastest settings, as lines of the recipe{gain}:",
+            yaml.safe_dump(lines, sort_keys=False).strip(),
+        )
     else:
         show("\nthe recipe's own settings are the fastest")
     show(*placement_lines(placements, f"these measurements, for {args.gpus} devices like this one"))
     if longest := bench.longest_completion():
-        show(f"\nlongest completion that fits by estimate, one per micro-batch with checkpointing: {longest:,} tokens")
+        show(
+            f"\nlongest completion that fits by estimate, one per micro-batch with checkpointing: {longest:,} tokens"
+        )
     if args.json:
-        table = [{**dict(key), **(vars(x) if x else {"out_of_memory": True})} for key, x in search.found.items()]
-        found = {"random_weights": bench.untrained, "as_it_stands": stands, "training_phase": table, "settings": lines}
-        more = {"placements": [placement._asdict() for placement in placements], "longest_completion": longest}
+        table = [
+            {**dict(key), **(vars(x) if x else {"out_of_memory": True})}
+            for key, x in search.found.items()
+        ]
+        found = {
+            "random_weights": bench.untrained,
+            "as_it_stands": stands,
+            "training_phase": table,
+            "settings": lines,
+        }
+        more = {
+            "placements": [placement._asdict() for placement in placements],
+            "longest_completion": longest,
+        }
         print(json.dumps({"recipe": args.config, **found, **more}, indent=2))
     return 0
 
 
 def stands_lines(bench: Bench, found: dict[str, float]) -> Iterator[str]:
     """Yield lines on the recipe as it stands."""
-    phases = {key.partition("/")[2]: value for key, value in found.items() if key.startswith("time/") and value >= 0.001}
-    yield "as it stands, seconds per step: " + ", ".join(f"{name} {value:.3g}" for name, value in phases.items())
-    sampled = found["completions/mean_length"] * bench.batch.completions / found["sampling/generation_time"]
+    phases = {
+        key.partition("/")[2]: value
+        for key, value in found.items()
+        if key.startswith("time/") and value >= 0.001
+    }
+    yield "as it stands, seconds per step: " + ", ".join(
+        f"{name} {value:.3g}" for name, value in phases.items()
+    )
+    sampled = (
+        found["completions/mean_length"]
+        * bench.batch.completions
+        / found["sampling/generation_time"]
+    )
     share = found.get("throughput/share_of_rate")
-    of_rate = f"; training at {share:.0%} of the matrix rate" if share else "; no group has signal yet"
+    of_rate = (
+        f"; training at {share:.0%} of the matrix rate" if share else "; no group has signal yet"
+    )
     yield f"{sampled:,.0f} sampled tokens/s, {found['throughput/tokens_per_second']:,.0f} tokens/s in all{of_rate}"
 
 
@@ -86,7 +127,11 @@ def in_words(settings: dict[str, Any]) -> str:
     """Return settings as the start of a row."""
     budget = settings["max_tokens_per_micro_batch"]
     size = f"at most {budget:,} tokens" if budget else "one micro-batch"
-    own = f"recipe: {settings['layout']}, {settings['per_device_train_batch_size']} rows" if len(settings) > 3 else ""
+    own = (
+        f"recipe: {settings['layout']}, {settings['per_device_train_batch_size']} rows"
+        if len(settings) > 3
+        else ""
+    )
     return f"{own or settings['layout']}, {size}{', checkpointing' * settings['gradient_checkpointing']}"
 
 

@@ -25,7 +25,11 @@ from grpo_ext.recipe.problems import Findings
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     add_processes(parser)
-    parser.add_argument("--elsewhere", action="store_true", help="the run will be on another machine: do not check this one")
+    parser.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="the run will be on another machine: do not check this one",
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -45,7 +49,9 @@ def print_findings(findings: Findings, name: str) -> None:
     """Print figures, notes, problems and the verdict."""
     figures = findings.figures
     if batch := figures.get("batch"):
-        sizes = "{prompts} prompts, {completions} completions; an optimizer step: {step} completions".format(**batch)
+        sizes = "{prompts} prompts, {completions} completions; an optimizer step: {step} completions".format(
+            **batch
+        )
         print(f"batch    a generation: {sizes}")
     if prompts := figures.get("prompts"):
         print_prompts(prompts)
@@ -59,13 +65,17 @@ def print_findings(findings: Findings, name: str) -> None:
         for problem in found:
             print(f"{title:8} {problem}")
     count = len(findings.problems)
-    print(f"{name}: " + ("sound" if findings.sound else f"{count} problem{'' if count == 1 else 's'}"))
+    print(
+        f"{name}: " + ("sound" if findings.sound else f"{count} problem{'' if count == 1 else 's'}")
+    )
 
 
 def print_prompts(prompts: dict[str, Any]) -> None:
     """Print token counts, and the first prompt with its special tokens."""
     tokens, room = prompts["tokens"], prompts["room"]
-    limit = "no limit is known" if room is None else f"room for {room}, {prompts['over']:.0%} have more"
+    limit = (
+        "no limit is known" if room is None else f"room for {room}, {prompts['over']:.0%} have more"
+    )
     counts = f"{tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}"
     print(f"prompts  {counts}; {limit}\n         the first, as the model sees it:")
     shown = prompts["first"] if len(prompts["first"]) <= 1500 else prompts["first"][:1500] + " ..."
@@ -87,4 +97,6 @@ def print_rewards(rewards: dict[str, Any]) -> None:
 
 def printable(text: str) -> str:
     """Return text without control characters, with which a data set could write over the terminal."""
-    return "".join(ch if ch.isprintable() or ch == "\n" else "\N{REPLACEMENT CHARACTER}" for ch in text)
+    return "".join(
+        ch if ch.isprintable() or ch == "\n" else "\N{REPLACEMENT CHARACTER}" for ch in text
+    )

@@ -7,7 +7,9 @@ from typing import Any
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run, **settings: Any) -> argparse.ArgumentParser:
+def add_command(
+    subparsers: argparse._SubParsersAction, doc: str | None, run: Run, **settings: Any
+) -> argparse.ArgumentParser:
     """Return the parser of one subcommand, made with argparse's `settings`.
 
     `doc` begins with "`grpo-ext NAME`: what it does."; `--help` shows all of it.
@@ -24,7 +26,9 @@ def add_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Ru
     return parser
 
 
-def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, run: Run) -> argparse.ArgumentParser:
+def add_recipe_command(
+    subparsers: argparse._SubParsersAction, doc: str | None, run: Run
+) -> argparse.ArgumentParser:
     """Return the parser of a subcommand that reads a recipe, whose keys can be set as `--key value`."""
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
     words = "a YAML file, or a name that `grpo-ext recipes` lists"
@@ -34,7 +38,12 @@ def add_recipe_command(subparsers: argparse._SubParsersAction, doc: str | None, 
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num_processes", type=int, metavar="N", help="processes (default: the accelerate config's)")
+    parser.add_argument(
+        "--num_processes",
+        type=int,
+        metavar="N",
+        help="processes (default: the accelerate config's)",
+    )
 
 
 def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
@@ -45,5 +54,7 @@ def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
             raise ValueError(text)
         return number
 
-    read.__name__ = f"number of at least {least}"  # argparse: "invalid number of at least 2 value: '1'"
+    read.__name__ = (
+        f"number of at least {least}"  # argparse: "invalid number of at least 2 value: '1'"
+    )
     return read

@@ -22,11 +22,21 @@ from grpo_ext.cli.command import add_command
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
     tasks = ("countdown", "gsm8k", "poem", "guess", "check")
-    parser.add_argument("task", nargs="?", default="countdown", choices=tasks, help="default: countdown")
-    parser.add_argument("--level", choices=("easy", "hard"), default="easy", help="of Countdown; hard takes longer")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)")
-    parser.add_argument("--max_steps", type=int, metavar="N", help="of each training (default: the recipes')")
+    parser.add_argument(
+        "task", nargs="?", default="countdown", choices=tasks, help="default: countdown"
+    )
+    parser.add_argument(
+        "--level", choices=("easy", "hard"), default="easy", help="of Countdown; hard takes longer"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)"
+    )
+    parser.add_argument(
+        "--max_steps", type=int, metavar="N", help="of each training (default: the recipes')"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

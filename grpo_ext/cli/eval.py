@@ -23,13 +23,47 @@ from grpo_ext.cli.command import add_recipe_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add = add_recipe_command(subparsers, __doc__, run).add_argument
-    add("--model", action="append", metavar="MODEL", help="folder or hub id, once or more (default: the recipe's)")
+    add(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help="folder or hub id, once or more (default: the recipe's)",
+    )
     add("--output", metavar="FILE", help="write the figures as JSON; the completions go beside it")
-    add("--train_rows", type=int, default=0, metavar="N", help="use N random training rows (default: the held-out rows)")
-    add("--num_samples", type=int, default=8, metavar="K", help="samples a row (default 8; 0: greedy only)")
-    add("--sample_temperature", type=float, default=1.0, metavar="T", help="of the samples (default 1.0)")
-    add("--batch_size", type=int, default=64, metavar="B", help="completions at once, by transformers (default 64)")
-    add("--engine", choices=("auto", "transformers", "vllm"), default="auto", help="default: vllm on a GPU, not for adapters")
+    add(
+        "--train_rows",
+        type=int,
+        default=0,
+        metavar="N",
+        help="use N random training rows (default: the held-out rows)",
+    )
+    add(
+        "--num_samples",
+        type=int,
+        default=8,
+        metavar="K",
+        help="samples a row (default 8; 0: greedy only)",
+    )
+    add(
+        "--sample_temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="of the samples (default 1.0)",
+    )
+    add(
+        "--batch_size",
+        type=int,
+        default=64,
+        metavar="B",
+        help="completions at once, by transformers (default 64)",
+    )
+    add(
+        "--engine",
+        choices=("auto", "transformers", "vllm"),
+        default="auto",
+        help="default: vllm on a GPU, not for adapters",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +72,11 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = load_recipe(args.config, args.overrides)
     models = args.model or [recipe.model.model_name_or_path]
-    how = {"num_samples": args.num_samples, "temperature": args.sample_temperature, "batch_size": args.batch_size}
+    how = {
+        "num_samples": args.num_samples,
+        "temperature": args.sample_temperature,
+        "batch_size": args.batch_size,
+    }
     found = evaluate_models(recipe, models, args.train_rows, **how, engine=args.engine)
     print_evaluation(found)
     if args.output:

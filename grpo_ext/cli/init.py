@@ -33,12 +33,24 @@ RUBRIC = "Grade how well the completion does its task: 10 is as good as the refe
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
-    parser.add_argument("data", metavar="DATA", help="a jsonl, json, csv or parquet file, or a hub id")
+    parser.add_argument(
+        "data", metavar="DATA", help="a jsonl, json, csv or parquet file, or a hub id"
+    )
     parser.add_argument("model", metavar="MODEL", help="a folder or hub id")
-    parser.add_argument("--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)")
-    parser.add_argument("--judge", metavar="URL", help="an OpenAI-like address: its model grades what no rule can judge")
+    parser.add_argument(
+        "--output", default="mine", metavar="FOLDER", help="the folder to write to (default: mine)"
+    )
+    parser.add_argument(
+        "--judge",
+        metavar="URL",
+        help="an OpenAI-like address: its model grades what no rule can judge",
+    )
     parser.add_argument("--lora", action="store_true", help="train an adapter")
-    parser.add_argument("--bench", action="store_true", help="measure for about two minutes, and take the fastest settings")
+    parser.add_argument(
+        "--bench",
+        action="store_true",
+        help="measure for about two minutes, and take the fastest settings",
+    )
     parser.add_argument("--yes", action="store_true", help="ask nothing")
 
 
@@ -57,7 +69,11 @@ def run(args: argparse.Namespace) -> int:
         found = look(rows, answered(f"The prompt is [{found.prompt}]", found.prompt, list(rows[0])))
         known = [name for name in ASK if name != "judge"]  # --judge names that one
         reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, known)
-        found = found if reward == found.reward else Found(found.prompt, reward, found.columns, "it was chosen")
+        found = (
+            found
+            if reward == found.reward
+            else Found(found.prompt, reward, found.columns, "it was chosen")
+        )
     judge = args.judge and found.reward == "like_reference"
     if judge:
         found = judged(found, args.judge, str(folder))
@@ -67,11 +83,15 @@ def run(args: argparse.Namespace) -> int:
     if judge:
         (folder / "rubric.md").write_text(RUBRIC, encoding="utf-8")
     else:
-        own = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")).replace("REWARDS", f"{folder}/rewards.py")
+        own = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")).replace(
+            "REWARDS", f"{folder}/rewards.py"
+        )
         (folder / "rewards.py").write_text(own + "\n", encoding="utf-8")
     recipe = f"{folder}/recipe.yaml"
     commands = f"grpo-ext check --config {recipe}\ngrpo-ext train --config {recipe}\ngrpo-ext report {folder}/run"
-    (folder / "README.md").write_text(f"# {folder.name}\n\n```bash\n{commands}\n```\n", encoding="utf-8")
+    (folder / "README.md").write_text(
+        f"# {folder.name}\n\n```bash\n{commands}\n```\n", encoding="utf-8"
+    )
     print(f"{recipe}: reward {found.reward}, since {found.why}. Next:\n{commands}")
     problems = check_recipe(recipe).problems
     for problem in problems:
@@ -85,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
         except ValueError as error:
             print(f"Nothing was measured, and the sizes stay estimates: {error}")
             return 1
-        (folder / "recipe.yaml").write_text(in_yaml(values, found, args.lora, measured=True), encoding="utf-8")
+        (folder / "recipe.yaml").write_text(
+            in_yaml(values, found, args.lora, measured=True), encoding="utf-8"
+        )
     return int(bool(problems))
 
 
@@ -98,7 +120,11 @@ def answered(question: str, default: str, allowed: list[str]) -> str:
 
 def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = False) -> str:
     """Return the recipe with a comment where a value was a choice; the sizes are `measured` or estimated."""
-    sizes = "by `grpo-ext bench` on this machine" if measured else "fits by estimate; `grpo-ext bench` measures"
+    sizes = (
+        "by `grpo-ext bench` on this machine"
+        if measured
+        else "fits by estimate; `grpo-ext bench` measures"
+    )
     rate = (
         "as in the demos, for a tiny model"
         if values["learning_rate"] > 1e-4
@@ -114,5 +140,7 @@ def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = F
     for key, value in values.items():
         text = f"{key}: {json.dumps(value, ensure_ascii=False)}"
         lines.append(f"{text}  # {why[key]}" if key in why else text)
-    lines.append("# eval_dataset_name: held_out.jsonl   # held-out rows, with eval_strategy: steps and eval_steps: 20")
+    lines.append(
+        "# eval_dataset_name: held_out.jsonl   # held-out rows, with eval_strategy: steps and eval_steps: 20"
+    )
     return "\n".join(lines) + "\n"

@@ -32,8 +32,12 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all subcommands."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="grpo-ext", description=__doc__, formatter_class=raw)
-    parser.add_argument("--version", action="store_true", help="show the versions of this package and others")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks: `grpo-ext --debug COMMAND ...`")
+    parser.add_argument(
+        "--version", action="store_true", help="show the versions of this package and others"
+    )
+    parser.add_argument(
+        "--debug", action="store_true", help="show tracebacks: `grpo-ext --debug COMMAND ...`"
+    )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in SUBCOMMANDS:
         import_module(f"grpo_ext.cli.{name}").add_parser(subparsers)
@@ -70,6 +74,8 @@ def print_error(error: Exception) -> int:
         print(f"grpo-ext: {error}", file=sys.stderr)
         return 2
     known = isinstance(error, RewardFailure | EngineFailure)
-    kind, hint = ("", "") if known else (f"{type(error).__name__}: ", " (`grpo-ext --debug` shows where)")
+    kind, hint = (
+        ("", "") if known else (f"{type(error).__name__}: ", " (`grpo-ext --debug` shows where)")
+    )
     print(f"grpo-ext: {kind}{error}{hint}", file=sys.stderr)
     return 1

@@ -15,10 +15,26 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add = add_command(subparsers, __doc__, run).add_argument
-    add("--model", required=True, type=Path, metavar="FOLDER", help="folder of the adapter: an output_dir, or a checkpoint")
-    add("--out", type=Path, metavar="FOLDER", help="the new folder (default: merged in the adapter's folder)")
+    add(
+        "--model",
+        required=True,
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the adapter: an output_dir, or a checkpoint",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="the new folder (default: merged in the adapter's folder)",
+    )
     dtypes = ("auto", "float32", "bfloat16", "float16")
-    add("--dtype", choices=dtypes, default="auto", help="of the weights (default: the base's; half types round them)")
+    add(
+        "--dtype",
+        choices=dtypes,
+        default="auto",
+        help="of the weights (default: the base's; half types round them)",
+    )
     add("--trust_remote_code", action="store_true", help="run code that comes with the base model")
 
 
@@ -27,5 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     out = args.out or args.model / "merged"
     difference = merge_adapter(args.model, out, args.dtype, args.trust_remote_code)
-    print(f"Merged into {out}: its log-probs differ from those of base and adapter by at most {difference:.1g}.")
+    print(
+        f"Merged into {out}: its log-probs differ from those of base and adapter by at most {difference:.1g}."
+    )
     return 0

@@ -29,10 +29,26 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     add_processes(parser)
-    parser.add_argument("--rows", type=int, metavar="N", help="training rows, if they cannot be counted here")
-    parser.add_argument("--gpus", type=at_least(2), metavar="N", help="compare placements of N GPUs; needs --gpu or --run")
-    parser.add_argument("--gpu", metavar="CARD", help="with --gpus: speeds by a card's data sheet: h100, a100, h20, ...")
-    parser.add_argument("--run", dest="folder", metavar="FOLDER", help="with --gpus: speeds from a run of this recipe")
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="training rows, if they cannot be counted here"
+    )
+    parser.add_argument(
+        "--gpus",
+        type=at_least(2),
+        metavar="N",
+        help="compare placements of N GPUs; needs --gpu or --run",
+    )
+    parser.add_argument(
+        "--gpu",
+        metavar="CARD",
+        help="with --gpus: speeds by a card's data sheet: h100, a100, h20, ...",
+    )
+    parser.add_argument(
+        "--run",
+        dest="folder",
+        metavar="FOLDER",
+        help="with --gpus: speeds from a run of this recipe",
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
@@ -48,8 +64,12 @@ def run(args: argparse.Namespace) -> int:
     asked = args.gpus, args.gpu, args.folder
     placements = compared(recipe.flat, forecast, *asked) if any(asked) else []
     if args.json:
-        more = {"placements": [placement._asdict() for placement in placements]} if placements else {}
-        print(json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str))
+        more = (
+            {"placements": [placement._asdict() for placement in placements]} if placements else {}
+        )
+        print(
+            json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str)
+        )
         return 0
 
     lines = [*plan_lines(forecast), *size_lines(forecast)]
@@ -60,7 +80,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"{title:{width}}  {text}")
     if args.gpu and forecast.size is not None:
         room, prompt = CARDS[args.gpu][2], round(forecast.prompt_tokens or 0)
-        longest = longest_completion(forecast.size, recipe.flat, forecast.plan.batch, int(room), sharding(recipe.flat), prompt)
+        longest = longest_completion(
+            forecast.size,
+            recipe.flat,
+            forecast.plan.batch,
+            int(room),
+            sharding(recipe.flat),
+            prompt,
+        )
         where = f"on a GPU of {in_bytes(room)}, one per micro-batch with gradient checkpointing (estimate)"
         print(f"{'longest completion':{width}}  {longest:,} tokens {where}")
     if placements:
@@ -70,11 +97,17 @@ def run(args: argparse.Namespace) -> int:
 
 def placement_lines(placements: list[Placement], source: str) -> Iterator[str]:
     """Yield a table of colocate, the best split in turn and the best five with overlap, and what is fastest."""
-    yield f"\nseconds a generation by {source}\n          " + "  ".join(f"{key:>13}" for key in placements[0]._fields[1:])
+    yield f"\nseconds a generation by {source}\n          " + "  ".join(
+        f"{key:>13}" for key in placements[0]._fields[1:]
+    )
     for name, most in (("colocate", 1), ("in turn", 1), ("overlap", 5)):
         for x in [x for x in placements if x.name == name][:most]:
-            yield f"{name:<8}  " + "  ".join(f"{value:>13.{2 * isinstance(value, float)}f}" for value in x[1:])
-    other = next((x for x in placements if x.name not in ("in turn", placements[0].name)), placements[0])
+            yield f"{name:<8}  " + "  ".join(
+                f"{value:>13.{2 * isinstance(value, float)}f}" for value in x[1:]
+            )
+    other = next(
+        (x for x in placements if x.name not in ("in turn", placements[0].name)), placements[0]
+    )
     yield f"{placements[0].name} is fastest, {other.whole / placements[0].whole:.2f} times as fast as {other.name}"
 
 
@@ -95,10 +128,17 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
         yield "an epoch", f"{sizes}, {plan.rows_dropped:,} rows dropped"
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} epochs"
     yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
-    yield "", f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations"
+    yield (
+        "",
+        f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations",
+    )
     yield "checkpoints", checkpoints_in_words(forecast)
     if plan.evaluations:
-        each = f", {plan.eval_completions:,} completions each" if plan.eval_completions is not None else ""
+        each = (
+            f", {plan.eval_completions:,} completions each"
+            if plan.eval_completions is not None
+            else ""
+        )
         yield "evaluations", f"{plan.evaluations}{each}"
     if plan.token_budget is not None:
         asked = forecast.prompt_tokens
@@ -127,5 +167,7 @@ def size_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
         return
     trained = "" if size.trainable == size.parameters else f", {size.trainable:,} trained"
     yield "model", f"{size.parameters:,} parameters{trained}"
-    parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.items() if value and name != "total")
+    parts = ", ".join(
+        f"{name} {in_bytes(value)}" for name, value in memory.items() if value and name != "total"
+    )
     yield "memory (estimate)", f"{in_bytes(memory['total'])} on each device: {parts}"

@@ -13,7 +13,9 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
-    parser.add_argument("recipe", metavar="NAME", nargs="?", help="print this recipe (default: list all)")
+    parser.add_argument(
+        "recipe", metavar="NAME", nargs="?", help="print this recipe (default: list all)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

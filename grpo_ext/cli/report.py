@@ -22,7 +22,12 @@ from grpo_ext.cli.command import add_command, at_least
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add = add_command(subparsers, __doc__, run).add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or of runs")
-    add("--output", type=Path, metavar="FILE", help="the page (default: report.html in the run; of several, here)")
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html in the run; of several, here)",
+    )
     add("--png", type=Path, metavar="FILE", help="also write the curves as a picture")
     most = "about how many completions to show, of a share of the prompts (default 50000)"
     add("--max_completions", type=at_least(0), default=50_000, metavar="N", help=most)
@@ -39,7 +44,10 @@ def run(args: argparse.Namespace) -> int:
 
         for folder in args.runs:
             runs_in(folder) or find_folder(folder)  # which says what is missing
-        with ReportServer(args.runs, args.serve, args.max_completions) as server, suppress(KeyboardInterrupt):
+        with (
+            ReportServer(args.runs, args.serve, args.max_completions) as server,
+            suppress(KeyboardInterrupt),
+        ):
             print(f"{server.url} (Ctrl-C ends it)", flush=True)
             server.serve_forever()
         return 0

@@ -18,17 +18,27 @@ from grpo_ext.rewards.sources import load_plugin
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    commands = add_command(subparsers, __doc__, run).add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = add_command(subparsers, __doc__, run).add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
     catalogue = commands.add_parser("list", help="all rewards, one on each line")
     catalogue.set_defaults(work=run_list)
     show = commands.add_parser("show", help="the meaning, columns and options of one reward")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(work=run_show)
-    check = commands.add_parser("check", help="test the examples of rewards; exit code 1 if one fails")
+    check = commands.add_parser(
+        "check", help="test the examples of rewards; exit code 1 if one fails"
+    )
     check.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
     check.set_defaults(work=run_check)
     for command in (catalogue, show, check):
-        command.add_argument("--plugin", action="append", default=[], metavar="FILE", help="a file that registers rewards")
+        command.add_argument(
+            "--plugin",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="a file that registers rewards",
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,14 +54,20 @@ def run_list(args: argparse.Namespace) -> int:
         print(f"{info.name:{width}}  {info.summary}")
         more = {"columns": ", ".join(info.columns), "options": options_of(info)}
         if any(more.values()):
-            print(" " * width + "  " + "; ".join(f"{kind} {names}" for kind, names in more.items() if names))
+            print(
+                " " * width
+                + "  "
+                + "; ".join(f"{kind} {names}" for kind, names in more.items() if names)
+            )
     return 0
 
 
 def options_of(info: RewardInfo) -> str:
     """Return the options with their defaults, such as `mode='loose', target`; a required option has none."""
     options = {**info.options, **info.optional}.items()
-    return ", ".join(key if default is REQUIRED else f"{key}={default!r}" for key, default in options)
+    return ", ".join(
+        key if default is REQUIRED else f"{key}={default!r}" for key, default in options
+    )
 
 
 def run_show(args: argparse.Namespace) -> int:
@@ -60,12 +76,21 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
     print(f"Options:  {options_of(info) or 'none'}")
     if info.optional:
-        print(f"          (unless set, the column is read if there is one: {', '.join(info.optional)})")
-    where = "worker processes, if reward_workers is above 0" if info.needs_cpu else "the training process"
+        print(
+            f"          (unless set, the column is read if there is one: {', '.join(info.optional)})"
+        )
+    where = (
+        "worker processes, if reward_workers is above 0"
+        if info.needs_cpu
+        else "the training process"
+    )
     print(f"Runs in:  {where}")
     print("Examples:" if info.examples else "Examples: none")
     for example in info.examples:
-        extras = "".join(f"  {key}={clip(repr(value))}" for key, value in {**example.columns, **example.options}.items())
+        extras = "".join(
+            f"  {key}={clip(repr(value))}"
+            for key, value in {**example.columns, **example.options}.items()
+        )
         score = "None" if example.score is None else f"{example.score:.3g}"
         print(f"  {score:>5}  {clip(repr(example.completion))}{extras}")
     return 0

@@ -17,7 +17,9 @@ from grpo_ext.cli.command import add_recipe_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
-    parser.add_argument("--num_processes", type=int, default=1, metavar="N", help="how many processes will train")
+    parser.add_argument(
+        "--num_processes", type=int, default=1, metavar="N", help="how many processes will train"
+    )
     parser.add_argument("--dry_run", action="store_true", help="only print the command")
 
 
@@ -36,11 +38,16 @@ def run(args: argparse.Namespace) -> int:
     print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
     if args.dry_run:
         return 0
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a background job of a script ignores SIGINT
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # a background job of a script ignores SIGINT
     try:
         process = server.start()
         server.wait_ready(recipe.training.vllm_server_timeout)
-        print(f"The vLLM server answers at {server.url}; its log is {server.log}. Ctrl-C stops it.", flush=True)
+        print(
+            f"The vLLM server answers at {server.url}; its log is {server.log}. Ctrl-C stops it.",
+            flush=True,
+        )
         code = process.wait()
         raise EngineFailure(f"The vLLM server ended with code {code}:\n{server.last_lines()}")
     except KeyboardInterrupt:

@@ -33,15 +33,27 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_training_parser(subparsers, __doc__, "grpo_ext.train")
-    parser.add_argument("--serve", action="store_true", help="also start the recipe's vLLM server, and stop it at the end")
-    parser.add_argument("--report", action="store_true", help="also show the run's report at 127.0.0.1 until it ends")
+    parser.add_argument(
+        "--serve",
+        action="store_true",
+        help="also start the recipe's vLLM server, and stop it at the end",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="also show the run's report at 127.0.0.1 until it ends",
+    )
 
 
-def add_training_parser(subparsers: argparse._SubParsersAction, doc: str | None, module: str) -> argparse.ArgumentParser:
+def add_training_parser(
+    subparsers: argparse._SubParsersAction, doc: str | None, module: str
+) -> argparse.ArgumentParser:
     """Return the parser of a subcommand that launches `module`."""
     parser = add_recipe_command(subparsers, doc, run)
     add_processes(parser)
-    parser.add_argument("--accelerate_config", metavar="NAME", help="accelerate config to launch with: file or name")
+    parser.add_argument(
+        "--accelerate_config", metavar="NAME", help="accelerate config to launch with: file or name"
+    )
     parser.set_defaults(module=module, serve=False, report=False)
     return parser
 
@@ -66,8 +78,14 @@ def run(args: argparse.Namespace) -> int:
         server = ReportServer([recipe.output_dir])
         Thread(target=server.serve_forever, daemon=True).start()
         print(f"The report of the run: {server.url}", flush=True)
-    job = partial(launch, args.module, ["--config", args.config, *args.overrides], recipe, args.num_processes)
-    return serve_and(job, recipe, args.num_processes or processes(recipe.flat)) if args.serve else job()
+    job = partial(
+        launch, args.module, ["--config", args.config, *args.overrides], recipe, args.num_processes
+    )
+    return (
+        serve_and(job, recipe, args.num_processes or processes(recipe.flat))
+        if args.serve
+        else job()
+    )
 
 
 def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:

@@ -4,7 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # variables that set how threads wait for each other
+WAITING = (
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "KMP_BLOCKTIME",
+)  # variables that set how threads wait for each other
 
 
 def gpu_is_there() -> bool:
@@ -25,7 +29,9 @@ def wait_calmly() -> None:
 
     Spinning threads make a training step ten times as long beside another busy process.
     """
-    if not (any(name in os.environ for name in WAITING) or gpu_is_there() or "torch" in sys.modules):
+    if not (
+        any(name in os.environ for name in WAITING) or gpu_is_there() or "torch" in sys.modules
+    ):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 

@@ -39,7 +39,9 @@ def data_yaml(package: str, name: str) -> Any:
 
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders `checkpoint-STEP` of a run by step, complete or not."""
-    return sorted((path for path in run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)), key=step_of)
+    return sorted(
+        (path for path in run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)), key=step_of
+    )
 
 
 def step_of(checkpoint: Path) -> int:

@@ -26,7 +26,9 @@ class Answer:
     @property
     def text(self) -> str:
         """The beginning of the answer, without control characters."""
-        return "".join(c if c.isprintable() else " " for c in self.body[:300].decode("utf-8", errors="replace"))
+        return "".join(
+            c if c.isprintable() else " " for c in self.body[:300].decode("utf-8", errors="replace")
+        )
 
 
 @dataclass
@@ -40,13 +42,21 @@ class Line:
     most: int = MOST_BYTES  # size limit of an answer
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # of each request
 
-    def get(self, url: str, params: dict[str, str] | None = None, timeout: float | None = None) -> Answer:
-        return self.ask("GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds)
+    def get(
+        self, url: str, params: dict[str, str] | None = None, timeout: float | None = None
+    ) -> Answer:
+        return self.ask(
+            "GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds
+        )
 
     def post(self, url: str, json: Any = None) -> Answer:
-        return self.ask("POST", url, b"" if json is None else jsons.dumps(json).encode(), self.seconds)
+        return self.ask(
+            "POST", url, b"" if json is None else jsons.dumps(json).encode(), self.seconds
+        )
 
-    def ask(self, method: str, url: str, body: bytes | None, seconds: float, **headers: str) -> Answer:
+    def ask(
+        self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
+    ) -> Answer:
         place, end = urlsplit(url), time.monotonic() + seconds
         headers = {"Content-Type": "application/json", **self.headers, **headers}
         kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
@@ -57,18 +67,27 @@ class Line:
             ending = Timer(end - time.monotonic(), _hang_up, [line.sock])
             ending.start()
             try:
-                line.request(method, url.removeprefix(f"{place.scheme}://{place.netloc}") or "/", body, headers)
+                line.request(
+                    method,
+                    url.removeprefix(f"{place.scheme}://{place.netloc}") or "/",
+                    body,
+                    headers,
+                )
                 answer = line.getresponse()
                 found = {name.lower(): value for name, value in answer.getheaders()}
                 said = Answer(place.path, answer.status, self._read(answer), found)
-                if time.monotonic() >= end:  # an answer without a length ends when the timer closes the connection
+                if (
+                    time.monotonic() >= end
+                ):  # an answer without a length ends when the timer closes the connection
                     raise TimeoutError
             finally:
                 ending.cancel()
                 line.close()
         except (OSError, HTTPException, ValueError) as error:
             garbled = isinstance(error, HTTPException) and not isinstance(error, OSError)
-            cause = "what answers does not speak HTTP" if garbled else str(error)  # its bytes are not shown
+            cause = (
+                "what answers does not speak HTTP" if garbled else str(error)
+            )  # its bytes are not shown
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 cause = f"no whole answer within {seconds:g} s"
             raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {cause}") from None

@@ -18,7 +18,10 @@ def find_repo(name: str, kind: str) -> None:
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    cached = {path.name.split("--", 1)[1].replace("--", "/") for path in Path(HF_HUB_CACHE).glob(f"{kind}s--*")}
+    cached = {
+        path.name.split("--", 1)[1].replace("--", "/")
+        for path in Path(HF_HUB_CACHE).glob(f"{kind}s--*")
+    }
     if name in cached:
         return
     guess = did_you_mean(name, [*neighbours(name), *cached], cutoff=0.7)
@@ -31,10 +34,16 @@ def find_repo(name: str, kind: str) -> None:
         raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
     except Exception as error:  # from any library below
         reason = str(error).partition("\n")[0]
-        raise ConnectionError(f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}") from None
+        raise ConnectionError(
+            f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}"
+        ) from None
 
 
 def neighbours(name: str) -> list[str]:
     """Return the folders and files beside the path `name`, in the same form as `name`."""
     parent = Path(name).expanduser().parent
-    return [name[: len(name) - len(Path(name).name)] + p.name for p in parent.iterdir()] if parent.is_dir() else []
+    return (
+        [name[: len(name) - len(Path(name).name)] + p.name for p in parent.iterdir()]
+        if parent.is_dir()
+        else []
+    )

@@ -16,7 +16,18 @@ from typing import Any
 
 from grpo_ext.common.near import did_you_mean, unknown
 
-PACKAGES = ("grpo_ext", "python", "trl", "transformers", "torch", "accelerate", "datasets", "peft", "deepspeed", "vllm")
+PACKAGES = (
+    "grpo_ext",
+    "python",
+    "trl",
+    "transformers",
+    "torch",
+    "accelerate",
+    "datasets",
+    "peft",
+    "deepspeed",
+    "vllm",
+)
 
 
 def versions() -> dict[str, str]:
@@ -68,7 +79,9 @@ def exits_as_errors(what: str) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        raise ImportError(f"{what} ends the process as it is imported: sys.exit({error.code})") from error
+        raise ImportError(
+            f"{what} ends the process as it is imported: sys.exit({error.code})"
+        ) from error
 
 
 def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
@@ -78,13 +91,17 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
     """
     module, sign, attribute = known.get(name, name).partition(":")
     if not sign:
-        raise ValueError(f"{unknown(kind, name, known)} Your own {kind} is written `file.py:Class` or `pkg.module:Class`.")
+        raise ValueError(
+            f"{unknown(kind, name, known)} Your own {kind} is written `file.py:Class` or `pkg.module:Class`."
+        )
     if os.getcwd() not in sys.path:  # `python -m` adds it, a console script does not
         sys.path.append(os.getcwd())
     try:
         loaded = load_file(module) if module.endswith(".py") else load_module(module)
     except Exception as error:  # from the user's module
-        raise ValueError(f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}.") from error
+        raise ValueError(
+            f"cannot load the {kind} {name!r}: {type(error).__name__}: {error}."
+        ) from error
     if not hasattr(loaded, attribute):
         hint = did_you_mean(attribute, vars(loaded))
         raise ValueError(f"cannot load the {kind} {name!r}: {module} has no {attribute!r}.{hint}")

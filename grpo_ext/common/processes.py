@@ -11,7 +11,9 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 
 
-def start_beside(module: str, pipe: Connection, *words: Any, threads: int, keep: tuple[int, ...] = ()) -> subprocess.Popen:
+def start_beside(
+    module: str, pipe: Connection, *words: Any, threads: int, keep: tuple[int, ...] = ()
+) -> subprocess.Popen:
     """Start `python -m module`, with the numbers of its end of a pipe and of this process, and `words`, as arguments.
 
     It imports from where this process does, uses `threads` threads and inherits the descriptors `keep`. Ctrl-C does not reach

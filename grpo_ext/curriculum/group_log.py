@@ -14,7 +14,10 @@ class GroupLog:
 
     def generated(self, stats: GroupStats) -> None:
         """Count groups that were generated and judged."""
-        found = [stats.kept.numel(), *(int(x.sum()) for x in (stats.kept, stats.all_right, stats.all_wrong))]
+        found = [
+            stats.kept.numel(),
+            *(int(x.sum()) for x in (stats.kept, stats.all_right, stats.all_wrong)),
+        ]
         self._counts = [a + b for a, b in zip(self._counts, found, strict=True)]
 
     def figures(self) -> dict[str, float]:
@@ -24,6 +27,10 @@ class GroupLog:
         figures = {name: groups / max(generated, 1) for name, groups in shares.items()}
         figures |= {"generated": generated, "kept": kept}
         if filled := self.filled:
-            figures |= {"refilled": filled.further, "expired": filled.expired, "reused": filled.reused}
+            figures |= {
+                "refilled": filled.further,
+                "expired": filled.expired,
+                "reused": filled.reused,
+            }
             figures |= {"carried": count(filled.carried), "missing": filled.missing}
         return {f"groups/{name}": float(value) for name, value in figures.items()}

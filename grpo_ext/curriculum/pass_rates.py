@@ -13,7 +13,9 @@ from grpo_ext.observe.jsonl import parts, row_of
 
 def prompt_id(prompt: Any) -> str:
     """Return 12 hexadecimal digits that identify a prompt in every step and run."""
-    return blake2b(json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str).encode(), digest_size=6).hexdigest()
+    return blake2b(
+        json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str).encode(), digest_size=6
+    ).hexdigest()
 
 
 def read_pass_rates(path: Path, reward: str, threshold: float) -> dict[str, tuple[int, int]]:
@@ -36,7 +38,9 @@ def read_pass_rates(path: Path, reward: str, threshold: float) -> dict[str, tupl
                     score = row["rewards"][reward]
                 except (ValueError, KeyError, RecursionError) as error:
                     wrong = f"{part}:{number}: not a completion with the reward {reward} ({error})"
-                    raise ValueError(f"{wrong}. `grpo-ext eval --train_rows N --output FILE.json` writes them.") from None
+                    raise ValueError(
+                        f"{wrong}. `grpo-ext eval --train_rows N --output FILE.json` writes them."
+                    ) from None
                 if score is not None and row.get("part") != "greedy":
                     key = prompt_id(row["prompt"])
                     right, samples = found.get(key, (0, 0))
@@ -51,7 +55,12 @@ class PassRates:
     last group, 1 everything. `start` has earlier counts: right and all, by prompt id.
     """
 
-    def __init__(self, prompt_ids: Sequence[str], decay: float = 0.5, start: Mapping[str, tuple[float, float]] | None = None):
+    def __init__(
+        self,
+        prompt_ids: Sequence[str],
+        decay: float = 0.5,
+        start: Mapping[str, tuple[float, float]] | None = None,
+    ):
         self.decay = decay
         self.numbers = {key: number for number, key in enumerate(dict.fromkeys(prompt_ids))}
         self.of_row = np.array([self.numbers[key] for key in prompt_ids])  # (rows,)
@@ -81,5 +90,7 @@ class PassRates:
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         """Restore counts; `ValueError` if their data set has another number of prompts."""
         if len(state["right"]) != len(self.numbers):
-            raise ValueError(f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}.")
+            raise ValueError(
+                f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
+            )
         self.right, self.samples = np.array(state["right"]), np.array(state["samples"])

@@ -38,7 +38,9 @@ class PromptSampler(Sampler):
     rates: PassRates | None = None  # by which "adaptive" draws; `None` for "none"
     floor: float = 0.0  # share of the draws of "adaptive" that are uniform over all prompts
     epoch: int = 0
-    drawn: list[list[int]] = field(default_factory=list)  # the generations of this epoch, repeated if it starts again
+    drawn: list[list[int]] = field(
+        default_factory=list
+    )  # the generations of this epoch, repeated if it starts again
 
     def __len__(self) -> int:
         return self.rows // self.prompts * self.prompts * self.num_generations * self.repeat_count
@@ -109,7 +111,9 @@ class PromptSupply:
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
     seed: int  # of the order
     shuffle: bool = True  # `False`: in the order of the data set
-    draw: Callable[[int], list[int]] | None = None  # another choice of so many rows, such as a curriculum's; not for streams
+    draw: Callable[[int], list[int]] | None = (
+        None  # another choice of so many rows, such as a curriculum's; not for streams
+    )
     waiting: list[Row] = field(default_factory=list)
     position: int = 0  # rows taken from the data set
     _stream: Iterator[Row] | None = None
@@ -133,7 +137,11 @@ class PromptSupply:
             self._stream = self._stream or islice(self._endless(), self.position, None)
             rows += [next(self._stream) for _ in range(more)]
         elif more:
-            indices = self.draw(more) if self.draw else [self._index(self.position + i) for i in range(more)]
+            indices = (
+                self.draw(more)
+                if self.draw
+                else [self._index(self.position + i) for i in range(more)]
+            )
             rows += [self.dataset[i] for i in indices]
         self.position += more
         return rows
@@ -143,7 +151,9 @@ class PromptSupply:
         if not self.shuffle:
             return at
         if self._order[0] != around:
-            order = np.random.default_rng((self.seed, _SUPPLY, around)).permutation(len(self.dataset))
+            order = np.random.default_rng((self.seed, _SUPPLY, around)).permutation(
+                len(self.dataset)
+            )
             self._order = around, order.tolist()
         return self._order[1][at]
 
@@ -152,7 +162,9 @@ class PromptSupply:
         for around in count():
             rows = self.dataset
             if self.shuffle:
-                rows = rows.shuffle(seed=int(np.random.default_rng((self.seed, _SUPPLY, around)).integers(2**31)))
+                rows = rows.shuffle(
+                    seed=int(np.random.default_rng((self.seed, _SUPPLY, around)).integers(2**31))
+                )
             row = None
             for row in rows:
                 yield row

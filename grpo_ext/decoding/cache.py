@@ -28,7 +28,9 @@ class BufferedLayer(DynamicLayer):
         self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
         assert layer.keys is not None and layer.values is not None
         rows = rows.to(layer.device)
-        self._buffers = [functional.pad(states[rows], (0, 0, 0, SPARE)) for states in (layer.keys, layer.values)]
+        self._buffers = [
+            functional.pad(states[rows], (0, 0, 0, SPARE)) for states in (layer.keys, layer.values)
+        ]
         self._show(layer.keys.size(-2))
 
     def _show(self, length: int) -> None:
@@ -50,7 +52,9 @@ class BufferedLayer(DynamicLayer):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep only the rows `indices`, and free the memory of the others."""
         length = self.keys.size(-2)
-        self._buffers = [buffer.index_select(0, indices.to(buffer.device)) for buffer in self._buffers]
+        self._buffers = [
+            buffer.index_select(0, indices.to(buffer.device)) for buffer in self._buffers
+        ]
         self._show(length)
 
 

@@ -11,7 +11,12 @@ from typing import Any, cast
 
 import torch
 from torch.nn import functional
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.cache import expand
@@ -33,9 +38,15 @@ class DecodeBatch:
         self.length, self.pad, self.cache = width, pad, inputs["past_key_values"]
         self._read = width  # tokens a row that the model has read
         self._ids = functional.pad(input_ids, (0, max_length - width), value=pad)  # (b, max_length)
-        self._mask = None if mask is None else functional.pad(mask, (0, max_length - width), value=1)  # (b, max_length)
-        self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)  # (b, 1)
-        self._rows = torch.arange(batch, device=input_ids.device)  # (b,), the index of each row in the whole batch
+        self._mask = (
+            None if mask is None else functional.pad(mask, (0, max_length - width), value=1)
+        )  # (b, max_length)
+        self._positions = (
+            None if positions is None else positions[:, -1:].expand(batch, 1)
+        )  # (b, 1)
+        self._rows = torch.arange(
+            batch, device=input_ids.device
+        )  # (b,), the index of each row in the whole batch
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @property
@@ -55,10 +66,15 @@ class DecodeBatch:
 
     def next_inputs(self) -> dict[str, Any]:
         """Return the inputs of the next forward pass: the tokens that the model has not read yet, mostly one."""
-        inputs = {"input_ids": self._ids[:, self._read : self.length], "past_key_values": self.cache}
+        inputs = {
+            "input_ids": self._ids[:, self._read : self.length],
+            "past_key_values": self.cache,
+        }
         inputs["attention_mask"] = None if self._mask is None else self._mask[:, : self.length]
         if self._positions is not None:
-            inputs["position_ids"] = self._positions + torch.arange(self._read - self.length + 1, 1, device=self._ids.device)
+            inputs["position_ids"] = self._positions + torch.arange(
+                self._read - self.length + 1, 1, device=self._ids.device
+            )
         self._read = self.length
         return inputs
 
@@ -120,12 +136,19 @@ def decode(
                     processor.select_rows(batch.ids, rows)
             batch.keep(rows, ended.nonzero().squeeze(1))
             ended, logits = ended[rows], logits[rows]
-        if any(hasattr(processor, "gives_all") and processor.gives_all() for processor in logits_processor):
+        if any(
+            hasattr(processor, "gives_all") and processor.gives_all()
+            for processor in logits_processor
+        ):
             continue
-        logits = _last_logits(model(**batch.next_inputs(), **constant, return_dict=True), input_ids.device)
+        logits = _last_logits(
+            model(**batch.next_inputs(), **constant, return_dict=True), input_ids.device
+        )
 
 
-def prefill(model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
+def prefill(
+    model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, Any]
+) -> torch.Tensor:
     """Read each distinct prompt once and fill the cache of `inputs` with B rows; return the logits (B, V) of the first tokens.
 
     If noise (dropout) makes equal rows differ, every prompt is read.
@@ -164,7 +187,11 @@ def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
     mass = probs.cumsum(dim=-1, dtype=torch.float64)  # (b, V)
     total = mass[:, -1:]
     if not bool((total > 0).all()):
-        raise ValueError("The scores of a row are not a distribution: they are NaN, or every token was removed.")
+        raise ValueError(
+            "The scores of a row are not a distribution: they are NaN, or every token was removed."
+        )
     point = torch.rand(total.shape, dtype=torch.float64) * total
-    point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))  # rounding must not reach the total
+    point = torch.minimum(
+        point, torch.nextafter(total, torch.zeros_like(total))
+    )  # rounding must not reach the total
     return torch.searchsorted(mass, point, right=True).squeeze(1)

@@ -42,9 +42,17 @@ class Player(LogitsProcessor):
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         self.see(input_ids)
-        if forced := [(row, episode.pending[0]) for row, episode in enumerate(self.episodes) if episode.pending]:
-            rows, tokens = (torch.tensor(part, device=scores.device) for part in zip(*forced, strict=True))
-            scores = cast(torch.FloatTensor, scores.clone())  # the recorder still reads the given ones
+        if forced := [
+            (row, episode.pending[0])
+            for row, episode in enumerate(self.episodes)
+            if episode.pending
+        ]:
+            rows, tokens = (
+                torch.tensor(part, device=scores.device) for part in zip(*forced, strict=True)
+            )
+            scores = cast(
+                torch.FloatTensor, scores.clone()
+            )  # the recorder still reads the given ones
             scores[rows] = -torch.inf
             scores[rows, tokens] = 0.0
         return scores
@@ -64,7 +72,9 @@ class EpisodeEnds(StoppingCriteria):
     def __init__(self, player: Player, eos_token_id: torch.Tensor):
         self.player, self.eos_token_id = player, eos_token_id
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.BoolTensor:
+    def __call__(
+        self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
+    ) -> torch.BoolTensor:
         self.player.see(input_ids)
         ended = [episode.ended for episode in self.player.episodes]
         return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # of bool

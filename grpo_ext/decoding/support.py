@@ -13,11 +13,25 @@ from grpo_ext.decoding.play import EpisodeEnds
 
 # Processors and criteria that treat each row separately and keep no state of it.
 _PROCESSORS = (
-    *("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TopHLogitsWarper"),
+    *(
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "MinPLogitsWarper",
+        "TopHLogitsWarper",
+    ),
     *("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "LogitNormalization"),
     *("NoRepeatNGramLogitsProcessor", "SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"),
-    *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor", "ExponentialDecayLengthPenalty"),
-    *("SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor", "InfNanRemoveLogitsProcessor"),
+    *(
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "ExponentialDecayLengthPenalty",
+    ),
+    *(
+        "SuppressTokensLogitsProcessor",
+        "SuppressTokensAtBeginLogitsProcessor",
+        "InfNanRemoveLogitsProcessor",
+    ),
     *("ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
 )
 _CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria", "EosTokenCriteria")
@@ -66,7 +80,9 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
     for criterion in criteria:
         if type(criterion) not in CRITERIA:
             raise NotSupported(f"{type(criterion).__name__} may have a state per row")
-    if further := sorted(name for name, value in inputs.items() if name not in INPUTS and value is not None):
+    if further := sorted(
+        name for name, value in inputs.items() if name not in INPUTS and value is not None
+    ):
         raise NotSupported(f"the model gets {', '.join(further)}")
     cache = inputs.get("past_key_values")
     if not is_supported(cache) or cache.get_seq_length() > 0:
@@ -80,7 +96,11 @@ def is_noisy(model: torch.nn.Module) -> bool:
     for module in model.modules():
         if not module.training:
             continue
-        noise = {name: value for name, value in vars(module).items() if "drop" in name or "jitter" in name}
+        noise = {
+            name: value
+            for name, value in vars(module).items()
+            if "drop" in name or "jitter" in name
+        }
         if "Drop" in type(module).__name__:
             noise["p"] = getattr(module, "p", 0.0)
         if any(isinstance(value, float) and value > 0 for value in noise.values()):

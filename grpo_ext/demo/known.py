@@ -13,7 +13,12 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.check import Check
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
-from grpo_ext.tiny.demonstrations import Demonstration, check_demonstrations, countdown_demonstrations, guess_demonstrations
+from grpo_ext.tiny.demonstrations import (
+    Demonstration,
+    check_demonstrations,
+    countdown_demonstrations,
+    guess_demonstrations,
+)
 from grpo_ext.tiny.model import build_model, compose_numbers
 from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TERSE, build_tokenizer
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
@@ -26,7 +31,9 @@ class Demo:
 
     recipe: str  # path in `recipes/`
     sft_recipe: str
-    demonstrations: Callable[..., Iterator[Demonstration]]  # called with a task, a count and a `seed`
+    demonstrations: Callable[
+        ..., Iterator[Demonstration]
+    ]  # called with a task, a count and a `seed`
     count: int  # number of demonstrations
     tokenizer: Callable[[Any], dict[str, Any]]  # returns options of `build_tokenizer` for a task
     shape: dict[str, Any]  # options of `build_model`
@@ -36,8 +43,16 @@ class Demo:
     def prepare(self, task: Task, folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl` and, in `model`, a tokenizer trained on the first 2,000 and an untrained model."""
         rows = list(self.demonstrations(task, self.count, seed=seed))
-        write_atomically(folder / "demonstrations.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        corpus = [text for row in rows[:2000] for part in ("prompt", "completion") for text in texts_of(row[part])]
+        write_atomically(
+            folder / "demonstrations.jsonl",
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+        )
+        corpus = [
+            text
+            for row in rows[:2000]
+            for part in ("prompt", "completion")
+            for text in texts_of(row[part])
+        ]
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
         model = build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape)
@@ -56,18 +71,39 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 def check_tokenizer(task: Any) -> dict[str, Any]:
     """Return options with Qwen2.5's template, where the description of the tool and the frame of a call are single tokens."""
-    before, after = '<tool_call>\n{"name": "check", "arguments": {"expression": "', '"}}\n</tool_call>'
+    before, after = (
+        '<tool_call>\n{"name": "check", "arguments": {"expression": "',
+        '"}}\n</tool_call>',
+    )
     asked = {"role": "user", "content": "?"}
-    options: dict[str, Any] = {"chat_template": qwen2_5_chat_template, "tools": [Check().check], "tokenize": False}
-    system = str(build_tokenizer([]).apply_chat_template([asked], **options)).partition("<|im_end|>")[0]
-    tags = (*TAGS, before, after, "<tool_response>\n", "\n</tool_response>", system.removeprefix("<|im_start|>"))
+    options: dict[str, Any] = {
+        "chat_template": qwen2_5_chat_template,
+        "tools": [Check().check],
+        "tokenize": False,
+    }
+    system = str(build_tokenizer([]).apply_chat_template([asked], **options)).partition(
+        "<|im_end|>"
+    )[0]
+    tags = (
+        *TAGS,
+        before,
+        after,
+        "<tool_response>\n",
+        "\n</tool_response>",
+        system.removeprefix("<|im_start|>"),
+    )
     return {"pattern": NUMBERS, "tags": tags, "template": qwen2_5_chat_template}
 
 
 # options of `build_model`
 NARROW = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3}
 WIDE_INIT = {"initializer_range": 0.04}
-OVERLAP = {"sampler": "process", "sampler_device": "cpu", "overlap": "one_step", "behaviour_policy": "sampler"}  # a core each
+OVERLAP = {
+    "sampler": "process",
+    "sampler_device": "cpu",
+    "overlap": "one_step",
+    "behaviour_policy": "sampler",
+}  # a core each
 DEMOS = {
     # three small numbers, plus and minus, and a model that makes honest attempts but gives up early
     "countdown": Demo(

@@ -30,9 +30,13 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     """
     recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
     warm, trained = folder / "warm_start", folder / "grpo"
-    both: dict[str, Any] = {"seed": seed} if max_steps is None else {"seed": seed, "max_steps": max_steps}
+    both: dict[str, Any] = (
+        {"seed": seed} if max_steps is None else {"seed": seed, "max_steps": max_steps}
+    )
     demonstrations = folder / "demonstrations.jsonl"
-    sft_words = words(model_name_or_path=folder / "model", dataset_name=demonstrations, output_dir=warm, **both)
+    sft_words = words(
+        model_name_or_path=folder / "model", dataset_name=demonstrations, output_dir=warm, **both
+    )
     train_words = words(model_name_or_path=warm, output_dir=trained, **demo.settings, **both)
     recipe = load_recipe(recipe_path, train_words)
     sft = load_sft_recipe(sft_path, sft_words)
@@ -48,16 +52,26 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         checked_launch("grpo_ext.train", recipe_path, train_words, recipe)
 
     def evaluate(model: Path, name: str) -> None:
-        found = evaluate_models(recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE)
+        found = evaluate_models(
+            recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE
+        )
         save_evaluation(folder / f"{name}.json", found)
 
     demonstrations_of = getattr(demo.demonstrations, "keywords", {})  # of a `partial`
-    made_from = [demo.count, demo.tokenizer(recipe.task), demo.shape, demo.composed, demonstrations_of]
+    made_from = [
+        demo.count,
+        demo.tokenizer(recipe.task),
+        demo.shape,
+        demo.composed,
+        demonstrations_of,
+    ]
     start = [made_from, {key: repr(value) for key, value in vars(recipe.task).items()}, seed]
     stages.run("data and model", start, lambda begun: demo.prepare(recipe.task, folder, seed))
     stages.run("warm start", [sft_path.read_text(encoding="utf-8"), sft_words], warm_start)
     recipe_text = recipe_path.read_text(encoding="utf-8")
-    stages.run("evaluation before", [NUM_SAMPLES, recipe_text], lambda begun: evaluate(warm, "eval_before"))
+    stages.run(
+        "evaluation before", [NUM_SAMPLES, recipe_text], lambda begun: evaluate(warm, "eval_before")
+    )
     stages.run("GRPO", [recipe_text, train_words], train)
     stages.run("evaluation after", [NUM_SAMPLES], lambda begun: evaluate(trained, "eval_after"))
     print_report(folder, recipe, stages.seconds)
@@ -65,10 +79,18 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
     """Print the table, three completions and the seconds of each stage; write `curves.png`."""
-    summaries = {when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")}
+    summaries = {
+        when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")
+    }
     print_figures(summaries, summaries["before"]["n"])
     rows = completions_rows(folder, outcome_of(recipe))
-    print_grid("greedy completions of the same problems", ("problem", "before", "after"), rows, left=3, lines=True)
+    print_grid(
+        "greedy completions of the same problems",
+        ("problem", "before", "after"),
+        rows,
+        left=3,
+        lines=True,
+    )
     plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
     spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
     print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
@@ -80,21 +102,30 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 
 def completions_rows(folder: Path, outcome_reward: str, count: int = 3) -> list[list[str]]:
     """Return `count` problems with the completions before and after, the largest gains first."""
-    texts = ((folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8") for when in ("before", "after"))
+    texts = (
+        (folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8")
+        for when in ("before", "after")
+    )
     # not `splitlines`, which also splits at U+2028 and others that JSON leaves as they are
     found = (map(json.loads, text.strip().split("\n")) for text in texts)
     before, after = ([row for row in rows if row.get("part") != "sampled"] for rows in found)
 
     def gain(row: int) -> float:
-        return (after[row]["rewards"][outcome_reward] or 0) - (before[row]["rewards"][outcome_reward] or 0)
+        return (after[row]["rewards"][outcome_reward] or 0) - (
+            before[row]["rewards"][outcome_reward] or 0
+        )
 
     chosen = sorted(range(len(before)), key=gain, reverse=True)[:count]
-    return [[question(before[row]), with_scores(before[row]), with_scores(after[row])] for row in chosen]
+    return [
+        [question(before[row]), with_scores(before[row]), with_scores(after[row])] for row in chosen
+    ]
 
 
 def with_scores(sample: dict[str, Any]) -> str:
     """Format a completion and, under it, the score of each reward."""
-    rewards = ", ".join(f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items())
+    rewards = ", ".join(
+        f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items()
+    )
     return f"{sample['text']}\n({rewards})"
 
 
@@ -106,4 +137,6 @@ def words(**settings: Any) -> list[str]:
 def checked_launch(module: str, path: Path, more: list[str], recipe: Recipe) -> None:
     """Launch the module with the recipe at `path`, which is loaded as `recipe`, and more words; `SystemExit` if it fails."""
     if code := launch(module, ["--config", str(path), *more], recipe):
-        raise SystemExit(f"grpo-ext demo: {module} ended with exit code {code}; its own message is above.")
+        raise SystemExit(
+            f"grpo-ext demo: {module} ended with exit code {code}; its own message is above."
+        )

@@ -32,7 +32,9 @@ class Stages:
 
         `inputs` are JSON values. `work` gets whether it was begun before with the same inputs, and may then continue.
         """
-        self.chain = hashlib.sha256(json.dumps([self.chain, name, inputs], sort_keys=True).encode()).hexdigest()
+        self.chain = hashlib.sha256(
+            json.dumps([self.chain, name, inputs], sort_keys=True).encode()
+        ).hexdigest()
         heading = f"{len(self.seconds) + 1}/{self.total} {name}"
         before = self.done.get(name, {})
         begun = before.get("fingerprint") == self.chain

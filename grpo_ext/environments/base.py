@@ -10,7 +10,10 @@ from grpo_ext.common.modules import load_class
 Row = dict[str, Any]
 PLAIN = (str, int, float, list, tuple, dict, type(None))
 # Paths, so that a run loads only its own environment.
-MODULES = {"check": "grpo_ext.environments.check:Check", "guess": "grpo_ext.environments.guess:Guess"}
+MODULES = {
+    "check": "grpo_ext.environments.check:Check",
+    "guess": "grpo_ext.environments.guess:Guess",
+}
 
 
 class Environment:
@@ -52,7 +55,11 @@ class Environment:
 
 def plain_attributes(instance: Any) -> dict[str, Any]:
     """Return the public attributes of an object that have plain data."""
-    return {name: value for name, value in vars(instance).items() if not name.startswith("_") and isinstance(value, PLAIN)}
+    return {
+        name: value
+        for name, value in vars(instance).items()
+        if not name.startswith("_") and isinstance(value, PLAIN)
+    }
 
 
 def environment_class(name: str) -> type:
@@ -62,5 +69,7 @@ def environment_class(name: str) -> type:
     """
     cls = load_class("environment", name, MODULES)
     if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):
-        raise ValueError(f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL has them.")
+        raise ValueError(
+            f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL has them."
+        )
     return cls

@@ -41,12 +41,19 @@ def beginning_with_tools(
         factories: by the name in the column `environment`, or by `None` one for all rows; `None` for no environments.
         tokenizer, ends, args: as for `beginning`; `args.max_tool_calling_iterations` limits the turns.
     """
-    most = sys.maxsize - 1 if args.max_tool_calling_iterations is None else args.max_tool_calling_iterations
+    most = (
+        sys.maxsize - 1
+        if args.max_tool_calling_iterations is None
+        else args.max_tool_calling_iterations
+    )
     rules = EpisodeRules(ToolEnvironment, turns=most + 1, columns=())
     making = dict(factories or {None: lambda: None})
     pool = {name: [ToolEnvironment(tools, make())] for name, make in making.items()}
     options = args.chat_template_kwargs
-    tokens = {name: TurnTokens(tokenizer, ends, options, made[0].tools(), False) for name, made in pool.items()}
+    tokens = {
+        name: TurnTokens(tokenizer, ends, options, made[0].tools(), False)
+        for name, made in pool.items()
+    }
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
         free = {name: iter(made) for name, made in pool.items()}
@@ -56,11 +63,15 @@ def beginning_with_tools(
             name = None if None in pool else row.pop("environment", None)
             if name not in pool:
                 known = ", ".join(sorted(map(str, pool)))
-                raise ValueError(f"A row has environment {name!r}; environment_factory has {known}.")
+                raise ValueError(
+                    f"A row has environment {name!r}; environment_factory has {known}."
+                )
             if (environment := next(free[name], None)) is None:
                 environment = ToolEnvironment(tools, making[name]())
                 pool[name].append(environment)
-            episodes.append(Episode(rules, tokens[name], args.max_completion_length, row, environment))
+            episodes.append(
+                Episode(rules, tokens[name], args.max_completion_length, row, environment)
+            )
         return episodes
 
     return begin

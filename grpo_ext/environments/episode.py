@@ -26,14 +26,25 @@ class Episode:
     `environment` the rules make one.
     """
 
-    def __init__(self, rules: EpisodeRules, tokens: TurnTokens, room: int, row: Row, environment: Environment | None = None):
+    def __init__(
+        self,
+        rules: EpisodeRules,
+        tokens: TurnTokens,
+        room: int,
+        row: Row,
+        environment: Environment | None = None,
+    ):
         self.rules, self.tokens, self.room = rules, tokens, room
-        prompt = row.get("prompt", [{"role": "user", "content": ""}])  # TRL's environments may write the whole prompt
+        prompt = row.get(
+            "prompt", [{"role": "user", "content": ""}]
+        )  # TRL's environments may write the whole prompt
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
         self.environment = environment or rules.make()
         self.ids: list[int] = []  #: tokens of turns and answers so far
-        self.mask: list[int] = []  #: for each token 1 if the model wrote it, 0 if the environment did
+        self.mask: list[
+            int
+        ] = []  #: for each token 1 if the model wrote it, 0 if the environment did
         self.messages: list[Message] = []  #: turns and answers so far
         self.said: list[str] = []  #: text of each turn
         self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
@@ -48,8 +59,14 @@ class Episode:
         opening = self.world.reset({**row, "seed": self.seed})
         *others, last = prompt
         joint = self.environment.joint if last["content"] else ""
-        self.prompt = [*others, {**last, "content": f"{last['content']}{joint}{opening}"}] if opening else prompt
-        self.states = [self._numbers()]  #: numbers of the state at the start and after each turn; empty without credit by turn
+        self.prompt = (
+            [*others, {**last, "content": f"{last['content']}{joint}{opening}"}]
+            if opening
+            else prompt
+        )
+        self.states = [
+            self._numbers()
+        ]  #: numbers of the state at the start and after each turn; empty without credit by turn
 
     @cached_property
     def prompt_ids(self) -> list[int]:
@@ -95,7 +112,9 @@ class Episode:
                 self.messages.pop()
             self.ended = self.truncated = True
 
-    def take_turn(self, message: Message, text: str, stopped: bool = True, broken: bool = False) -> None:
+    def take_turn(
+        self, message: Message, text: str, stopped: bool = True, broken: bool = False
+    ) -> None:
         """Pass a whole turn of the model to the environment.
 
         Args:
@@ -109,7 +128,9 @@ class Episode:
         self._stopped, self.asking = stopped, True
         self.truncated = not stopped and len(self.ids) == self.room
         calls = broken or message.get("tool_calls")
-        self.ended = self.truncated or bool(calls and self.turns == self.rules.turns)  # nobody would read the answer
+        self.ended = self.truncated or bool(
+            calls and self.turns == self.rules.turns
+        )  # nobody would read the answer
         if not self.ended:
             self.world.ask(message, broken)
 
@@ -138,16 +159,26 @@ class Episode:
     def _numbers(self) -> dict[str, float]:
         """Return the numbers of the environment's state, if each turn has its own credit."""
         state = self.world.state() if self.rules.credit == "turn" else {}
-        return {key: float(value) for key, value in state.items() if isinstance(value, Real) and abs(cast(Any, value)) < 1e30}
+        return {
+            key: float(value)
+            for key, value in state.items()
+            if isinstance(value, Real) and abs(cast(Any, value)) < 1e30
+        }
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
         """Return what each turn earned: how much the numbers of the state rose in it, weighted by their names."""
         return [
-            sum(weight * (after[key] - before[key]) for key, weight in weights.items() if key in before and key in after)
+            sum(
+                weight * (after[key] - before[key])
+                for key, weight in weights.items()
+                if key in before and key in after
+            )
             for before, after in pairwise(self.states)
         ]
 
-    def logged(self, weights: Mapping[str, float] | None = None, counts: bool = True) -> dict[str, Any]:
+    def logged(
+        self, weights: Mapping[str, float] | None = None, counts: bool = True
+    ) -> dict[str, Any]:
         """Return `prompt`, `seed` and `messages` as `samples.jsonl` has them.
 
         A turn has `counted_tokens`, the number of its tokens in the loss (0 if the loss does not count the episode) and, with
@@ -156,9 +187,15 @@ class Episode:
         lengths = [len(list(tokens)) for mask, tokens in groupby(self.mask) if mask]
         turns: list[dict[str, Any]] = [{"counted_tokens": length * counts} for length in lengths]
         if weights is not None:
-            turns = [{**turn, "earned": round(g, 6)} for turn, g in zip(turns, self.gains(weights), strict=True)]
+            turns = [
+                {**turn, "earned": round(g, 6)}
+                for turn, g in zip(turns, self.gains(weights), strict=True)
+            ]
         left = deque(turns)
-        messages = [{**m, "content": as_read(m), **(left.popleft() if m["role"] == "assistant" else {})} for m in self.messages]
+        messages = [
+            {**m, "content": as_read(m), **(left.popleft() if m["role"] == "assistant" else {})}
+            for m in self.messages
+        ]
         return {"prompt": self.prompt, "seed": self.seed, "messages": messages}
 
     def columns(self) -> dict[str, Any]:
@@ -169,14 +206,23 @@ class Episode:
 
 def as_text(messages: Sequence[Message]) -> str:
     """Return an episode as text, each answer of the environment behind a `>`."""
-    return "\n".join(as_read(m) if m["role"] == "assistant" else f"> {as_read(m)}" for m in messages)
+    return "\n".join(
+        as_read(m) if m["role"] == "assistant" else f"> {as_read(m)}" for m in messages
+    )
 
 
 def as_read(message: Message) -> str:
     """Return the text of a message, with calls as `name({"argument": 1})`."""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
-    shown = [f"{call.get('name')}({json.dumps(call.get('arguments'), ensure_ascii=False, default=str)})" for call in calls]
-    thoughts = [f"<think>\n{message['reasoning_content']}\n</think>"] if message.get("reasoning_content") else []
+    shown = [
+        f"{call.get('name')}({json.dumps(call.get('arguments'), ensure_ascii=False, default=str)})"
+        for call in calls
+    ]
+    thoughts = (
+        [f"<think>\n{message['reasoning_content']}\n</think>"]
+        if message.get("reasoning_content")
+        else []
+    )
     return "\n".join(thoughts + [str(message["content"])] * bool(message.get("content")) + shown)
 
 

@@ -39,7 +39,10 @@ class GuardedEnvironment:
         `turn` is a chat message, and `broken` says whether it has a call that cannot be read.
         """
         self._requests, self._broken = turn.get("tool_calls") or [], broken
-        work = [partial(call, self._tools, requested.get("function") or {}) for requested in self._requests]
+        work = [
+            partial(call, self._tools, requested.get("function") or {})
+            for requested in self._requests
+        ]
         if not (work or broken):
             work = [partial(self.environment.step, turn["content"])]
         end = time.monotonic() + self.rules.step_timeout  # of all calls of the turn together
@@ -56,7 +59,9 @@ class GuardedEnvironment:
             return [{"role": "user", "content": said}], over
         before = self.failures
         results = [self._result(*pair) for pair in zip(self._requests, self._begun, strict=True)]
-        self.failures = min(self.failures, before + 1)  # a call that is late leaves no time for the others
+        self.failures = min(
+            self.failures, before + 1
+        )  # a call that is late leaves no time for the others
         return results, False
 
     def state(self) -> dict[str, Any]:
@@ -74,7 +79,11 @@ class GuardedEnvironment:
             raise
         except BaseException as error:
             return partial(_raise, error)
-        return waiting(found, max(end - time.monotonic(), 0.0)) if inspect.iscoroutine(found) else lambda: found
+        return (
+            waiting(found, max(end - time.monotonic(), 0.0))
+            if inspect.iscoroutine(found)
+            else lambda: found
+        )
 
     def _step(self) -> tuple[str, bool]:
         over = False
@@ -115,18 +124,26 @@ class GuardedEnvironment:
                     worked = True
                 except (KeyboardInterrupt, TooLate):
                     raise
-                except BaseException as error:  # formatted within the deadline, since a user's error may hang
+                except (
+                    BaseException
+                ) as error:  # formatted within the deadline, since a user's error may hang
                     said = _words(error)
                     self.failures += counts or not isinstance(error, Exception)
         except TooLate as error:
             said, worked, self.failures = f"error: {error}", False, self.failures + 1
         said, most = said or "", self.rules.answer_characters
-        return (said if len(said) <= most else f"{said[:most]} (cut off)").encode("utf-8", "replace").decode(), worked
+        return (said if len(said) <= most else f"{said[:most]} (cut off)").encode(
+            "utf-8", "replace"
+        ).decode(), worked
 
 
 def _words(error: BaseException) -> str:
     try:
-        return f"error: {error}" if isinstance(error, Misuse) else f"error: {type(error).__name__}: {error}"
+        return (
+            f"error: {error}"
+            if isinstance(error, Misuse)
+            else f"error: {type(error).__name__}: {error}"
+        )
     except Exception:  # from the error's `__str__`
         return f"error: {type(error).__name__}"
 

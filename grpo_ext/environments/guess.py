@@ -41,7 +41,11 @@ class Guess(Environment):
             self.score = self.narrowed = 1.0
             return "yes", True
         low, high = self.left.start, self.left.stop
-        self.left = range(max(low, guess + 1), high) if guess < self.target else range(low, min(high, guess))
+        self.left = (
+            range(max(low, guess + 1), high)
+            if guess < self.target
+            else range(low, min(high, guess))
+        )
         self.narrowed = 1 - log(1 + len(self.left)) / log(2 + self.high - self.low)
         return ("low" if guess < self.target else "high"), False
 

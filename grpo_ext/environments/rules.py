@@ -22,8 +22,12 @@ class EpisodeRules:
 
     make: Callable[[], Environment]  #: makes an environment
     turns: PositiveInt = 8  #: most turns of the model in an episode
-    turn_tokens: PositiveInt | None = None  #: most tokens of a turn. `None`: as many as the episode has left
-    credit: Literal["episode", "turn"] = "episode"  #: whether all turns share one advantage, or each has its own
+    turn_tokens: PositiveInt | None = (
+        None  #: most tokens of a turn. `None`: as many as the episode has left
+    )
+    credit: Literal["episode", "turn"] = (
+        "episode"  #: whether all turns share one advantage, or each has its own
+    )
     step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
     answer_characters: PositiveInt = 10_000  #: most characters of an answer; the rest is cut off
     columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
@@ -34,7 +38,11 @@ class EpisodeRules:
         return self.make()
 
 
-OWN = {key: hint for key, hint in get_type_hints(EpisodeRules, include_extras=True).items() if key not in ("make", "columns")}
+OWN = {
+    key: hint
+    for key, hint in get_type_hints(EpisodeRules, include_extras=True).items()
+    if key not in ("make", "columns")
+}
 
 
 def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
@@ -50,7 +58,9 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
     parameters = inspect.signature(cls).parameters.values()
     options = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     if clash := sorted(OWN.keys() & options):
-        raise ValueError(f"environment {name!r} has an option {clash[0]!r}, which is a key of every environment: rename it.")
+        raise ValueError(
+            f"environment {name!r} has an option {clash[0]!r}, which is a key of every environment: rename it."
+        )
     takes = OWN.keys() | options
     for key in given:
         if key not in takes:

@@ -31,7 +31,9 @@ class ToolEnvironment(Environment):
             return None
         parameters = inspect.signature(self.instance.reset).parameters.values()
         takes_seed = any(p.name == "seed" or p.kind == p.VAR_KEYWORD for p in parameters)
-        said = self.instance.reset(**{key: value for key, value in row.items() if takes_seed or key != "seed"})
+        said = self.instance.reset(
+            **{key: value for key, value in row.items() if takes_seed or key != "seed"}
+        )
         if isinstance(said, list) and all(block.get("type") == "text" for block in said):
             return "".join(block["text"] for block in said)
         return said
@@ -40,13 +42,24 @@ class ToolEnvironment(Environment):
         found = plain_attributes(self.instance) if self.instance is not None else {}
         own = getattr(self.instance, "get_reward", None)
         score = own() if own else None
-        return {"score": waiting(score, STATE_SECONDS)() if inspect.iscoroutine(score) else score, **found}
+        return {
+            "score": waiting(score, STATE_SECONDS)() if inspect.iscoroutine(score) else score,
+            **found,
+        }
 
 
 def public_methods(instance: Any) -> list[Tool]:
     """Return the methods that the model may call. They are found on the class, so that no property is evaluated."""
-    names = [name for name, _ in inspect.getmembers(type(instance), inspect.isfunction)] if instance is not None else []
-    return [getattr(instance, name) for name in names if not name.startswith("_") and name not in NO_TOOLS]
+    names = (
+        [name for name, _ in inspect.getmembers(type(instance), inspect.isfunction)]
+        if instance is not None
+        else []
+    )
+    return [
+        getattr(instance, name)
+        for name in names
+        if not name.startswith("_") and name not in NO_TOOLS
+    ]
 
 
 class Misuse(ValueError):
@@ -61,7 +74,9 @@ def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
     by_name = {tool.__name__: tool for tool in tools}
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(name, str) or name not in by_name:
-        raise Misuse(f"there is no tool {str(name)[:100]!r}; there are {', '.join(sorted(by_name))}")
+        raise Misuse(
+            f"there is no tool {str(name)[:100]!r}; there are {', '.join(sorted(by_name))}"
+        )
     if not isinstance(arguments, dict):
         raise Misuse(f"the arguments of {name} must be a JSON object")
     tool = by_name[name]

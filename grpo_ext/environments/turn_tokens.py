@@ -54,7 +54,9 @@ class TurnTokens:
         answers_texts: bool = True,
     ):
         if not tokenizer.chat_template:
-            raise ValueError("environment needs a tokenizer with a chat template, and this one has none.")
+            raise ValueError(
+                "environment needs a tokenizer with a chat template, and this one has none."
+            )
         self.tokenizer, self.ends, self.tools = tokenizer, frozenset(ends), list(tools)
         self._options = {**(template_options or {}), **({"tools": self.tools} if tools else {})}
         self._around: dict[Shape, list[list[int]]] = {}
@@ -71,7 +73,9 @@ class TurnTokens:
             self._read_template(shapes)
         asked = self._written([{"role": "user", "content": QUESTION}])
         if missing := [tool.__name__ for tool in tools if tool.__name__ not in asked]:
-            raise ValueError(f"environment: this chat template does not describe tools: {missing[0]} is not in the prompt.")
+            raise ValueError(
+                f"environment: this chat template does not describe tools: {missing[0]} is not in the prompt."
+            )
         self._opening_of_call = self._find_opening_of_call() if tools else None
         if tools:
             learn_to_parse(tokenizer)
@@ -88,7 +92,9 @@ class TurnTokens:
         first, *others = self._of_shape(tuple((m["role"], m.get("name", "")) for m in messages))
         found = [*([] if ended else [self.end]), *first]
         for message, after in zip(messages, others, strict=True):
-            found += self.tokenizer(message["content"], add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            found += self.tokenizer(
+                message["content"], add_special_tokens=False, split_special_tokens=True
+            )["input_ids"]
             found += after
         return found
 
@@ -110,14 +116,18 @@ class TurnTokens:
         if found.get("tool_calls") or self._opening_of_call is None:
             return found, False
         answer = str(self.tokenizer.decode(ids)).rpartition("</think>")[2]
-        return found, any(line.lstrip().startswith(self._opening_of_call) for line in answer.splitlines())
+        return found, any(
+            line.lstrip().startswith(self._opening_of_call) for line in answer.splitlines()
+        )
 
     def _written(self, messages: list[Message], opens: bool = False) -> str:
         options = {"tokenize": False, "add_generation_prompt": opens, **self._options}
         try:
             return str(self.tokenizer.apply_chat_template(messages, **options))
         except Exception as error:  # a template may raise anything
-            raise ValueError(f"environment: the chat template refuses such a conversation: {error}") from error
+            raise ValueError(
+                f"environment: the chat template refuses such a conversation: {error}"
+            ) from error
 
     def _end_of_turn(self) -> int:
         """Return the token with which the template ends a turn of the model."""
@@ -146,34 +156,51 @@ class TurnTokens:
                 before, found, whole = whole.partition(f"{ANSWER} {number}")
                 parts += [before] if found else []
             if len(parts) < len(shape) or ANSWER in whole:
-                raise ValueError("environment: this chat template does not write each answer once, as it is.")
-            self._around[shape] = [self.tokenizer(p, add_special_tokens=False)["input_ids"] for p in [*parts, whole]]
+                raise ValueError(
+                    "environment: this chat template does not write each answer once, as it is."
+                )
+            self._around[shape] = [
+                self.tokenizer(p, add_special_tokens=False)["input_ids"] for p in [*parts, whole]
+            ]
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
         """Return what the template writes after the end token of a turn if an answer of this shape follows."""
-        said: list[Message] = [{"role": role, "content": f"{ANSWER} {n}"} for n, (role, _) in enumerate(shape)]
+        said: list[Message] = [
+            {"role": role, "content": f"{ANSWER} {n}"} for n, (role, _) in enumerate(shape)
+        ]
         for message, (_, name) in zip(said, shape, strict=True):
             message.update({"name": name} if name else {})
         asked: Message = {"role": "user", "content": QUESTION}
         opened = self._written([asked], opens=True)
         thought = "" if opened.rstrip().endswith("</think>") else THOUGHT
-        written = thought.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else thought
+        written = (
+            thought.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else thought
+        )
         turn: Message = {"role": "assistant", "content": thought + TURN}
         if calls := [_call(name) for role, name in shape if role == "tool"]:
             turn["tool_calls"] = calls
         end = str(self.tokenizer.decode([self.end]))
         turn_alone = self._written([asked, turn]).rpartition(end)[0]
         whole = self._written([asked, turn, *said], opens=True)
-        if not (turn_alone and whole.startswith(opened + written + TURN) and whole.startswith(turn_alone + end)):
+        if not (
+            turn_alone
+            and whole.startswith(opened + written + TURN)
+            and whole.startswith(turn_alone + end)
+        ):
             raise ValueError(REWRITES)
         return whole[len(turn_alone + end) :]
 
     def _find_opening_of_call(self) -> str | None:
         """Return the text that a call of a tool begins with, such as `<tool_call>`."""
         asked, turn = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ""}
-        plain, calling = (self._written([asked, {**turn, **more}]) for more in ({}, {"tool_calls": [_call("called")]}))
-        same = next((i for i, (a, b) in enumerate(zip(plain, calling, strict=False)) if a != b), len(plain))
+        plain, calling = (
+            self._written([asked, {**turn, **more}])
+            for more in ({}, {"tool_calls": [_call("called")]})
+        )
+        same = next(
+            (i for i, (a, b) in enumerate(zip(plain, calling, strict=False)) if a != b), len(plain)
+        )
         same = max(calling.rfind(mark, 0, same) for mark in " \n>") + 1  # where the word begins
         opening = calling[same:].partition("called")[0].split()
         return opening[0] if opening else None

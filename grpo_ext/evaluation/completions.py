@@ -25,7 +25,9 @@ class Decoding:
 
     max_new_tokens: int  # limit of a completion
     temperature: float = 0.0  # 0 decodes greedily
-    top_p: float = 1.0  # like the next two, a truncation of the distribution; the defaults do not truncate
+    top_p: float = (
+        1.0  # like the next two, a truncation of the distribution; the defaults do not truncate
+    )
     top_k: int = 0
     min_p: float | None = None
     num_samples: int = 1  # completions of each prompt
@@ -36,7 +38,9 @@ class Decoding:
             same = f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times"
             raise ValueError(f"{same}: set a temperature above 0, or one sample.")
 
-    def generation_config(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> GenerationConfig:
+    def generation_config(
+        self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    ) -> GenerationConfig:
         """Return the `transformers` config of these settings, with all end-of-sequence ids of model and tokenizer."""
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
@@ -44,7 +48,9 @@ class Decoding:
             sampling = {"do_sample": True, "temperature": self.temperature, **truncation}
         return GenerationConfig(
             max_new_tokens=self.max_new_tokens,
-            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id
+            if tokenizer.pad_token_id is not None
+            else tokenizer.eos_token_id,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=end_tokens(tokenizer, model.generation_config),
             **sampling,
@@ -77,13 +83,20 @@ class Completion:
         if self.episode:
             return self.episode.prompt, self.episode.messages, {**row, **self.episode.columns()}
         prompt = row["prompt"]
-        return prompt, self.text if isinstance(prompt, str) else [{"role": "assistant", "content": self.text}], dict(row)
+        return (
+            prompt,
+            self.text if isinstance(prompt, str) else [{"role": "assistant", "content": self.text}],
+            dict(row),
+        )
 
 
 @contextmanager
 def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
     """Set generation config (an adapter's base has one too), eval mode and random state of a model, and restore them."""
-    was, was_training = [(m, m.generation_config) for m in (model, base_model(model))], model.training
+    was, was_training = (
+        [(m, m.generation_config) for m in (model, base_model(model))],
+        model.training,
+    )
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
@@ -99,13 +112,19 @@ def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) ->
 
 
 def encode_prompts(
-    prompts: list[Any], tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: dict[str, Any] | None = None
+    prompts: list[Any],
+    tokenizer: PreTrainedTokenizerBase,
+    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[list[int]]:
     """Return the token ids of each prompt: chat messages by the chat template, plain text by the tokenizer."""
     if isinstance(prompts[0], str):
         return tokenizer(prompts)["input_ids"]
     encoded: Any = tokenizer.apply_chat_template(
-        prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
+        prompts,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        **(chat_template_kwargs or {}),
     )
     return encoded["input_ids"]
 
@@ -131,7 +150,9 @@ def generate_completions(
     config = decoding.generation_config(tokenizer, model)
     asked = [row for row in rows for _ in range(decoding.num_samples)]
     episodes = begin(asked) if begin else []
-    encoded = [e.prompt_ids for e in episodes] or encode_prompts([r["prompt"] for r in asked], tokenizer, chat_template_kwargs)
+    encoded = [e.prompt_ids for e in episodes] or encode_prompts(
+        [r["prompt"] for r in asked], tokenizer, chat_template_kwargs
+    )
     found: list[Completion] = []
     with (
         _decoding_as(model, config, decoding.seed),
@@ -139,17 +160,30 @@ def generate_completions(
         tqdm(total=len(encoded), desc=progress, disable=progress is None) as bar,
     ):
         for start in range(0, len(encoded), batch_size):
-            batch, played = encoded[start : start + batch_size], episodes[start : start + batch_size]
+            batch, played = (
+                encoded[start : start + batch_size],
+                episodes[start : start + batch_size],
+            )
             with watching(model, None, Player(played)) if played else nullcontext():
                 made = generate_batch(model, config, batch)
             alone = [None] * len(batch)  # without an episode
-            found += [_completion(tokenizer, config, *pair) for pair in zip(made, played or alone, strict=True)]
+            found += [
+                _completion(tokenizer, config, *pair)
+                for pair in zip(made, played or alone, strict=True)
+            ]
             bar.update(len(batch))
     return [found[n : n + decoding.num_samples] for n in range(0, len(found), decoding.num_samples)]
 
 
-def _completion(tokenizer: Any, config: GenerationConfig, ids: list[int], episode: Episode | None) -> Completion:
+def _completion(
+    tokenizer: Any, config: GenerationConfig, ids: list[int], episode: Episode | None
+) -> Completion:
     if episode is not None:
-        return Completion(as_text(episode.messages), episode.ids, "length" if episode.truncated else "stop", episode)
+        return Completion(
+            as_text(episode.messages),
+            episode.ids,
+            "length" if episode.truncated else "stop",
+            episode,
+        )
     reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
     return Completion(str(tokenizer.decode(ids, skip_special_tokens=True)), ids, reason)

@@ -14,15 +14,30 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
-from grpo_ext.evaluation.score import Rewards, Sample, compare, outcome_figures, score_completions, summarize
+from grpo_ext.evaluation.score import (
+    Rewards,
+    Sample,
+    compare,
+    outcome_figures,
+    score_completions,
+    summarize,
+)
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.sources import metric_name
-from grpo_ext.run.parts import eval_rows, guarded_rewards, model_init_kwargs, named_rewards_and_weights, train_rows
+from grpo_ext.run.parts import (
+    eval_rows,
+    guarded_rewards,
+    model_init_kwargs,
+    named_rewards_and_weights,
+    train_rows,
+)
 from grpo_ext.step.judge import outcome_index
 
 
-def evaluate_models(recipe: Recipe, model_names: list[str], num_train_rows: int = 0, **settings: Any) -> dict[str, Any]:
+def evaluate_models(
+    recipe: Recipe, model_names: list[str], num_train_rows: int = 0, **settings: Any
+) -> dict[str, Any]:
     """Evaluate models (folders or hub ids) one after another on the rows of a recipe, and compare each with the first.
 
     The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`,
@@ -37,15 +52,25 @@ def evaluate_models(recipe: Recipe, model_names: list[str], num_train_rows: int 
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
     first, *others = model_names
     comparisons = [
-        {"model": name, "against": first, **compare(samples[first], samples[name], list(rewards), outcome_of(recipe))}
+        {
+            "model": name,
+            "against": first,
+            **compare(samples[first], samples[name], list(rewards), outcome_of(recipe)),
+        }
         for name in others
     ]
     return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}
 
 
-def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[dict[str, Any]], Rewards]:
+def rows_and_rewards(
+    recipe: Recipe, num_train_rows: int = 0
+) -> tuple[list[dict[str, Any]], Rewards]:
     """Return the recipe's held-out rows, or `num_train_rows` random training rows, and its reward functions by name."""
-    dataset = train_rows(recipe).shuffle(seed=recipe.get("seed")).take(num_train_rows) if num_train_rows else eval_rows(recipe)
+    dataset = (
+        train_rows(recipe).shuffle(seed=recipe.get("seed")).take(num_train_rows)
+        if num_train_rows
+        else eval_rows(recipe)
+    )
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
@@ -59,9 +84,16 @@ def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
     rows, summaries, comparisons = found["rows"], found["summaries"], found["comparisons"]
     completions = path.with_name(f"{path.stem}_completions.jsonl")
     alone = len(summaries) == 1
-    figures = next(iter(summaries.values())) if alone else {"models": summaries, "comparisons": comparisons}
+    figures = (
+        next(iter(summaries.values()))
+        if alone
+        else {"models": summaries, "comparisons": comparisons}
+    )
     lines = [
-        json.dumps({**({} if alone else {"model": name}), **rows[s.row], "part": part, **known}, ensure_ascii=False)
+        json.dumps(
+            {**({} if alone else {"model": name}), **rows[s.row], "part": part, **known},
+            ensure_ascii=False,
+        )
         for name, parts in found["samples"].items()
         for part, samples in parts.items()
         for s in samples
@@ -100,7 +132,9 @@ def evaluate(
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
-        settings["sampled"] = Decoding(max_new_tokens, temperature, num_samples=num_samples, seed=seed)
+        settings["sampled"] = Decoding(
+            max_new_tokens, temperature, num_samples=num_samples, seed=seed
+        )
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():
@@ -131,25 +165,41 @@ def evaluate_on(
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
     if engine != "vllm" and training.max_completion_length is None:
-        raise ValueError("max_completion_length: null ends completions after 20 tokens with transformers: write a number.")
+        raise ValueError(
+            "max_completion_length: null ends completions after 20 tokens with transformers: write a number."
+        )
     trust = training.trust_remote_code
-    tokenizer = AutoTokenizer.from_pretrained(model_name, padding_side="left", trust_remote_code=trust)
+    tokenizer = AutoTokenizer.from_pretrained(
+        model_name, padding_side="left", trust_remote_code=trust
+    )
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
-        raise ValueError(f"the tokenizer of {model_name} has no chat template, and the task writes chat messages.")
+        raise ValueError(
+            f"the tokenizer of {model_name} has no chat template, and the task writes chat messages."
+        )
     template_options: Any = training.chat_template_kwargs  # text has become a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")  # of the recipe's own model
     if engine == "vllm":
-        options = {"revision": init.get("revision"), "trust_remote_code": trust, "seed": training.seed}
+        options = {
+            "revision": init.get("revision"),
+            "trust_remote_code": trust,
+            "seed": training.seed,
+        }
         longest = training.vllm_max_model_length
-        with closing(VllmCompletions(model_name, tokenizer, init["dtype"], longest, template_options, **options)) as complete:
+        with closing(
+            VllmCompletions(
+                model_name, tokenizer, init["dtype"], longest, template_options, **options
+            )
+        ) as complete:
             return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
     model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
     model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
     ends = end_tokens(tokenizer, model.generation_config)
-    begin = beginning(training.environment, tokenizer, ends, training) if training.environment else None
+    begin = (
+        beginning(training.environment, tokenizer, ends, training) if training.environment else None
+    )
     by_model = partial(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
         chat_template_kwargs=template_options, begin=begin,

@@ -32,7 +32,10 @@ class Sample:
 
 
 def score_completions(
-    rows: list[Row], completions: list[list[Completion]], rewards: Rewards, extras: Row | None = None
+    rows: list[Row],
+    completions: list[list[Completion]],
+    rewards: Rewards,
+    extras: Row | None = None,
 ) -> list[Sample]:
     """Return a sample for each completion, with the scores of all rewards, async ones included.
 
@@ -44,13 +47,24 @@ def score_completions(
         return []
     prompts, texts, whole = map(list, zip(*(c.for_rewards(rows[i]) for i, c in flat), strict=True))
     columns = {key: [row[key] for row in whole] for key in whole[0] if key not in RESERVED}
-    given = {"prompts": prompts, "completion_ids": [c.ids for _, c in flat], **columns, **(extras or {})}
+    given = {
+        "prompts": prompts,
+        "completion_ids": [c.ids for _, c in flat],
+        **columns,
+        **(extras or {}),
+    }
     by_name = {}
     for name, reward in rewards.items():
         values = reward(completions=texts, **given)
         by_name[name] = asyncio.run(values) if inspect.iscoroutine(values) else values
     return [
-        Sample(i, c.text, {name: values[j] for name, values in by_name.items()}, c.length, c.finish_reason)
+        Sample(
+            i,
+            c.text,
+            {name: values[j] for name, values in by_name.items()},
+            c.length,
+            c.finish_reason,
+        )
         for j, (i, c) in enumerate(flat)
     ]
 
@@ -69,7 +83,9 @@ def row_means(samples: list[Sample], name: str | None) -> pd.Series:
 def over_rows(values: Sequence[float] | pd.Series) -> tuple[float | None, float | None]:
     """Return the mean of one value for each row, and its standard error s / sqrt(rows) (s: sample standard deviation)."""
     known = pd.Series(values, dtype=float)
-    mean, error = (None if math.isnan(found) else float(found) for found in (known.mean(), known.sem()))
+    mean, error = (
+        None if math.isnan(found) else float(found) for found in (known.mean(), known.sem())
+    )
     return mean, error
 
 
@@ -92,7 +108,12 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, f
     passed = (by_row(samples, name) >= 1).groupby(level=0)
     if (fewest := passed.size().min()) < k:
         raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
-    return over_rows([1 - math.comb(n - c, k) / math.comb(n, k) for n, c in zip(passed.size(), passed.sum(), strict=True)])
+    return over_rows(
+        [
+            1 - math.comb(n - c, k) / math.comb(n, k)
+            for n, c in zip(passed.size(), passed.sum(), strict=True)
+        ]
+    )
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
@@ -106,7 +127,11 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float
         figures[f"mean@{k}"] = over_rows(row_means(samples, name))
         figures[f"pass@{k}"] = pass_at_k(samples, name, k)
         figures[f"mixed@{k}"] = mixed_share(samples, name)
-    return {key: v for name, pair in figures.items() for key, v in zip((name, f"{name}_se"), pair, strict=True)}
+    return {
+        key: v
+        for name, pair in figures.items()
+        for key, v in zip((name, f"{name}_se"), pair, strict=True)
+    }
 
 
 def mixed_share(samples: list[Sample], name: str) -> tuple[float | None, float | None]:
@@ -118,7 +143,9 @@ def mixed_share(samples: list[Sample], name: str) -> tuple[float | None, float |
     return over_rows(scores.groupby(level=0).nunique() > 1)
 
 
-def paired_difference(before: list[Sample], after: list[Sample], name: str | None) -> dict[str, Any] | None:
+def paired_difference(
+    before: list[Sample], after: list[Sample], name: str | None
+) -> dict[str, Any] | None:
     """Return how much the reward `name` (`None`: the length) increases row by row, so that the difficulty of rows cancels out.
 
     The keys are `mean`, the bounds `low` and `high` of its 95 % interval, 1.96 standard errors away, and `rows`, the number of
@@ -132,7 +159,9 @@ def paired_difference(before: list[Sample], after: list[Sample], name: str | Non
     return {"mean": mean, "low": mean - reach, "high": mean + reach, "rows": len(differences)}
 
 
-def compare(before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str) -> dict[str, Any]:
+def compare(
+    before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str
+) -> dict[str, Any]:
     """Return all differences of the rewards `names` between two evaluations of the same rows.
 
     `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}}, "sampled": {...},
@@ -142,8 +171,13 @@ def compare(before: dict[str, list[Sample]], after: dict[str, list[Sample]], nam
     for part in before:
         pairs = {name: paired_difference(before[part], after[part], name) for name in names}
         pairs["length"] = paired_difference(before[part], after[part], None)
-        found[part] = {name: difference for name, difference in pairs.items() if difference is not None}
+        found[part] = {
+            name: difference for name, difference in pairs.items() if difference is not None
+        }
     if outcome in names:
         was, now = (by_row(samples["greedy"], outcome) >= 1 for samples in (before, after))
-        found["became_right"], found["became_wrong"] = now.index[now & ~was].tolist(), now.index[was & ~now].tolist()
+        found["became_right"], found["became_wrong"] = (
+            now.index[now & ~was].tolist(),
+            now.index[was & ~now].tolist(),
+        )
     return found

@@ -29,7 +29,13 @@ def figure(part: dict[str, Any], key: str) -> str:
     return f"{text} ± {error:.3f}" if error is not None else text
 
 
-def print_grid(title: str, head: Iterable[str], body: Iterable[Sequence[str]], left: int = 0, lines: bool = False) -> None:
+def print_grid(
+    title: str,
+    head: Iterable[str],
+    body: Iterable[Sequence[str]],
+    left: int = 0,
+    lines: bool = False,
+) -> None:
     """Print a table, with `lines` between rows; its first `left` columns are aligned on the left, the others on the right."""
     from rich.console import Console
     from rich.markup import escape
@@ -84,7 +90,9 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
         some = len(values) // 10 or 1
         if len(values) > 1:
             ends = (over_rows(part) for part in (values[:some], values[-some:]))
-            rows.append([key, *(figure({key: mean, f"{key}_se": error}, key) for mean, error in ends)])
+            rows.append(
+                [key, *(figure({key: mean, f"{key}_se": error}, key) for mean, error in ends)]
+            )
     for key in dict.fromkeys(key for row in history for key in row if key.startswith("eval_")):
         at = [row for row in history if key in row]
         if len(at) > 1 and (f"{key}_se" in at[0] or key in ("eval_reward", "eval_length")):
@@ -99,15 +107,21 @@ def draw_curves(folder: Path) -> None:
         plot_runs([RunData(folder.name, folder, metrics)], folder / CURVES, most=3)
 
 
-def add_to_card(folder: Path, rewards: list[dict[str, Any]], gains: list[list[str]], recipe: Mapping[str, Any]) -> None:
+def add_to_card(
+    folder: Path, rewards: list[dict[str, Any]], gains: list[list[str]], recipe: Mapping[str, Any]
+) -> None:
     """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has written."""
     options = [json.dumps(reward.get("options", {}), default=str).strip("{}") for reward in rewards]
-    asked = [[r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)]
+    asked = [
+        [r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)
+    ]
     curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""
     lines = [
         "### Rewards", "", *table(["reward", "weight", "options"], asked), "",
         "### Result", "", *table(["", "first", "last"], gains), "", curves, "",
         "### Recipe", "", "Trained with grpo_ext; every value that is not its default:", "", indent(as_yaml(recipe), "    "),
     ]  # fmt: skip
-    before, mark, after = (folder / CARD).read_text(encoding="utf-8").partition("### Framework versions")
+    before, mark, after = (
+        (folder / CARD).read_text(encoding="utf-8").partition("### Framework versions")
+    )
     write_atomically(folder / CARD, before + "\n".join(lines) + f"\n{mark}{after}")

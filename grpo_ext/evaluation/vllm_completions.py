@@ -11,7 +11,9 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
 
 
-def pick_engine(wanted: str, model_name: str, use_cpu: bool = False, environment: Any = None) -> str:
+def pick_engine(
+    wanted: str, model_name: str, use_cpu: bool = False, environment: Any = None
+) -> str:
     """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and it can do the work.
 
     `ValueError` if vLLM is wanted and is not installed, the model is an adapter, which vLLM cannot load without its base, or
@@ -19,11 +21,19 @@ def pick_engine(wanted: str, model_name: str, use_cpu: bool = False, environment
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
     if wanted == "auto":
-        return "vllm" if find_spec("vllm") and gpu_is_there() and not (use_cpu or environment or adapter) else "transformers"
+        return (
+            "vllm"
+            if find_spec("vllm") and gpu_is_there() and not (use_cpu or environment or adapter)
+            else "transformers"
+        )
     if wanted == "vllm" and environment:
-        raise ValueError("only transformers plays the episodes of an environment: write --engine transformers.")
+        raise ValueError(
+            "only transformers plays the episodes of an environment: write --engine transformers."
+        )
     if wanted == "vllm" and adapter:
-        raise ValueError(f"{model_name} is an adapter, which vLLM cannot load without its base: --engine transformers.")
+        raise ValueError(
+            f"{model_name} is an adapter, which vLLM cannot load without its base: --engine transformers."
+        )
     if wanted == "vllm" and not find_spec("vllm"):
         raise ValueError("vLLM is not installed here: pip install vllm, or --engine transformers.")
     return wanted
@@ -52,13 +62,19 @@ class VllmCompletions:
         self.tokenizer, self.chat_template_kwargs = tokenizer, chat_template_kwargs
         options["dtype"] = str(dtype or "auto").removeprefix("torch.")
         if not gpu_is_there():
-            known = {key: value for key, value in options.items() if key in ("revision", "trust_remote_code")}
+            known = {
+                key: value
+                for key, value in options.items()
+                if key in ("revision", "trust_remote_code")
+            }
             model = TextModel.of(AutoConfig.from_pretrained(model_name, **known))
             wanted = model.dtype if options["dtype"] == "auto" else options["dtype"]
             options |= cpu_settings(model, wanted, MOST_SEQUENCES, tokens)
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
-    def __call__(self, rows: list[Any], decoding: Decoding, progress: str | None = None) -> list[list[Completion]]:
+    def __call__(
+        self, rows: list[Any], decoding: Decoding, progress: str | None = None
+    ) -> list[list[Completion]]:
         """Complete the prompt of each row `decoding.num_samples` times, as `generate_completions` does.
 
         The seed is the engine's `seed` instead of `decoding.seed`, because vLLM takes no seed with a request on a CPU.
@@ -75,8 +91,14 @@ class VllmCompletions:
             stop_token_ids=[self.tokenizer.eos_token_id],  # the engine adds those of the model
             detokenize=False,
         )
-        encoded = encode_prompts([row["prompt"] for row in rows], self.tokenizer, self.chat_template_kwargs)
-        found = self.llm.generate([{"prompt_token_ids": tokens} for tokens in encoded], params, use_tqdm=progress is not None)
+        encoded = encode_prompts(
+            [row["prompt"] for row in rows], self.tokenizer, self.chat_template_kwargs
+        )
+        found = self.llm.generate(
+            [{"prompt_token_ids": tokens} for tokens in encoded],
+            params,
+            use_tqdm=progress is not None,
+        )
 
         def completion(one: Any) -> Completion:
             text = str(self.tokenizer.decode(one.token_ids, skip_special_tokens=True))

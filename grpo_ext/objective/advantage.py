@@ -13,7 +13,10 @@ _EPSILON = 1e-4
 
 
 def group_advantages(
-    rewards: torch.Tensor, num_generations: int, scale_rewards: str = "group", std_estimator: str = "sample"
+    rewards: torch.Tensor,
+    num_generations: int,
+    scale_rewards: str = "group",
+    std_estimator: str = "sample",
 ) -> torch.Tensor:
     """Return the advantages (B,) of whole groups.
 
@@ -31,7 +34,11 @@ def group_advantages(
     if scale_rewards != "none":
         together = grouped if scale_rewards == "group" else rewards.view(1, -1)
         advantages = advantages / (nan_std(together, 1, std_estimator) + _EPSILON)
-    return advantages.nan_to_num(nan=0.0).view(-1).masked_fill(no_signal(rewards, num_generations), 0.0)
+    return (
+        advantages.nan_to_num(nan=0.0)
+        .view(-1)
+        .masked_fill(no_signal(rewards, num_generations), 0.0)
+    )
 
 
 def turn_advantages(
@@ -62,7 +69,9 @@ def turn_advantages(
     """
     to_go = rewards.unsqueeze(1) - (gains.cumsum(1) - gains)  # (B, K)
     absent = torch.arange(gains.size(1), device=gains.device) >= turns.unsqueeze(1)
-    grouped = to_go.masked_fill(absent, torch.nan).view(-1, num_generations, gains.size(1))  # (groups, G, K)
+    grouped = to_go.masked_fill(absent, torch.nan).view(
+        -1, num_generations, gains.size(1)
+    )  # (groups, G, K)
     by_turn = grouped.transpose(1, 2).reshape(-1)  # the same turn of a group's episodes is adjacent
     found = group_advantages(by_turn, num_generations, scale_rewards, std_estimator)
     return found.view(-1, gains.size(1), num_generations).transpose(1, 2).reshape(len(rewards), -1)
@@ -73,7 +82,8 @@ def no_signal(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
     grouped = rewards.view(-1, num_generations)
     missing = grouped.isnan()
     highest = grouped.masked_fill(missing, -torch.inf).amax(1)
-    return (highest <= grouped.masked_fill(missing, torch.inf).amin(1)).repeat_interleave(num_generations)
+    lowest = grouped.masked_fill(missing, torch.inf).amin(1)
+    return (highest <= lowest).repeat_interleave(num_generations)
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
@@ -83,7 +93,9 @@ def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.
     return (squares / (count - 1 if estimator == "sample" else count)).sqrt()
 
 
-def normalized_then_summed(rewards: torch.Tensor, weights: torch.Tensor, num_generations: int) -> torch.Tensor:
+def normalized_then_summed(
+    rewards: torch.Tensor, weights: torch.Tensor, num_generations: int
+) -> torch.Tensor:
     """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242), as TRL computes it.
 
     Each reward is centred and divided by its std within the group; then the weighted sum is centred and divided by its std over

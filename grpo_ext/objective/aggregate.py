@@ -35,13 +35,19 @@ class StepCounts:
 class Stat:
     """A figure of a micro-batch, which is merged over micro-batches and ranks."""
 
-    value: torch.Tensor | float  #: a part of a sum if `kind` is "mean" or "sum", else a minimum or maximum
+    value: (
+        torch.Tensor | float
+    )  #: a part of a sum if `kind` is "mean" or "sum", else a minimum or maximum
     weight: torch.Tensor | float = 1.0  #: the divisor of a mean; 0 leaves the figure out
     kind: str = "mean"  #: "mean", "sum", "min" or "max"
 
 
 def aggregate(
-    per_token: torch.Tensor, mask: torch.Tensor, aggregation: str, counts: StepCounts, max_completion_length: int
+    per_token: torch.Tensor,
+    mask: torch.Tensor,
+    aggregation: str,
+    counts: StepCounts,
+    max_completion_length: int,
 ) -> torch.Tensor:
     """Compute one micro-batch's share of the step's loss.
 

@@ -18,9 +18,13 @@ class KeptSet:
     """Kept tokens of N positions, in host memory."""
 
     vocab_size: int  # V
-    counts: torch.Tensor  # (N,), the number of ids stored for a position; -1 if it is stored as bits
+    counts: (
+        torch.Tensor
+    )  # (N,), the number of ids stored for a position; -1 if it is stored as bits
     ids: torch.Tensor  # (sum of counts,), int32, position by position
-    bits: torch.Tensor  # (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i
+    bits: (
+        torch.Tensor
+    )  # (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i
 
     def __len__(self) -> int:
         return self.counts.size(0)
@@ -32,8 +36,14 @@ class KeptSet:
         dense = 32 * counts > mask.size(-1)
         ids = (mask & ~dense.unsqueeze(-1)).nonzero()[:, 1].int().cpu()
         width = -(-mask.size(-1) // 8)
-        bits = torch.nn.functional.pad(mask[dense], (0, 8 * width - mask.size(-1))).view(-1, width, 8).to(torch.uint8)
-        packed = (bits << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(-1, dtype=torch.uint8)
+        bits = (
+            torch.nn.functional.pad(mask[dense], (0, 8 * width - mask.size(-1)))
+            .view(-1, width, 8)
+            .to(torch.uint8)
+        )
+        packed = (bits << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(
+            -1, dtype=torch.uint8
+        )
         return cls(mask.size(-1), counts.masked_fill(dense, -1).cpu(), ids, packed.cpu())
 
     def mask(self, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -41,7 +51,9 @@ class KeptSet:
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
         dense = self.counts < 0
         if dense.any():
-            bits = self.bits.to(device).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=device)
+            bits = self.bits.to(device).unsqueeze(-1) >> torch.arange(
+                8, dtype=torch.uint8, device=device
+            )
             mask[dense.to(device)] = (bits & 1).bool().flatten(1)[:, : self.vocab_size]
         positions = torch.arange(len(self)).repeat_interleave(self.counts.clamp(min=0))
         mask[positions.to(device), self.ids.to(device).long()] = True

@@ -31,7 +31,10 @@ REFUSED = {
 
 
 def kl_per_token(
-    logps: torch.Tensor, ref_logps: torch.Tensor, estimator: str = "k3", ratio: torch.Tensor | None = None
+    logps: torch.Tensor,
+    ref_logps: torch.Tensor,
+    estimator: str = "k3",
+    ratio: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return one estimate per token: (B, T).
 

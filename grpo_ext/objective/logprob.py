@@ -24,7 +24,9 @@ class Projection:
     """Scale and soft cap of a model's logits."""
 
     scale: float = 1.0
-    softcap: float | None = None  # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
+    softcap: float | None = (
+        None  # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
+    )
 
     def __call__(self, logits: torch.Tensor) -> None:
         """Change logits in place."""
@@ -84,27 +86,48 @@ class _LogProb(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
         ctx.set_materialize_grads(False)  # entropy is often only logged
         device = hidden.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        dtype = (
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        )
         finds = params.truncated and kept is None
-        found = [KeptSet.from_mask(torch.zeros(0, weight.size(0), dtype=torch.bool))] if finds else []
-        log_z, logps, entropy = (torch.empty(hidden.size(0), device=hidden.device) for _ in range(3))
-        few = hidden.size(0) * weight.size(0) <= KEPT_LOGITS and device == "cpu" and any(ctx.needs_input_grad[:3])
+        found = (
+            [KeptSet.from_mask(torch.zeros(0, weight.size(0), dtype=torch.bool))] if finds else []
+        )
+        log_z, logps, entropy = (
+            torch.empty(hidden.size(0), device=hidden.device) for _ in range(3)
+        )
+        few = (
+            hidden.size(0) * weight.size(0) <= KEPT_LOGITS
+            and device == "cpu"
+            and any(ctx.needs_input_grad[:3])
+        )
         plain = projection.softcap is None and dtype == weight.dtype == torch.float32
-        errors = memory_for(hidden.size(0), weight.size(0)) if few and plain else None  # p(v) - [v = target]
+        errors = (
+            memory_for(hidden.size(0), weight.size(0)) if few and plain else None
+        )  # p(v) - [v = target]
         for _, logits, tiles in panels(hidden, weight, bias, dtype, params, errors):
             projection(logits)
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
                 z = z if params.temperature == 1.0 else z.div_(params.temperature)
-                mask = kept_tokens(z, params).scatter_(-1, target, True) if finds else _mask(kept, rows, z.device)
+                mask = (
+                    kept_tokens(z, params).scatter_(-1, target, True)
+                    if finds
+                    else _mask(kept, rows, z.device)
+                )
                 if finds and mask is not None:
                     found.append(KeptSet.from_mask(mask))
                 gone = _gone(target, mask, z, params)
                 scores = z if gone is None else z.masked_fill(gone, -torch.inf)
                 p = torch.softmax(scores, -1)
-                top, log_total = scores.amax(-1, keepdim=True), -p.amax(-1).log()  # of the top score, p is 1 / total
+                top, log_total = (
+                    scores.amax(-1, keepdim=True),
+                    -p.amax(-1).log(),
+                )  # of the top score, p is 1 / total
                 logps[rows] = z.sub_(top).gather(-1, target).squeeze(-1) - log_total
-                entropy[rows] = log_total - z.mul_(p).sum(-1)  # autocast would round a dot product to bfloat16
+                entropy[rows] = log_total - z.mul_(p).sum(
+                    -1
+                )  # autocast would round a dot product to bfloat16
                 log_z[rows] = log_total + top.squeeze(-1)
                 if errors is not None:
                     z.copy_(p.scatter_add_(-1, target, p.new_full(target.shape, -1.0)))
@@ -131,7 +154,9 @@ class _LogProb(torch.autograd.Function):
                 errors.t() @ (hidden * scaled) if needs[1] else None,
                 (errors.t() @ scaled).squeeze(-1) if needs[2] else None,
             )
-            give_back(errors)  # if the graph runs once more after another call wrote here, autograd refuses it
+            give_back(
+                errors
+            )  # if the graph runs once more after another call wrote here, autograd refuses it
             return (*by_input, *[None] * 4)
         # sums over panels in float32, regardless of the model's type
         grads = [
@@ -143,9 +168,14 @@ class _LogProb(torch.autograd.Function):
             for rows, z in tiles:
                 target = targets[rows].unsqueeze(-1)
                 capped = z.clone() if projection.softcap is not None else z
-                gone = _gone(target, _mask(kept, rows, z.device), z.div_(params.temperature), params)
+                gone = _gone(
+                    target, _mask(kept, rows, z.device), z.div_(params.temperature), params
+                )
                 log_p = z.sub_(log_z[rows].unsqueeze(-1))
-                g, h = (x if x is None else x[rows].float().unsqueeze(-1) for x in (grad_logps, grad_entropy))
+                g, h = (
+                    x if x is None else x[rows].float().unsqueeze(-1)
+                    for x in (grad_logps, grad_entropy)
+                )
                 _grad_of_scores(log_p, gone, target, g, h, entropy[rows].unsqueeze(-1))
                 projection.grad(z.div_(params.temperature), capped)
             grad = logits.to(dtype)  # of the logits, which each tile has replaced
@@ -155,7 +185,10 @@ class _LogProb(torch.autograd.Function):
                 add_product(grads[1], grad.t(), hidden[panel].to(dtype))
             if grads[2] is not None:
                 grads[2] += grad.sum(0, dtype=torch.float32)
-        typed = [g if g is None else g.to(x.dtype) for g, x in zip(grads, (hidden, weight, bias), strict=True)]
+        typed = [
+            g if g is None else g.to(x.dtype)
+            for g, x in zip(grads, (hidden, weight, bias), strict=True)
+        ]
         return (*typed, None, None, None, None)
 
 
@@ -184,7 +217,9 @@ def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tens
     return None if kept is None else kept.select(torch.arange(rows.start, rows.stop)).mask(device)
 
 
-def _gone(target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
+def _gone(
+    target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams
+) -> torch.Tensor | None:
     """Return (n, V), bool, the tokens that could not be drawn; `None`: all could. A target (n, 1) always could."""
     if kept is not None:
         return (~kept).scatter_(-1, target, False)

@@ -16,12 +16,21 @@ TILE_LOGITS = 2**19  # 2 MiB
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20
-KEPT_LOGITS = 2**25  # a CPU keeps the probabilities of a call with at most so many logits for the backward pass: 128 MiB
-_spare: list[Tensor] = []  # memory for the next logits: the first writes to new memory take as long as a softmax
+KEPT_LOGITS = (
+    2**25
+)  # a CPU keeps the probabilities of a call with at most so many logits for the backward pass: 128 MiB
+_spare: list[
+    Tensor
+] = []  # memory for the next logits: the first writes to new memory take as long as a softmax
 
 
 def panels(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, params: SamplingParams, out: Tensor | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    params: SamplingParams,
+    out: Tensor | None = None,
 ) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
     """Yield panel by panel its positions, their logits (n, V), and the tiles of these with the positions of each.
 
@@ -34,11 +43,21 @@ def panels(
     for panel in _slices(0, len(hidden), panel_rows):
         x = hidden[panel].to(dtype)
         if memory is None:
-            logits = torch.nn.functional.linear(x, weight.to(dtype), None if bias is None else bias.to(dtype)).float()
+            logits = torch.nn.functional.linear(
+                x, weight.to(dtype), None if bias is None else bias.to(dtype)
+            ).float()
         else:
             logits = memory[: len(x)] if own else memory[panel]
-            torch.addmm(logits if bias is None else bias, x, weight.t(), beta=int(bias is not None), out=logits)
-        tiles = zip(_slices(panel.start, panel.stop, tile_rows), logits.split(tile_rows), strict=True)
+            torch.addmm(
+                logits if bias is None else bias,
+                x,
+                weight.t(),
+                beta=int(bias is not None),
+                out=logits,
+            )
+        tiles = zip(
+            _slices(panel.start, panel.stop, tile_rows), logits.split(tile_rows), strict=True
+        )
         yield panel, logits, list(tiles)
         del logits, tiles  # before the next product
     if own and memory is not None:
@@ -71,7 +90,9 @@ def give_back(memory: Tensor) -> None:
     """Keep memory for the next logits, unless there is more already."""
     size = memory.untyped_storage().nbytes()
     # only `torch.inference_mode` can write to memory that was made in it
-    if not memory.is_inference() and all(size > spare.untyped_storage().nbytes() for spare in _spare):
+    if not memory.is_inference() and all(
+        size > spare.untyped_storage().nbytes() for spare in _spare
+    ):
         _spare[:] = [memory]
 
 

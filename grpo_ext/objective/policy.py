@@ -56,7 +56,9 @@ class Loss:
     term: PolicyTerm  #: from `LossInputs` to (B, T) or (B, 1)
     aggregation: str  #: one of `AGGREGATIONS`
     stats: LossStats  #: from `LossInputs` to the figures that the loss logs
-    needs_advantage: bool = False  #: whether the term is 0 if the advantage is 0, so that such completions need not run
+    needs_advantage: bool = (
+        False  #: whether the term is 0 if the advantage is 0, so that such completions need not run
+    )
     corrects_sampler: bool = False  #: whether the term itself uses the ratio of the sampler
 
 
@@ -68,13 +70,20 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
     low = ((x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)).float()
     high = ((x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)).float()
     rows = x.mask.sum(-1)
-    shares = [share.squeeze(1) if share.size(1) == 1 else (share * x.mask).sum(-1) / rows for share in (low, high)]
+    shares = [
+        share.squeeze(1) if share.size(1) == 1 else (share * x.mask).sum(-1) / rows
+        for share in (low, high)
+    ]
     return {
         "clip_ratio/low_mean": mean_stat(low, x.mask),
         "clip_ratio/high_mean": mean_stat(high, x.mask),
         "clip_ratio/region_mean": mean_stat(low + high, x.mask),
-        "clip_ratio/low_min": Stat(shares[0][rows > 0].amin() if rows.any() else 0.0, rows.any(), "min"),
-        "clip_ratio/high_max": Stat(shares[1][rows > 0].amax() if rows.any() else 0.0, rows.any(), "max"),
+        "clip_ratio/low_min": Stat(
+            shares[0][rows > 0].amin() if rows.any() else 0.0, rows.any(), "min"
+        ),
+        "clip_ratio/high_max": Stat(
+            shares[1][rows > 0].amax() if rows.any() else 0.0, rows.any(), "max"
+        ),
     }
 
 
@@ -86,7 +95,12 @@ def mean_stat(values: torch.Tensor, mask: torch.Tensor) -> Stat:
 
 
 def register_loss(
-    name: str, *, aggregation: str, stats: LossStats = clip_stats, needs_advantage: bool = False, corrects_sampler: bool = False
+    name: str,
+    *,
+    aggregation: str,
+    stats: LossStats = clip_stats,
+    needs_advantage: bool = False,
+    corrects_sampler: bool = False,
 ) -> Callable[[PolicyTerm], PolicyTerm]:
     """Register a policy term as a value of `loss_type`; a recipe finds it in a file of `reward_plugins`.
 
@@ -107,7 +121,9 @@ def register_loss(
 def get_loss(name: str) -> Loss:
     """Return the loss of that name; `ValueError` if there is none."""
     if name not in _LOSSES:
-        raise ValueError(f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with @register_loss.")
+        raise ValueError(
+            f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with @register_loss."
+        )
     return _LOSSES[name]
 
 
@@ -140,7 +156,9 @@ def ratios_move(accumulation: int, passes: int) -> bool:
     return accumulation % passes != 0
 
 
-def importance_ratio(logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str) -> torch.Tensor:
+def importance_ratio(
+    logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str
+) -> torch.Tensor:
     """Return w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
     log_ratio = logps - old_logps
     if level == "sequence":
@@ -202,7 +220,13 @@ def dppo_mask(x: LossInputs) -> torch.Tensor:
     return (~(away & ((x.logps.exp() - x.old_logps.exp()).abs() > x.options.dppo_delta))).float()
 
 
-@register_loss("vespo", aggregation="token_mean", stats=vespo_stats, needs_advantage=True, corrects_sampler=True)
+@register_loss(
+    "vespo",
+    aggregation="token_mean",
+    stats=vespo_stats,
+    needs_advantage=True,
+    corrects_sampler=True,
+)
 def vespo(x: LossInputs) -> torch.Tensor:
     """VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693): -phi(W) A log p, see `vespo_weight`."""
     return -vespo_weight(x) * x.advantages * x.logps

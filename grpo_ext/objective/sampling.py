@@ -8,7 +8,13 @@ from grpo_ext.common.files import data_yaml
 
 # The values of transformers if neither the caller nor the model sets one (`GenerationConfig._get_default_generation_params`).
 HF_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
-FIELD_DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
+FIELD_DEFAULTS = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+}
 # Values without effect of the options below; 1 is the neutral factor and the neutral number of beams.
 NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
@@ -27,9 +33,15 @@ class SamplingParams:
 
     temperature: float = 1.0  # divides the logits; above 0
     top_k: int = 0  # keep the k most likely tokens, and ties with the last of them; 0 keeps all
-    top_p: float = 1.0  # keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all
-    min_p: float = 0.0  # keep tokens at least this times as likely as the most likely one; 0 keeps all
-    order: str = "hf"  # "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p)
+    top_p: float = (
+        1.0  # keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all
+    )
+    min_p: float = (
+        0.0  # keep tokens at least this times as likely as the most likely one; 0 keeps all
+    )
+    order: str = (
+        "hf"  # "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p)
+    )
     masked: bool = False  # whether other options also remove tokens, which only the sampler knows
     suppressed: tuple[int, ...] = ()  # tokens that are never drawn
 
@@ -74,32 +86,48 @@ def resolve_sampling(
                 "generation_kwargs."
             )
     if given.get("do_sample", True) is False:
-        raise ValueError("do_sample: false decodes greedily, and a greedy policy has no gradient. Leave it out.")
+        raise ValueError(
+            "do_sample: false decodes greedily, and a greedy policy has no gradient. Leave it out."
+        )
     # a `None` in generation_kwargs overrides the field, and then the value of the model applies
     chosen = {k: v for k, v in {**fields, **given}.items() if v is not None}
     everything: dict[str, Any] = {**(model_defaults or {}), **chosen}
     _refuse(everything, watched)
     defaults: Mapping[str, Any] = HF_DEFAULTS if sampler == "hf" else FIELD_DEFAULTS
-    effective = {k: defaults[k] if everything.get(k) is None else everything[k] for k in HF_DEFAULTS}
-    temperature, top_p, min_p = (float(effective[k] or 0) for k in ("temperature", "top_p", "min_p"))
+    effective = {
+        k: defaults[k] if everything.get(k) is None else everything[k] for k in HF_DEFAULTS
+    }
+    temperature, top_p, min_p = (
+        float(effective[k] or 0) for k in ("temperature", "top_p", "min_p")
+    )
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}: training samples, so it must be above 0.")
     if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
-        raise ValueError(f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1].")
+        raise ValueError(
+            f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1]."
+        )
     masked, suppressed = bool(_masks(everything)), tuple(everything.get("suppress_tokens") or ())
-    return SamplingParams(temperature, max(int(effective["top_k"]), 0), top_p, min_p, sampler, masked, suppressed)
+    return SamplingParams(
+        temperature, max(int(effective["top_k"]), 0), top_p, min_p, sampler, masked, suppressed
+    )
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
     """Return the options that remove tokens."""
-    return [name for name, neutral in OPTIONS["masking"].items() if values.get(name) not in (None, *neutral)]
+    return [
+        name
+        for name, neutral in OPTIONS["masking"].items()
+        if values.get(name) not in (None, *neutral)
+    ]
 
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     way_out = "Leave it out, or set logprob_policy: model to train the policy without it, or logprob_policy: trl."
     for name, why in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:
-            raise ValueError(f"{name}: {values[name]} cannot be scored exactly, since {why}. {way_out}")
+            raise ValueError(
+                f"{name}: {values[name]} cannot be scored exactly, since {why}. {way_out}"
+            )
     for name in () if watched else _masks(values):
         raise ValueError(
             f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not return the tokens that it "

@@ -9,7 +9,17 @@ from grpo_ext.objective.sampling import SamplingParams
 
 # The processors that the sampler may have: they divide by the temperature, or remove tokens.
 _EXACT_PROCESSORS = (
-    *("Temperature", "TopK", "TopP", "MinP", "TopH", "Typical", "Epsilon", "Eta", "LogitNormalization"),
+    *(
+        "Temperature",
+        "TopK",
+        "TopP",
+        "MinP",
+        "TopH",
+        "Typical",
+        "Epsilon",
+        "Eta",
+        "LogitNormalization",
+    ),
     *("NoRepeatNGram", "EncoderNoRepeatNGram", "NoBadWords", "MinLength", "MinNewTokensLength"),
     *("SuppressTokens", "SuppressTokensAtBegin", "ForcedBOSToken", "ForcedEOSToken"),
 )
@@ -29,7 +39,9 @@ class Recorder:
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
         self.params, self.strict, self.every = params, strict, every
         self._rows = torch.empty(0)  # (b,), the rows of the batch that are still decoded
-        self._scores: torch.Tensor | None = None  # (b, V), of the step whose tokens are not drawn yet
+        self._scores: torch.Tensor | None = (
+            None  # (b, V), of the step whose tokens are not drawn yet
+        )
         self._steps: list[torch.Tensor] = []  # the rows of each step
         self._masks: list[torch.Tensor] = []  # (b, V) of the last steps, not stored yet
         self._kept: list[KeptSet] = []
@@ -45,14 +57,19 @@ class Recorder:
         temperature = 1.0
         for processor in processors:
             name = type(processor).__name__
-            if name.removesuffix("LogitsWarper").removesuffix("LogitsProcessor") not in _EXACT_PROCESSORS:
+            if (
+                name.removesuffix("LogitsWarper").removesuffix("LogitsProcessor")
+                not in _EXACT_PROCESSORS
+            ):
                 raise ValueError(
                     f"{name} changes the sampler's scores in a way that cannot be scored exactly. Leave out the generation "
                     "option that adds it, or set logprob_policy: model."
                 )
             temperature = getattr(processor, "temperature", temperature)
         if temperature != self.params.temperature:
-            raise ValueError(f"Samples are drawn at temperature {temperature} and scored at {self.params.temperature}.")
+            raise ValueError(
+                f"Samples are drawn at temperature {temperature} and scored at {self.params.temperature}."
+            )
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         self._drawn(input_ids[:, -1])
@@ -88,11 +105,15 @@ class Recorder:
             noted = self._steps[-1] % self.every == 0  # (b,)
             logps = torch.full(noted.shape, torch.nan, device=noted.device)
             scores = self._scores[noted].float()
-            logps[noted] = scores.gather(-1, tokens[noted].unsqueeze(-1)).squeeze(-1) - scores.logsumexp(-1)
+            logps[noted] = scores.gather(-1, tokens[noted].unsqueeze(-1)).squeeze(
+                -1
+            ) - scores.logsumexp(-1)
             self._logps.append(logps)
             self._scores = None
 
-    def rows(self, completion_ids: list[list[int]]) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
+    def rows(
+        self, completion_ids: list[list[int]]
+    ) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
         """Return for each completion the kept tokens (`None` without truncation) and the log-probs (NaN if not recorded).
 
         Both are `None` if no step was recorded, because something other than `generate` made the completions. `RuntimeError` if
@@ -102,16 +123,22 @@ class Recorder:
             return None, None
         lengths, last = [len(ids) for ids in completion_ids], len(self._steps) - 1
         if max(lengths) > last:
-            tokens = [completion_ids[i][last] if lengths[i] > last else 0 for i in self._rows.tolist()]
+            tokens = [
+                completion_ids[i][last] if lengths[i] > last else 0 for i in self._rows.tolist()
+            ]
             self._drawn(torch.tensor(tokens, device=self._rows.device))
         logps = torch.zeros(len(lengths), len(self._logps), device=self._rows.device)  # (B, steps)
-        places = torch.full(logps.shape, -1)  # (B, steps), the position of each step of a row among all kept sets
+        places = torch.full(
+            logps.shape, -1
+        )  # (B, steps), the position of each step of a row among all kept sets
         start = 0
         for step, (rows, values) in enumerate(zip(self._steps, self._logps, strict=False)):
             logps[rows, step] = values
             places[rows.cpu(), step] = torch.arange(start, start + len(rows))
             start += len(rows)
-        if max(lengths) > places.size(1) or any(n > s for n, s in zip(lengths, (places >= 0).sum(-1).tolist(), strict=True)):
+        if max(lengths) > places.size(1) or any(
+            n > s for n, s in zip(lengths, (places >= 0).sum(-1).tolist(), strict=True)
+        ):
             raise RuntimeError("A completion has more tokens than the recorder saw.")
         self._store()
         kept = KeptSet.cat(self._kept) if self._kept else None

@@ -31,7 +31,9 @@ class HealthMonitor(TrainerCallback):
         return group < GROUPS_READ
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
-        own = [row for row in rows if row["mode"] == "train" and self.wants(row["step"], row["group"])]
+        own = [
+            row for row in rows if row["mode"] == "train" and self.wants(row["step"], row["group"])
+        ]
         self._repeating += [repeats_itself(words_of(row)) for row in own]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -41,7 +43,9 @@ class HealthMonitor(TrainerCallback):
             if is_training_log(entry):
                 self.watch.add(entry)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
         if logs is None or not is_training_log(logs):
             return
         urgent: dict[str, Any] | None = None
@@ -63,10 +67,16 @@ class HealthMonitor(TrainerCallback):
 
 def words_of(row: dict[str, Any]) -> str:
     """Return what the model wrote in a completion, without the answers of an environment."""
-    turns = [message["content"] for message in row.get("messages", ()) if message["role"] == "assistant"]
+    turns = [
+        message["content"] for message in row.get("messages", ()) if message["role"] == "assistant"
+    ]
     return "\n".join(turns) if turns else row["text"]
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:
     """Whether a log is neither of an evaluation nor the summary at the end."""
-    return bool(logs) and "train_runtime" not in logs and not any(key.startswith("eval_") for key in logs)
+    return (
+        bool(logs)
+        and "train_runtime" not in logs
+        and not any(key.startswith("eval_") for key in logs)
+    )

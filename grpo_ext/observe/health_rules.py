@@ -78,14 +78,20 @@ def reward_collapse(history: History) -> float | None:
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
     """Return the median of the last values divided by the median of up to 50 values before, which is at least `floor`."""
     enough = len(values) >= WINDOW + window
-    return median(values[-window:]) / max(median(values[-50 - window : -window]), floor) if enough else None
+    return (
+        median(values[-window:]) / max(median(values[-50 - window : -window]), floor)
+        if enough
+        else None
+    )
 
 
 def growth(values: list[float]) -> float | None:
     """Return the mean of the last 5 values divided by the mean of 5 values two windows ago."""
     if len(values) < 3 * WINDOW:
         return None
-    return fmean(values[-WINDOW // 2 :]) / max(fmean(values[-2 * WINDOW - WINDOW // 2 : -2 * WINDOW]), 1.0)
+    return fmean(values[-WINDOW // 2 :]) / max(
+        fmean(values[-2 * WINDOW - WINDOW // 2 : -2 * WINDOW]), 1.0
+    )
 
 
 def fall_from_start(values: list[float]) -> float | None:
@@ -97,12 +103,19 @@ def fall_from_start(values: list[float]) -> float | None:
 
 def logp_difference(history: History) -> float | None:
     """Return the difference of sampler and trainer; with overlap that after a weight sync, to which age adds nothing."""
-    logged = ("sampling/logp_difference/mean", "sampling/sampling_logp_difference/mean")  # the second by TRL
-    return history.recent(*(["sampling/sync_difference"] if "overlap/age" in history.values else logged), window=3)
+    logged = (
+        "sampling/logp_difference/mean",
+        "sampling/sampling_logp_difference/mean",
+    )  # the second by TRL
+    return history.recent(
+        *(["sampling/sync_difference"] if "overlap/age" in history.values else logged), window=3
+    )
 
 
 MEASURES: dict[str, Callable[[History], float | None]] = {
-    "not_finite": lambda h: float(any(key in h.odd for key in ("loss", "grad_norm", "reward", "kl", "entropy"))),
+    "not_finite": lambda h: float(
+        any(key in h.odd for key in ("loss", "grad_norm", "reward", "kl", "entropy"))
+    ),
     "reward_collapse": reward_collapse,
     "kl": lambda h: rise(h.of("kl"), 0.05),
     "entropy": lambda h: fall_from_start(h.of("entropy")),
@@ -127,7 +140,9 @@ class Watch:
 
     rules: list[Rule]
     history: History = field(default_factory=History)
-    quiet: dict[str, int] = field(default_factory=dict)  # logs since the rule last was over its threshold
+    quiet: dict[str, int] = field(
+        default_factory=dict
+    )  # logs since the rule last was over its threshold
 
     def add(self, logs: dict[str, Any]) -> list[dict[str, Any]]:
         """Take a training log and return the new alarms as rows for `metrics.jsonl`."""
@@ -139,7 +154,12 @@ class Watch:
             self.quiet[rule.name] = 0 if over else quiet + 1
             if over and quiet >= WINDOW:
                 words = f"{rule.meaning[0].upper()}{rule.meaning[1:]} ({value:.3g}, above {rule.threshold:g})."
-                alarm = {"alarm": rule.name, "value": value, "threshold": rule.threshold, "action": rule.action}
+                alarm = {
+                    "alarm": rule.name,
+                    "value": value,
+                    "threshold": rule.threshold,
+                    "action": rule.action,
+                }
                 alarms.append({**alarm, "message": f"{words} What to try: {rule.advice}."})
         return alarms
 
@@ -155,16 +175,22 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     rules: list[Rule] = []
     settings = settings or {}
     for name in settings.keys() - RULES.keys():
-        raise ValueError(f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: {', '.join(RULES)}.")
+        raise ValueError(
+            f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: {', '.join(RULES)}."
+        )
     for name, rule in RULES.items():
         if (wanted := settings.get(name, {})) is False:
             continue
         wanted = wanted if isinstance(wanted, dict) else {"threshold": wanted}
         found = {"threshold": rule.threshold, "action": action, **wanted}
         if set(found) != {"threshold", "action"} or type(found["threshold"]) not in (int, float):
-            raise ValueError(f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: ACTION}}.")
+            raise ValueError(
+                f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: ACTION}}."
+            )
         if (chosen := found["action"]) not in ACTIONS:
-            raise ValueError(f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got {chosen!r}.")
+            raise ValueError(
+                f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got {chosen!r}."
+            )
         rules.append(replace(rule, **found))
     return rules
 

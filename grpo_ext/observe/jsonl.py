@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d+)[,}]')
 DEEPEST = 16  # levels of a line's nesting
-KEPT_BACK = 64 * 2**20  # bytes kept in memory while the disk fails; beyond them the oldest lines are lost
+KEPT_BACK = (
+    64 * 2**20
+)  # bytes kept in memory while the disk fails; beyond them the oldest lines are lost
 
 
 @dataclass
@@ -55,7 +57,9 @@ class JsonLines:
             with suppress(FileNotFoundError), self.path.open("rb") as file:
                 os.fsync(file.fileno())
         except OSError as error:
-            logger.warning("%s may not have reached the disk (%s). The run goes on.", self.path, error)
+            logger.warning(
+                "%s may not have reached the disk (%s). The run goes on.", self.path, error
+            )
 
     def cut(self, step: int) -> None:
         """Remove all lines after `step` and a last line that is not whole."""
@@ -70,7 +74,10 @@ class JsonLines:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size = self.path.stat().st_size if self.path.exists() else 0
         if size >= max(1, self.max_mb * 2**20):
-            os.replace(self.path, self.path.with_name(f"{self.path.stem}-{len(parts(self.path)):04d}.jsonl"))
+            os.replace(
+                self.path,
+                self.path.with_name(f"{self.path.stem}-{len(parts(self.path)):04d}.jsonl"),
+            )
             size = 0
         try:
             with self.path.open("ab", buffering=0) as file:
@@ -90,7 +97,9 @@ def encoded(row: dict[str, Any]) -> bytes:
         found: dict[str, str] = {}
         row = finite(row, "", found)
         text = json.dumps({**row, "not_finite": found}, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes its JSON escape
+    return (
+        text.encode("utf-8", "backslashreplace") + b"\n"
+    )  # a lone surrogate becomes its JSON escape
 
 
 def plain(value: Any) -> Any:
@@ -104,7 +113,9 @@ def plain(value: Any) -> Any:
 def finite(value: Any, place: str, found: dict[str, str]) -> Any:
     """Return `value` with `None` for numbers that are not finite, and note these in `found` by place, such as `rewards/a`."""
     if isinstance(value, dict):
-        return {key: finite(part, f"{place}/{key}".lstrip("/"), found) for key, part in value.items()}
+        return {
+            key: finite(part, f"{place}/{key}".lstrip("/"), found) for key, part in value.items()
+        }
     if isinstance(value, list | tuple):
         return [finite(part, f"{place}/{i}".lstrip("/"), found) for i, part in enumerate(value)]
     if not isinstance(value, str | int | float | bool | None):
@@ -118,7 +129,10 @@ def finite(value: Any, place: str, found: dict[str, str]) -> Any:
 def parts(path: Path) -> list[Path]:
     """Return the files of a log, oldest first."""
     older = path.parent.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]*.jsonl")
-    return [*sorted(older, key=lambda part: int(part.stem.rpartition("-")[2])), *([path] if path.exists() else [])]
+    return [
+        *sorted(older, key=lambda part: int(part.stem.rpartition("-")[2])),
+        *([path] if path.exists() else []),
+    ]
 
 
 def end_of(part: Path, step: int) -> int:
@@ -133,7 +147,9 @@ def end_of(part: Path, step: int) -> int:
     return position
 
 
-def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
+def read(
+    path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a log, oldest first. The log may still be written: a last line that is not whole is left out.
 
     A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how
@@ -145,7 +161,10 @@ def read(path: Path, fields: dict[str, Any] | None = None, faults: list[str] | N
 
 
 def placed(
-    path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None, start: int = 0
+    path: Path,
+    fields: dict[str, Any] | None = None,
+    faults: list[str] | None = None,
+    start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of `read`, each with its place: the bytes before it in all parts. `start`: the place of the first."""
     bad, first, begin = 0, "", 0
@@ -169,7 +188,9 @@ def placed(
                     continue
                 yield here, row
     if bad:
-        sentence = f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
+        sentence = (
+            f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
+        )
         logger.warning("%s", sentence) if faults is None else faults.append(sentence)
 
 
@@ -178,7 +199,9 @@ def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str,
 
     `ValueError` if it is not a mapping, lacks a field, or is nested too deeply.
     """
-    row = json.loads(line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None)
+    row = json.loads(
+        line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None
+    )
     if not isinstance(row, dict):
         raise ValueError("it is not a mapping")
     for name, kind in (fields or {}).items():
@@ -186,7 +209,9 @@ def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str,
             raise ValueError(f"its {name!r} is missing or of another type")
     for name, kind in (("not_finite", object), ("rewards", int | float | None)) if fields else ():
         inner = row.get(name, {})
-        if not isinstance(inner, dict) or not all(isinstance(value, kind) for value in inner.values()):
+        if not isinstance(inner, dict) or not all(
+            isinstance(value, kind) for value in inner.values()
+        ):
             raise ValueError(f"its {name!r} is not a mapping, or has values of another type")
     level: list[Any] = [row]
     for _ in range(DEEPEST):

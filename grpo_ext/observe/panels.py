@@ -21,7 +21,9 @@ class Panel:
     def silent(self) -> bool:
         """Whether it shows nothing: at most one value in each curve or, but for rewards, one value throughout."""
         known = [[value for value in s.values if value is not None] for s in self.series]
-        return all(len(values if "reward" in self.title.lower() else {*values}) <= 1 for values in known)
+        return all(
+            len(values if "reward" in self.title.lower() else {*values}) <= 1 for values in known
+        )
 
 
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
@@ -35,8 +37,16 @@ def panels(run: RunData) -> list[Panel]:
     columns = by_metric(run.metrics)
     found = [held_out(columns), *rewards(run, columns)]
     for panel in PANELS:
-        logged = {label: [columns[key] for key in keys if key in columns] for label, keys in panel["curves"].items()}
-        found.append(Panel(panel["title"], panel["note"], [series(label, some[0]) for label, some in logged.items() if some]))
+        logged = {
+            label: [columns[key] for key in keys if key in columns]
+            for label, keys in panel["curves"].items()
+        }
+        curves = [
+            series(label, some[0], smoothed=not panel.get("exact"))
+            for label, some in logged.items()
+            if some
+        ]
+        found.append(Panel(panel["title"], panel["note"], curves))
     return [panel for panel in (*found, seconds(columns)) if panel.series]
 
 
@@ -47,7 +57,11 @@ def more_panels(run: RunData) -> list[Panel]:
     shown |= {"reward", "reward_std", "step_time", *NOT_DRAWN}
     elsewhere = (*SECONDS, "eval_", "train_", "rewards/")
     rest = [key for key in columns.keys() - shown if not key.startswith(elsewhere)]
-    return [Panel(key, "", [series(key, columns[key])]) for key in sorted(rest) if not key.endswith(NOT_DRAWN_ENDINGS)]
+    return [
+        Panel(key, "", [series(key, columns[key])])
+        for key in sorted(rest)
+        if not key.endswith(NOT_DRAWN_ENDINGS)
+    ]
 
 
 def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
@@ -63,18 +77,24 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
     return columns
 
 
-def series(label: str, column: Column, errors: Column | None = None) -> Series:
+def series(
+    label: str, column: Column, errors: Column | None = None, smoothed: bool = True
+) -> Series:
     steps, values = column
     by_step = dict(zip(*errors, strict=True)) if errors else {}
     bars = [by_step.get(step) for step in steps] if by_step else None
-    return Series(label, steps, values, bars, smoothed=label not in ("learning rate", "peak"))
+    return Series(label, steps, values, bars, smoothed=smoothed)
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     """Return the panels of the weighted sum and of each reward; without the latter if one reward is the sum."""
     curves = list(run.curves.values())
     if not curves:
-        names = {key.split("/")[1]: key for key in columns if key.startswith("rewards/") and key.endswith("/mean")}
+        names = {
+            key.split("/")[1]: key
+            for key in columns
+            if key.startswith("rewards/") and key.endswith("/mean")
+        }
         names |= {"reward": "reward"} if "reward" in columns else {}
         curves = [series(name, columns[key]) for name, key in names.items()]
     total = [curve for curve in curves if curve.label == "reward"]
@@ -88,15 +108,29 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
 
 
 def held_out(columns: dict[str, Column]) -> Panel:
-    endings = (*NOT_DRAWN_ENDINGS, "_length", "num_tokens", "_loss", "entropy", "frac_reward_zero_std", "reward_std")
+    endings = (
+        *NOT_DRAWN_ENDINGS,
+        "_length",
+        "num_tokens",
+        "_loss",
+        "entropy",
+        "frac_reward_zero_std",
+        "reward_std",
+    )
     keys = [key for key in columns if key.startswith("eval_") and not key.endswith(endings)]
     drawn = [key for key in keys if "completions/" not in key and "clip_ratio" not in key]
-    curves = [series(key.removeprefix("eval_"), columns[key], columns.get(f"{key}_se")) for key in drawn]
-    return Panel("Held-out rewards", "Mean over all held-out prompts; bars are one standard error.", curves)
+    curves = [
+        series(key.removeprefix("eval_"), columns[key], columns.get(f"{key}_se")) for key in drawn
+    ]
+    return Panel(
+        "Held-out rewards", "Mean over all held-out prompts; bars are one standard error.", curves
+    )
 
 
 def seconds(columns: dict[str, Column]) -> Panel:
-    curves = [series(key.partition("/")[2], columns[key]) for key in columns if key.startswith(SECONDS)]
+    curves = [
+        series(key.partition("/")[2], columns[key]) for key in columns if key.startswith(SECONDS)
+    ]
     if "step_time" in columns:
         curves.insert(0, series("whole step", columns["step_time"]))
     return Panel("Seconds", "Where the time of a step goes.", curves)

@@ -14,18 +14,26 @@ SHORT = {
 class RunProgress(ProgressCallback):
     """A bar with the main figures of the last log."""
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
         if not state.is_world_process_zero or self.training_bar is None or not logs:
             return
         if evaluation := evaluation_line(logs):
             self.training_bar.write(f"step {state.global_step}: {evaluation}")
         elif figures := main_figures(logs):
-            self.training_bar.set_postfix_str(", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
+            self.training_bar.set_postfix_str(
+                ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
+            )
 
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
     """Return the main figures of a training log: the mean of each reward, then those in `SHORT`."""
-    figures = {key.split("/")[1]: logs[key] for key in logs if key.startswith("rewards/") and key.endswith("/mean")}
+    figures = {
+        key.split("/")[1]: logs[key]
+        for key in logs
+        if key.startswith("rewards/") and key.endswith("/mean")
+    }
     figures |= {name: logs[key] for key, name in SHORT.items() if key in logs}
     return {name: value for name, value in figures.items() if isinstance(value, float | int)}
 
@@ -44,8 +52,12 @@ def evaluation_line(logs: dict[str, Any]) -> str:
 class RunLines(TrainerCallback):
     """Prints the same figures as lines, for runs without a bar."""
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        figures = ", ".join(f"{name} {value:.3g}" for name, value in main_figures(logs or {}).items())
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        figures = ", ".join(
+            f"{name} {value:.3g}" for name, value in main_figures(logs or {}).items()
+        )
         if state.is_local_process_zero and (line := evaluation_line(logs or {}) or figures):
             print(f"step {state.global_step}: {line}", flush=True)
 

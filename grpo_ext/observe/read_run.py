@@ -33,7 +33,9 @@ class Series:
     values: Values
     errors: Values | None = None  # standard errors
     spread: Values | None = None  # mean standard deviation within a group, drawn as a band
-    bounds: tuple[float, float] | None = None  # where the band ends: the lowest and highest value of a completion
+    bounds: tuple[float, float] | None = (
+        None  # where the band ends: the lowest and highest value of a completion
+    )
     smoothed: bool = True  # false where each value is exact, as in a schedule
 
 
@@ -42,7 +44,11 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
 
     A value is the mean over the groups of a step: of their means, and as `spread` of their (population) standard deviations.
     """
-    train = [(row["step"], row["group"], {**row["rewards"], "reward": row["reward"]}) for row in rows if row["mode"] == "train"]
+    train = [
+        (row["step"], row["group"], {**row["rewards"], "reward": row["reward"]})
+        for row in rows
+        if row["mode"] == "train"
+    ]
     if not train:
         return {}
     index = pd.MultiIndex.from_tuples([(step, group) for step, group, _ in train])
@@ -51,7 +57,10 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
     means, spreads = (part.groupby(level=0).mean() for part in (groups.mean(), groups.std(ddof=0)))
     curves = {}
     for name in table:
-        mean, spread = ([None if math.isnan(value) else value for value in part[name]] for part in (means, spreads))
+        mean, spread = (
+            [None if math.isnan(value) else value for value in part[name]]
+            for part in (means, spreads)
+        )
         bounds = (table[name].min(), table[name].max()) if table[name].notna().any() else None
         curves[name] = Series(name, means.index.tolist(), mean, spread=spread, bounds=bounds)
     return curves
@@ -74,8 +83,12 @@ class RunData:
     @property
     def rewards(self) -> list[Row]:
         """Name, weight and options of each reward."""
-        found = [row for row in mappings(self.about.get("rewards")) if isinstance(row.get("name"), str)]
-        return found or [{"name": name} for name in (self.samples[0]["rewards"] if self.samples else ())]
+        found = [
+            row for row in mappings(self.about.get("rewards")) if isinstance(row.get("name"), str)
+        ]
+        return found or [
+            {"name": name} for name in (self.samples[0]["rewards"] if self.samples else ())
+        ]
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
@@ -94,7 +107,9 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
 def without_logs(folder: Path, name: str | None = None) -> RunData:
     """Return what is known of the run in a folder without reading its logs."""
     run = RunData(name or short_name(folder), folder, [])
-    run.recipe, run.about = (read_mapping(folder / file, run.faults) for file in ("recipe.yaml", RUN))
+    run.recipe, run.about = (
+        read_mapping(folder / file, run.faults) for file in ("recipe.yaml", RUN)
+    )
     return run
 
 
@@ -114,7 +129,9 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
 def runs_in(path: Path) -> list[Path]:
     """Return the run in a folder, or if it holds none itself, those in its folders by name."""
     inside = sorted(path.iterdir()) if path.is_dir() else []
-    return [run for run in [run_folder(path)] if run] or [run for run in map(run_folder, inside) if run]
+    return [run for run in [run_folder(path)] if run] or [
+        run for run in map(run_folder, inside) if run
+    ]
 
 
 def run_folder(path: Path) -> Path | None:
@@ -129,7 +146,11 @@ def find_folder(path: Path) -> Path:
 
 
 def short_name(folder: Path) -> str:
-    return folder.parent.name if folder.name == "grpo" and folder.parent.name else folder.resolve().name
+    return (
+        folder.parent.name
+        if folder.name == "grpo" and folder.parent.name
+        else folder.resolve().name
+    )
 
 
 def named(folders: list[Path]) -> dict[Path, str]:
@@ -137,7 +158,10 @@ def named(folders: list[Path]) -> dict[Path, str]:
     names = [short_name(folder) for folder in folders]
     seen = [names[:i].count(name) + 1 for i, name in enumerate(names)]
     some = zip(folders, names, seen, strict=True)
-    return {folder: f"{name} ({number})" if names.count(name) > 1 else name for folder, name, number in some}
+    return {
+        folder: f"{name} ({number})" if names.count(name) > 1 else name
+        for folder, name, number in some
+    }
 
 
 def is_running(folder: Path) -> bool:

@@ -46,24 +46,35 @@ class RunLog(TrainerCallback):
         folder = Path(args.output_dir)
         if state.global_step == 0:
             set_aside(folder)
-        self.metrics, self.samples = (JsonLines(folder / name, self.max_mb) for name in (METRICS, SAMPLES))
+        self.metrics, self.samples = (
+            JsonLines(folder / name, self.max_mb) for name in (METRICS, SAMPLES)
+        )
         for log in (self.metrics, self.samples):
             log.cut(state.global_step)
         last = deque(read(self.metrics.path), maxlen=1)
         self._summed_up = bool(last) and "train_runtime" in last[0]
         self._write_about(folder, state.global_step, args)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        part = state.global_step < state.max_steps or self._summed_up  # the run will continue, or was complete before
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        part = (
+            state.global_step < state.max_steps or self._summed_up
+        )  # the run will continue, or was complete before
         if logs and not ("train_runtime" in logs and part):
-            kept = state.log_history[-1] if state.log_history else {}  # other callbacks remove figures from `logs`
+            kept = (
+                state.log_history[-1] if state.log_history else {}
+            )  # other callbacks remove figures from `logs`
             more = {key: kept[key] for key in kept if key != "step" and kept.keys() >= logs.keys()}
             self.note(state.global_step, {**more, **logs})
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
         """Add a line to `metrics.jsonl`. A figure named `step`, `time` or `not_finite` becomes `logged/NAME`."""
         own = {"step": step, "time": round(time.time(), 3)}
-        figures = {f"logged/{key}" if key in (*own, "not_finite") else key: value for key, value in figures.items()}
+        figures = {
+            f"logged/{key}" if key in (*own, "not_finite") else key: value
+            for key, value in figures.items()
+        }
         if self.metrics is not None:
             self.metrics.append([{**own, **figures}])
 
@@ -83,17 +94,26 @@ class RunLog(TrainerCallback):
     def _write_about(self, folder: Path, step: int, args: Any) -> None:
         """Write `run.json`: the rewards and data of the run, versions, and each start."""
         try:
-            starts = list(row_of((folder / RUN).read_text(encoding="utf-8"))["starts"]) if step else []
+            starts = (
+                list(row_of((folder / RUN).read_text(encoding="utf-8"))["starts"]) if step else []
+            )
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             starts = []
-        start = {"step": step, "time": round(time.time(), 3), "processes": args.world_size, "device": args.device.type}
+        start = {
+            "step": step,
+            "time": round(time.time(), 3),
+            "processes": args.world_size,
+            "device": args.device.type,
+        }
         about = {**self.about, "versions": versions(), "starts": [*starts, start]}
         write_atomically(folder / RUN, json.dumps(about, indent=2, default=str) + "\n")
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
     """Move the logs of an earlier run, and files that match the patterns `more`, to `folder/earlier-N`."""
-    old = [part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size]
+    old = [
+        part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size
+    ]
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:
         return

@@ -32,7 +32,10 @@ MOST_ROWS = 4096  # most rows that are read to see whether they fill a generatio
 
 
 def check_recipe(
-    path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None, elsewhere: bool = False
+    path: str | Path | None,
+    overrides: Overrides = None,
+    num_processes: int | None = None,
+    elsewhere: bool = False,
 ) -> Findings:
     """Return all findings on a recipe, as `load_recipe` takes it, that need no GPU and no loaded model.
 
@@ -56,7 +59,11 @@ def check_recipe(
     check_eval_rows(recipe, findings)
     check_parts(recipe, batch, rows, reward_parts(recipe, findings), findings)
     if batch.fits:
-        sizes = {"prompts": batch.prompts, "completions": batch.completions, "step": batch.completions_per_step}
+        sizes = {
+            "prompts": batch.prompts,
+            "completions": batch.completions,
+            "step": batch.completions_per_step,
+        }
         findings.figures["batch"] = sizes
     if not elsewhere:
         check_machine(v, findings)
@@ -66,7 +73,12 @@ def check_recipe(
     return findings
 
 
-def check_start(recipe: Recipe, train_dataset: Any = None, rewards: list[Any] | None = None, model_given: bool = False) -> None:
+def check_start(
+    recipe: Recipe,
+    train_dataset: Any = None,
+    rewards: list[Any] | None = None,
+    model_given: bool = False,
+) -> None:
     """Do the same checks for a run that starts; `RecipeError` names all that is wrong.
 
     A process that trains passes its data and rewards, before it loads its model; the launcher has none. The vLLM server is not
@@ -93,14 +105,18 @@ def rows_to_read(batch: Batch) -> int:
     return max(ROWS, min(batch.prompts, MOST_ROWS))
 
 
-def check_parts(recipe: Recipe, batch: Batch, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings) -> None:
+def check_parts(
+    recipe: Recipe, batch: Batch, rows: list[dict[str, Any]], rewards: list[Any], findings: Findings
+) -> None:
     """Check rows, prompts and rewards, and add problems and figures to `findings`."""
     v = recipe.flat
     if batch.fits and 0 < len(rows) < min(batch.prompts, MOST_ROWS):  # these are all rows
         findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)
     asked = check_prompts(rows, findings) if rows else []
-    reported = {problem.key for problem in (*findings.problems, *findings.notes)}  # also a model that is not here
+    reported = {
+        problem.key for problem in (*findings.problems, *findings.notes)
+    }  # also a model that is not here
     there = v["model_name_or_path"] and "model_name_or_path" not in reported
     tokenizer = load_tokenizer(v, findings) if there else None
     prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
@@ -116,7 +132,9 @@ def check_parts(recipe: Recipe, batch: Batch, rows: list[dict[str, Any]], reward
         findings.problem(error, "reward_funcs")
 
 
-def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, findings: Findings) -> Begin | None:
+def begin_episodes(
+    recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, findings: Findings
+) -> Begin | None:
     """Return what starts the episodes of the environment; `None` without one, without a tokenizer, or after a problem."""
     if recipe.flat["environment"] is None or tokenizer is None:
         return None
@@ -124,9 +142,14 @@ def begin_episodes(recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, f
     with suppress(OSError):  # the model has no generation config
         config = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
     try:
-        begin = beginning(v["environment"], tokenizer, end_tokens(tokenizer, config), recipe.training)
+        begin = beginning(
+            v["environment"], tokenizer, end_tokens(tokenizer, config), recipe.training
+        )
         if rows and (episode := begin(rows[:1])[0]).world.failures:
-            findings.problem(f"environment: its reset fails: {episode.prompt[-1]['content'].splitlines()[-1]}", "environment")
+            findings.problem(
+                f"environment: its reset fails: {episode.prompt[-1]['content'].splitlines()[-1]}",
+                "environment",
+            )
         return begin
     except Exception as error:  # whatever a user's class raises
         findings.problem(error, "environment")
@@ -138,9 +161,17 @@ def check_schedule(v: Values, findings: Findings) -> None:
     given = v["lr_scheduler_kwargs"]
     try:
         arguments = json.loads(given) if isinstance(given, str) else given
-        get_scheduler(v["lr_scheduler_type"], SGD([torch.zeros(1)], lr=1.0), 1, 2, scheduler_specific_kwargs=arguments)
+        get_scheduler(
+            v["lr_scheduler_type"],
+            SGD([torch.zeros(1)], lr=1.0),
+            1,
+            2,
+            scheduler_specific_kwargs=arguments,
+        )
     except (ValueError, TypeError) as error:
-        words = f"lr_scheduler_kwargs has to be a mapping of what lr_scheduler_type takes ({error})."
+        words = (
+            f"lr_scheduler_kwargs has to be a mapping of what lr_scheduler_type takes ({error})."
+        )
         findings.problem(words, "lr_scheduler_kwargs" if given else "lr_scheduler_type")
 
 
@@ -152,8 +183,13 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
     else:
         recipe.fit_machine()
     given = recipe.values["training"]
-    sizes = {key: recipe.flat[key] for key in ("per_device_train_batch_size", "per_device_eval_batch_size")}
-    whole = {key: size * batch.num_processes for key, size in sizes.items()}  # this one process has the batch of all
+    sizes = {
+        key: recipe.flat[key]
+        for key in ("per_device_train_batch_size", "per_device_eval_batch_size")
+    }
+    whole = {
+        key: size * batch.num_processes for key, size in sizes.items()
+    }  # this one process has the batch of all
     try:
         recipe.schema["training"](**{**given, **neutral, **whole})
     except (ValueError, ImportError) as error:
@@ -166,7 +202,9 @@ def reward_parts(recipe: Recipe, findings: Findings) -> list[Any]:
     try:
         return named_rewards_and_weights(recipe)[0]
     except ValueError as error:
-        if not any(problem.key == "reward_weights" for problem in findings.problems):  # reported already
+        if not any(
+            problem.key == "reward_weights" for problem in findings.problems
+        ):  # reported already
             key = "reward_funcs" if recipe.run.reward_funcs else "reward_plugins"
             findings.problem(error, "reward_weights" if isinstance(error, WeightsError) else key)
         return []

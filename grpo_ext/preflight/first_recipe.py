@@ -18,8 +18,20 @@ from grpo_ext.rewards.judge_reward import model_at
 from grpo_ext.rewards.quantity import number
 
 Row = dict[str, Any]
-PROMPTS = "prompt", "messages", "question", "problem", "instruction", "query", "task", "text", "input"
-COUNTDOWN = "Use the numbers {nums}, each exactly once, with + - * / and parentheses, to make {target}."
+PROMPTS = (
+    "prompt",
+    "messages",
+    "question",
+    "problem",
+    "instruction",
+    "query",
+    "task",
+    "text",
+    "input",
+)
+COUNTDOWN = (
+    "Use the numbers {nums}, each exactly once, with + - * / and parentheses, to make {target}."
+)
 TESTS = "tests", "test_list", "test_cases", "unit_tests"
 LETTERS = "ABCDEFGHIJ"
 TINY = 5_000_000  # parameters of a model for which the sizes and learning rate of the demos fit
@@ -59,8 +71,14 @@ def look(rows: list[Row], prompt: str | None = None) -> Found:
     if not (known or texts) and {"nums", "target"} <= {*names}:
         known = [COUNTDOWN]
     if not (known or texts):
-        raise ValueError(f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or `question`.")
-    asked = known[0] if known else max(texts, key=lambda name: statistics.mean(len(row[name]) for row in rows))
+        raise ValueError(
+            f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or `question`."
+        )
+    asked = (
+        known[0]
+        if known
+        else max(texts, key=lambda name: statistics.mean(len(row[name]) for row in rows))
+    )
     return Found(asked, *reward_for(rows, [name for name in names if name != asked]))
 
 
@@ -85,14 +103,20 @@ def reward_for(rows: list[Row], names: list[str]) -> tuple[Any, ...]:
         return "number", column, f"{answer} has numbers"
     if statistics.median(len(value.split()) for value in values) <= 5:
         return "exact", column, f"{answer} has short texts", {"ignore_case": True}
-    return "like_reference", {"reference": answer}, f"{answer} has long texts, which no rule can judge"
+    return (
+        "like_reference",
+        {"reference": answer},
+        f"{answer} has long texts, which no rule can judge",
+    )
 
 
 def judged(found: Found, url: str, folder: str) -> Found:
     """Return the same with the model at `url` as judge; `ConnectionError` or `ValueError` if it does not say its name."""
     columns = {"solution": found.columns["reference"]} if found.columns else {}
     options = {"url": url, "model": model_at(url), "rubric": f"{folder}/rubric.md"}
-    return Found(found.prompt, "judge", columns, f"{found.why}, and {options['model']} can", options)
+    return Found(
+        found.prompt, "judge", columns, f"{found.why}, and {options['model']} can", options
+    )
 
 
 def first(known: Iterable[str], names: list[str]) -> str | None:
@@ -103,17 +127,26 @@ def template(found: Found, names: list[str]) -> str:
     """Return the user's prompt as a template of columns, with the options of a choice."""
     options = [name for name in names if re.fullmatch(rf"(?i)(?:option_?)?[{LETTERS}]", name)]
     asked = found.prompt if found.prompt == COUNTDOWN else f"{{{found.prompt}}}"
-    lines = [asked, *(f"{letter}) {{{name}}}" for letter, name in zip(LETTERS, sorted(options), strict=False))]
+    lines = [
+        asked,
+        *(f"{letter}) {{{name}}}" for letter, name in zip(LETTERS, sorted(options), strict=False)),
+    ]
     return "\n".join(lines if found.reward == "choice" else lines[:1])
 
 
-def recipe_of(found: Found, rows: list[Row], data: str, model: str, folder: str, lora: bool) -> dict[str, Any]:
+def recipe_of(
+    found: Found, rows: list[Row], data: str, model: str, folder: str, lora: bool
+) -> dict[str, Any]:
     """Return the values of the recipe, with sizes that fit this machine by estimate."""
     system, limit = ASK[found.reward]
     ready = isinstance(rows[0].get(found.prompt), list)  # chat messages
     values: dict[str, Any] = {"model_name_or_path": model, "output_dir": f"{folder}/run"}
     values |= {"task": "prompts", "dataset_name": data}
-    values |= {"prompt_column": found.prompt} if ready else {"user_prompt": template(found, list(rows[0]))}
+    values |= (
+        {"prompt_column": found.prompt}
+        if ready
+        else {"user_prompt": template(found, list(rows[0]))}
+    )
     if found.columns and list(found.columns) != list(found.columns.values()):
         values["rename_columns"] = found.columns
     if found.reward != "judge":
@@ -126,8 +159,17 @@ def recipe_of(found: Found, rows: list[Row], data: str, model: str, folder: str,
 def sizes(values: dict[str, Any], limit: int, lora: bool) -> dict[str, Any]:
     """Return the sizes and the learning rate: the largest micro-batch that fits by estimate, 64 completions in each step."""
     gpu = torch.cuda.is_available()
-    room = torch.cuda.get_device_properties(0).total_memory if gpu else psutil.virtual_memory().available
-    found: dict[str, Any] = {"num_generations": 8, "max_completion_length": limit, "max_steps": 200, "logging_steps": 1}
+    room = (
+        torch.cuda.get_device_properties(0).total_memory
+        if gpu
+        else psutil.virtual_memory().available
+    )
+    found: dict[str, Any] = {
+        "num_generations": 8,
+        "max_completion_length": limit,
+        "max_steps": 200,
+        "logging_steps": 1,
+    }
     if lora:
         found |= {"use_peft": True, "lora_target_modules": "all-linear"}
     for size, checkpointing in ((64, False), (32, False), (32, True), (16, True), (8, True)):
@@ -135,7 +177,11 @@ def sizes(values: dict[str, Any], limit: int, lora: bool) -> dict[str, Any]:
         found["gradient_checkpointing"] = checkpointing
         recipe = load_recipe(None, {**values, **found}, 1)
         shape = model_size(recipe.flat, recipe.model)
-        if shape is None or memory_estimate(shape, recipe.flat, batch_of(recipe.flat, 1), 0, 512)["total"] < SHARE * room:
+        if (
+            shape is None
+            or memory_estimate(shape, recipe.flat, batch_of(recipe.flat, 1), 0, 512)["total"]
+            < SHARE * room
+        ):
             break
     tiny = shape is not None and shape.parameters < TINY
     found["max_completion_length"] = min(limit, 64) if tiny else limit

@@ -34,7 +34,9 @@ def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
     read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, findings)
 
 
-def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Findings) -> list[dict[str, Any]]:
+def read_rows(
+    open_rows: Callable[[], Any], count: int, key: str, findings: Findings
+) -> list[dict[str, Any]]:
     """Return the first rows of the data set that `open_rows` opens; faults are findings about `key`."""
     try:
         with deadline(PATIENCE), quiet("huggingface_hub"):
@@ -45,7 +47,9 @@ def read_rows(open_rows: Callable[[], Any], count: int, key: str, findings: Find
         findings.note(f"the rows could not be read here ({error}).", key)
     except OSError as error:  # ConnectionError, a missing tokenizer
         findings.absent(f"the rows cannot be read here: {error}", key)
-    except Exception as error:  # from a method of the task, or for a row that the task does not expect
+    except (
+        Exception
+    ) as error:  # from a method of the task, or for a row that the task does not expect
         # the message of a KeyError is only the key, such as 'nums'
         words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         findings.problem(f"the rows cannot be used: {words}", key)

@@ -41,13 +41,21 @@ class Forecast:
         batch, plan = self.plan.batch, asdict(self.plan)
         for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
             plan["batch"][name] = getattr(batch, name)
-        plan |= {name: getattr(self.plan, name) for name in ("prompts", "completions", "token_budget")}
-        model = None if self.size is None else {"parameters": self.size.parameters, "trainable": self.size.trainable}
+        plan |= {
+            name: getattr(self.plan, name) for name in ("prompts", "completions", "token_budget")
+        }
+        model = (
+            None
+            if self.size is None
+            else {"parameters": self.size.parameters, "trainable": self.size.trainable}
+        )
         figures = {"prompt_tokens": self.prompt_tokens, "checkpoint_bytes": self.checkpoint}
         return {**plan, **figures, "memory_bytes": self.memory, "model": model}
 
 
-def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | None = None) -> Forecast:
+def make_forecast(
+    recipe: Recipe, num_processes: int | None = None, rows: int | None = None
+) -> Forecast:
     """Return the forecast of a checked recipe; `ValueError` if the rows do not fill a generation or cannot be counted here.
 
     `num_processes` defaults to that of the accelerate config, `rows` to a count of the training rows.
@@ -70,7 +78,9 @@ def make_forecast(recipe: Recipe, num_processes: int | None = None, rows: int | 
     return Forecast(
         plan=plan,
         size=size,
-        memory=memory_estimate(size, v, plan.batch, sharding(v), round(tokens or 0)) if size else None,
+        memory=memory_estimate(size, v, plan.batch, sharding(v), round(tokens or 0))
+        if size
+        else None,
         checkpoint=checkpoint_bytes(size, v, 1 <= sharding(v) <= 3) if size else None,
         prompt_tokens=tokens,
     )
@@ -96,15 +106,23 @@ def prompt_tokens(recipe: Recipe) -> float | None:
     aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
     prompts = [row["prompt"] for row in first_rows(recipe, MEASURED, aside)] if tokenizer else []
-    seen = look_at_prompts(prompts, tokenizer, recipe.flat, aside) if tokenizer and prompts else None
+    seen = (
+        look_at_prompts(prompts, tokenizer, recipe.flat, aside) if tokenizer and prompts else None
+    )
     return seen["tokens"]["mean"] if seen else None
 
 
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
     """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not here and not known."""
-    name, revision, trust = v["model_name_or_path"], v["model_revision"], bool(v["trust_remote_code"])
+    name, revision, trust = (
+        v["model_name_or_path"],
+        v["model_revision"],
+        bool(v["trust_remote_code"]),
+    )
     try:
-        config = known_config(name) or AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust)
+        config = known_config(name) or AutoConfig.from_pretrained(
+            name, revision=revision, trust_remote_code=trust
+        )
         with torch.device("meta"):
             made = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
         made.tie_weights()
@@ -118,12 +136,30 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
             made = get_peft_model(made, adapter)
     trainable = sum(p.numel() for p in made.parameters() if p.requires_grad)
     text, hidden = TextModel.of(config), config.get_text_config().hidden_size
-    return ModelSize(parameters, trainable, text.dtype, hidden, text.num_hidden_layers, text.kv_heads * text.head_size)
+    return ModelSize(
+        parameters,
+        trainable,
+        text.dtype,
+        hidden,
+        text.num_hidden_layers,
+        text.kv_heads * text.head_size,
+    )
 
 
 def known_config(name: str) -> Any:
     """Return the config of a model that `shapes.yaml` lists by its name, with or without `-Instruct`; `None` for others."""
-    if (shape := data_yaml("grpo_ext.preflight", "shapes.yaml").get(name.removesuffix("-Instruct"))) is None:
+    if (
+        shape := data_yaml("grpo_ext.preflight", "shapes.yaml").get(name.removesuffix("-Instruct"))
+    ) is None:
         return None
-    keys = "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
-    return AutoConfig.for_model("qwen2", **dict(zip((*keys, "tie_word_embeddings"), shape, strict=True)), dtype="bfloat16")
+    keys = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "vocab_size",
+    )
+    return AutoConfig.for_model(
+        "qwen2", **dict(zip((*keys, "tie_word_embeddings"), shape, strict=True)), dtype="bfloat16"
+    )

@@ -23,7 +23,10 @@ def check_machine(v: Values, findings: Findings) -> None:
     for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
         value = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, value) and not any(map(find_spec, packages)):
-            findings.problem(f"{key}: {value} needs the package {' or '.join(packages)}, which is not installed.", key)
+            findings.problem(
+                f"{key}: {value} needs the package {' or '.join(packages)}, which is not installed.",
+                key,
+            )
     check_launcher(v, findings)
     check_reporting(v, findings)
     check_uploads(v, findings)
@@ -40,8 +43,13 @@ def check_launcher(v: Values, findings: Findings) -> None:
     if not v[key]:
         return
     try:
-        if accelerate_settings(v[key]).get("distributed_type") == "DEEPSPEED" and find_spec("deepspeed") is None:
-            findings.problem(f"{key}: {v[key]} needs the package deepspeed, which is not installed.", key)
+        if (
+            accelerate_settings(v[key]).get("distributed_type") == "DEEPSPEED"
+            and find_spec("deepspeed") is None
+        ):
+            findings.problem(
+                f"{key}: {v[key]} needs the package deepspeed, which is not installed.", key
+            )
         load_config_from_file(str(accelerate_config(v[key])))
     except Exception as error:  # accelerate raises many kinds
         findings.problem(error, key)
@@ -56,7 +64,9 @@ def check_uploads(v: Values, findings: Findings) -> None:
             HfApi().whoami(token=v["hub_token"])
         except Exception as error:  # no login, a wrong one, no hub
             reason = str(error).partition("\n")[0]
-            findings.problem(f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: {reason}", key)
+            findings.problem(
+                f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: {reason}", key
+            )
 
 
 def check_reporting(v: Values, findings: Findings) -> None:
@@ -70,7 +80,10 @@ def check_reporting(v: Values, findings: Findings) -> None:
         if name not in (None, *known):
             findings.problem(f"report_to: {unknown('tracker', str(name), known)}", "report_to")
         elif name not in (None, "none", "all", *there):
-            findings.problem(f"report_to: {name} is not installed: pip install {name}, or write `none`.", "report_to")
+            findings.problem(
+                f"report_to: {name} is not installed: pip install {name}, or write `none`.",
+                "report_to",
+            )
 
 
 def check_server(v: Values, findings: Findings) -> None:
@@ -80,7 +93,9 @@ def check_server(v: Values, findings: Findings) -> None:
     base = server_url(v)
     key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
     try:
-        findings.figures["server"] = f"{base} answers: vLLM {who_answers(VllmLine(SERVER_PATIENCE), base)}"
+        findings.figures["server"] = (
+            f"{base} answers: vLLM {who_answers(VllmLine(SERVER_PATIENCE), base)}"
+        )
     except ConnectionError as error:
         how = "with `grpo-ext serve`, or with `grpo-ext train --serve`, or correct vllm_server_host and vllm_server_port."
         findings.problem(f"no vLLM server answers at {base} ({error}). Start one {how}", key)

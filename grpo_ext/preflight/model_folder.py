@@ -32,7 +32,9 @@ def check_model(v: Values, findings: Findings) -> None:
 def missing(folder: Path) -> Iterator[str]:
     """Yield the faults of a folder that should hold a whole model."""
     if not any((folder / config).is_file() for config in CONFIGS):
-        inner = sorted({str(path.parent) for config in CONFIGS for path in folder.glob(f"*/{config}")})
+        inner = sorted(
+            {str(path.parent) for config in CONFIGS for path in folder.glob(f"*/{config}")}
+        )
         words = f" Those in it are models: {', '.join(inner)}." if inner else ""
         yield f"the folder {folder} is no model: config.json, weights and a tokenizer belong there.{words}"
         return

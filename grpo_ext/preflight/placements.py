@@ -55,8 +55,13 @@ def drawn_lengths(number: int, mean: float, limit: int, seed: int = 0) -> list[i
     """Return the quantiles, in random order, of a lognormal distribution with this mean and 1 % beyond `limit`, its cut."""
     normal, rare = NormalDist(), NormalDist().inv_cdf(0.99)
     spread = rare - math.sqrt(max(0.0, rare**2 - 2 * math.log(max(1.0, limit / mean))))
-    sizes = (mean * math.exp(spread * normal.inv_cdf((i + 0.5) / number) - spread**2 / 2) for i in range(number))
-    return random.Random(seed).sample(found := [min(limit, max(1, round(size))) for size in sizes], len(found))
+    sizes = (
+        mean * math.exp(spread * normal.inv_cdf((i + 0.5) / number) - spread**2 / 2)
+        for i in range(number)
+    )
+    return random.Random(seed).sample(
+        found := [min(limit, max(1, round(size))) for size in sizes], len(found)
+    )
 
 
 def generation_seconds(work: Workload, speeds: Speeds, gpus: int) -> float:
@@ -73,19 +78,35 @@ def generation_seconds(work: Workload, speeds: Speeds, gpus: int) -> float:
 def training_seconds(work: Workload, speeds: Speeds, gpus: int) -> float:
     """Return the seconds of all passes and optimizer steps of a generation; a completion is not divided."""
     tokens = sum(work.lengths) + work.prompt_tokens * len(work.lengths)
-    return speeds.token * max(tokens / gpus, max(work.lengths) + work.prompt_tokens) + speeds.update * work.updates
+    return (
+        speeds.token * max(tokens / gpus, max(work.lengths) + work.prompt_tokens)
+        + speeds.update * work.updates
+    )
 
 
 def simulate(work: Workload, speeds: Speeds, gpus: int) -> list[Placement]:
     """Return colocate and, of each split into whole engines and GPUs that train, both other placements, the fastest first."""
     if gpus < speeds.gpus:
-        raise ValueError(f"An engine has {speeds.gpus} GPUs (vllm_tensor_parallel_size), and there are {gpus}.")
-    both, other = (generation_seconds(work, speeds, gpus), training_seconds(work, speeds, gpus)), speeds.reward + speeds.switch
+        raise ValueError(
+            f"An engine has {speeds.gpus} GPUs (vllm_tensor_parallel_size), and there are {gpus}."
+        )
+    both, other = (
+        (generation_seconds(work, speeds, gpus), training_seconds(work, speeds, gpus)),
+        speeds.reward + speeds.switch,
+    )
     found = [Placement("colocate", gpus, gpus, *both, other, sum(both) + other)]
     for sample in range(speeds.gpus, gpus, speeds.gpus):
-        both = generation, training = generation_seconds(work, speeds, sample), training_seconds(work, speeds, gpus - sample)
+        both = generation, training = (
+            generation_seconds(work, speeds, sample),
+            training_seconds(work, speeds, gpus - sample),
+        )
         busy = training + speeds.reward
         for name, time in (("in turn", generation + busy), ("overlap", max(generation, busy))):
-            rest = speeds.reward + speeds.sync, speeds.sync + time, time - busy, speeds.sync + time - generation
+            rest = (
+                speeds.reward + speeds.sync,
+                speeds.sync + time,
+                time - busy,
+                speeds.sync + time - generation,
+            )
             found.append(Placement(name, sample, gpus - sample, *both, *rest))
     return sorted(found, key=lambda placement: placement.whole)

@@ -19,7 +19,9 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
         return AutoTokenizer.from_pretrained(name, padding_side="left", **here)
     except Exception as error:  # a missing or broken file, code that is not trusted
         if Path(name).expanduser().is_dir():
-            findings.problem(f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path")
+            findings.problem(
+                f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path"
+            )
         else:
             words = f"the model {name} is no folder here and not in the cache, so prompts were not tokenized."
             findings.note(words, "model_name_or_path")
@@ -61,7 +63,10 @@ def look_at_prompts(
     try:
         ids = encode_prompts(prompts, tokenizer, kwargs if isinstance(kwargs, dict) else None)
     except Exception as error:  # whatever a template raises
-        findings.problem(f"the chat template refuses a prompt: {type(error).__name__}: {error}", "model_name_or_path")
+        findings.problem(
+            f"the chat template refuses a prompt: {type(error).__name__}: {error}",
+            "model_name_or_path",
+        )
         return None
     first = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
@@ -72,7 +77,14 @@ def look_at_prompts(
     room, over = _room(lengths, v, findings)
     tokens = {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)}
     prefilled = first.rstrip().endswith(OPEN_TAG)
-    return {"rows": len(ids), "tokens": tokens, "room": room, "over": over, "prefilled": prefilled, "first": first}
+    return {
+        "rows": len(ids),
+        "tokens": tokens,
+        "room": room,
+        "over": over,
+        "prefilled": prefilled,
+        "first": first,
+    }
 
 
 def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:

@@ -37,7 +37,11 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
 
 
 def try_rewards(
-    rewards: list[Any], row: dict[str, Any], prefilled: bool, findings: Findings, begin: Begin | None = None
+    rewards: list[Any],
+    row: dict[str, Any],
+    prefilled: bool,
+    findings: Findings,
+    begin: Begin | None = None,
 ) -> dict[str, Any]:
     """Score three made-up completions with each reward; a reward that fails on all of them is a problem.
 
@@ -45,8 +49,14 @@ def try_rewards(
     Returns `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with `None` for no score.
     """
     texts = three_completions(row, prefilled)
-    whole = [f"<think>\n{texts['in tags']}"] if prefilled else []  # the form that rewards of format expect
-    guards = [guard for guard in guard_rewards(rewards, timeout=PATIENCE, max_failure_rate=1.0) if callable(guard)]
+    whole = (
+        [f"<think>\n{texts['in tags']}"] if prefilled else []
+    )  # the form that rewards of format expect
+    guards = [
+        guard
+        for guard in guard_rewards(rewards, timeout=PATIENCE, max_failure_rate=1.0)
+        if callable(guard)
+    ]
     until = time.monotonic() + BUDGET
     scores: dict[str, list[float | None]] = {}
     completions = [made_up(text, row, begin) for text in (*texts.values(), *whole)]
@@ -59,7 +69,9 @@ def try_rewards(
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
             words = f"reward {guard.__name__!r} wants to see it in the completion"
             how = f'write {{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.'
-            findings.problem(f"the prompt already opens <think>, and {words}: {how}", "reward_funcs")
+            findings.problem(
+                f"the prompt already opens <think>, and {words}: {how}", "reward_funcs"
+            )
     if models := [reward for reward in rewards if isinstance(reward, str)]:
         findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
     return {"completions": texts, "scores": scores}
@@ -74,11 +86,17 @@ def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
     return Completion(text, [], episode=episode)
 
 
-def ask(guard: Any, completions: list[Completion], row: dict[str, Any], until: float) -> list[float | None]:
+def ask(
+    guard: Any, completions: list[Completion], row: dict[str, Any], until: float
+) -> list[float | None]:
     """Return the scores of the completions, one after another, until the time is up."""
     found = []
     # the arguments that the trainer passes to every reward beside columns
-    extras = {"trainer_state": TrainerState(), "log_extra": lambda *_: None, "log_metric": lambda *_: None}
+    extras = {
+        "trainer_state": TrainerState(),
+        "log_extra": lambda *_: None,
+        "log_metric": lambda *_: None,
+    }
     with quiet("grpo_ext.rewards.guard"):  # its warnings become findings
         for completion in completions:
             if time.monotonic() > until:
@@ -93,7 +111,10 @@ def report_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> 
     name = guard.__name__
     reason = (guard.last_error.strip().splitlines() or [""])[-1]
     if "it took more than" in reason or asked < wanted:
-        findings.note(f"reward {name!r} was not tried to the end: {reason or 'the time was up'}.", "reward_funcs")
+        findings.note(
+            f"reward {name!r} was not tried to the end: {reason or 'the time was up'}.",
+            "reward_funcs",
+        )
     elif guard.failed == asked:
         findings.problem(f"reward {name!r} fails on every completion: {reason}", "reward_funcs")
     elif guard.failed:

@@ -35,7 +35,9 @@ class Batch:
     def slices(self) -> int:
         """Micro-batches that a generation is cut into; TRL's resolved `steps_per_generation`."""
         if self.generation_batch_size is not None:
-            return self.generation_batch_size // self.micro_batch or 1  # 0, which `whole_groups` refuses, would divide
+            return (
+                self.generation_batch_size // self.micro_batch or 1
+            )  # 0, which `whole_groups` refuses, would divide
         return self.steps_per_generation or self.gradient_accumulation_steps
 
     @property
@@ -61,7 +63,10 @@ class Batch:
     @property
     def fits(self) -> bool:
         """Whether a generation is whole groups, cut into whole micro-batches."""
-        return self.completions % self.micro_batch == 0 and self.completions % self.num_generations == 0
+        return (
+            self.completions % self.micro_batch == 0
+            and self.completions % self.num_generations == 0
+        )
 
 
 def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
@@ -80,7 +85,11 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
     found = []
     for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
         old = getattr(batch, key)
-        unit = math.lcm(batch.micro_batch, batch.num_generations) if key == "generation_batch_size" else 1
+        unit = (
+            math.lcm(batch.micro_batch, batch.num_generations)
+            if key == "generation_batch_size"
+            else 1
+        )
         middle = min(old, batch.completions) // unit
         for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
             if new != old and dataclasses.replace(batch, **{key: new}).fits:
@@ -92,9 +101,17 @@ def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
     """A generation is whole groups of whole micro-batches."""
     batch = batch_of(v, num_processes)
     if batch.generation_batch_size and batch.steps_per_generation:
-        yield Problem("set generation_batch_size or steps_per_generation, not both.", "generation_batch_size")
+        yield Problem(
+            "set generation_batch_size or steps_per_generation, not both.", "generation_batch_size"
+        )
         return
-    settings = [] if batch.fits else [f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()]
+    settings = (
+        []
+        if batch.fits
+        else [
+            f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()
+        ]
+    )
     nearest = f" Nearest that fit: {', '.join(settings)}." if settings else ""
     micro = f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} processes"
     if batch.completions % batch.micro_batch:
@@ -113,7 +130,10 @@ def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Prob
     group = v["num_generations_eval"] or v["num_generations"]
     completions = v["per_device_eval_batch_size"] * num_processes
     if completions % group:
-        size, least = v["per_device_eval_batch_size"], math.lcm(num_processes, group) // num_processes
+        size, least = (
+            v["per_device_eval_batch_size"],
+            math.lcm(num_processes, group) // num_processes,
+        )
         sizes = {max(1, size // least) * least, -(-size // least) * least}
         fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
         own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""

@@ -122,7 +122,11 @@ GRPO: tuple[Contradiction, ...] = (
 
 def corrected(v: Values) -> bool:
     """Whether the log-probs of a separate sampler correct the gradient."""
-    return separate(v) and v["vllm_importance_sampling_correction"] and v["behaviour_policy"] == "decoupled"
+    return (
+        separate(v)
+        and v["vllm_importance_sampling_correction"]
+        and v["behaviour_policy"] == "decoupled"
+    )
 
 
 def plugins(v: Values, _: int) -> Iterator[Problem]:
@@ -155,13 +159,21 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
     fields = {key: v[key] for key in FIELD_DEFAULTS}
     watched = not (v["use_vllm"] or v["use_transformers_continuous_batching"])
     try:
-        params = resolve_sampling(fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched)
+        params = resolve_sampling(
+            fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched
+        )
     except ValueError as error:
-        named = [key for key in (*(given or {}), *fields) if str(error).startswith((f"{key}:", f"{key} "))]
+        named = [
+            key
+            for key in (*(given or {}), *fields)
+            if str(error).startswith((f"{key}:", f"{key} "))
+        ]
         in_kwargs = bool(given) and any(key in given for key in named)
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
         return
     batch = batch_of(v, num_processes)
-    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)  # and that pass notes the kept tokens
+    with_old_pass = ratios_move(
+        batch.gradient_accumulation_steps, batch.passes
+    )  # and that pass notes the kept tokens
     if params.truncated and not watched and v["beta"] and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")

@@ -29,12 +29,22 @@ FREE = (
 )  # fmt: skip
 LENGTHS = ("max_steps", "num_train_epochs")  # a finished run continues when they are raised
 # With `eval_temperature` evaluation keeps the random state, and these keys do not change what is learnt.
-EVALUATION = ("eval_*", "max_eval_samples", "per_device_eval_batch_size", "num_generations_eval", "dataset_test_split")
+EVALUATION = (
+    "eval_*",
+    "max_eval_samples",
+    "per_device_eval_batch_size",
+    "num_generations_eval",
+    "dataset_test_split",
+)
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
     """Return the values of a recipe as YAML, without secrets and without the checkpoint to resume from."""
-    kept = {key: value for key, value in values.items() if key not in ("resume", "resume_from_checkpoint", "hub_token")}
+    kept = {
+        key: value
+        for key, value in values.items()
+        if key not in ("resume", "resume_from_checkpoint", "hub_token")
+    }
     return yaml.safe_dump(_plain(kept), allow_unicode=True, sort_keys=False)
 
 
@@ -51,8 +61,12 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     flat = recipe.flat
     now, defaults = _plain(dict(flat)), _plain(flat.defaults)
     free = FREE + EVALUATION if flat["eval_temperature"] is not None else FREE
-    shaping = [key for key in {**saved, **now} if not any(fnmatchcase(key, pattern) for pattern in free)]
-    pairs = {key: (saved.get(key, defaults.get(key)), now.get(key, defaults.get(key))) for key in shaping}
+    shaping = [
+        key for key in {**saved, **now} if not any(fnmatchcase(key, pattern) for pattern in free)
+    ]
+    pairs = {
+        key: (saved.get(key, defaults.get(key)), now.get(key, defaults.get(key))) for key in shaping
+    }
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -61,7 +75,11 @@ def check_same_run(recipe: Recipe) -> None:
     folder = Path(recipe.get("output_dir")).expanduser()
     saved = checkpoints(folder)
     finished = (folder / "trainer_state.json").exists()
-    if recipe.get("resume") != "auto" or recipe.get("resume_from_checkpoint") or not (saved or finished):
+    if (
+        recipe.get("resume") != "auto"
+        or recipe.get("resume_from_checkpoint")
+        or not (saved or finished)
+    ):
         return
     found = differences(recipe, folder)
     longer = all(key in LENGTHS and 0 < then < now for key, (then, now) in found.items())
@@ -76,7 +94,9 @@ def check_same_run(recipe: Recipe) -> None:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(values, default=lambda value: getattr(value, "value", None) or str(value)))
+    return json.loads(
+        json.dumps(values, default=lambda value: getattr(value, "value", None) or str(value))
+    )
 
 
 def _shown(value: Any) -> str:

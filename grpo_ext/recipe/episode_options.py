@@ -35,13 +35,24 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         yield Problem(str(error), "environment")
         return
     if rules.credit == "turn":
-        wanted = {"scale_rewards": ("group", "none"), "multi_objective_aggregation": ("sum_then_normalize",)}
-        wanted |= {"group_filter": ("off",), "advantage_normalizer": ("all",)}  # signal is of whole episodes
+        wanted = {
+            "scale_rewards": ("group", "none"),
+            "multi_objective_aggregation": ("sum_then_normalize",),
+        }
+        wanted |= {
+            "group_filter": ("off",),
+            "advantage_normalizer": ("all",),
+        }  # signal is of whole episodes
         for key, values in wanted.items():
             if v[key] not in values:
                 yield Problem(f"environment: credit: turn needs {key}: {values[0]}.", key)
     if v["curriculum"] == "adaptive" or v["pass_rates_file"]:
         words = "pass rates are counted by prompt, and the games of one prompt differ by their seed"
-        yield Problem(f"environment: {words}: take curriculum and pass_rates_file out.", "curriculum")
+        yield Problem(
+            f"environment: {words}: take curriculum and pass_rates_file out.", "curriculum"
+        )
     for key in sorted(TURN_ENDS & {*(v["generation_kwargs"] or {})}):
-        yield Problem(f"environment: a turn ends with an end token or at turn_tokens: take {key} out.", "generation_kwargs")
+        yield Problem(
+            f"environment: a turn ends with an end token or at turn_tokens: take {key} out.",
+            "generation_kwargs",
+        )

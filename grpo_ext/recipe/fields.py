@@ -17,7 +17,14 @@ from trl import GRPOConfig
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count, Positive, PositiveOrZero, PositiveShare, Share, convert
 
-CORRECTIONS = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate", "geometric_mask")
+CORRECTIONS = (
+    "token_truncate",
+    "token_mask",
+    "sequence_truncate",
+    "sequence_mask",
+    "geometric_truncate",
+    "geometric_mask",
+)
 CHOICES: dict[str, tuple[str | bool, ...]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
     "importance_sampling_level": ("token", "sequence"),

@@ -18,7 +18,9 @@ def recipe_folder() -> Path:
 def recipe_names() -> list[str]:
     """Return the names of the recipes that come with the package, such as `countdown/tiny`."""
     folder = recipe_folder()
-    found = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
+    found = (
+        path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml")
+    )
     return sorted(name for name in found if not name.startswith("accelerate/"))
 
 
@@ -32,7 +34,10 @@ def recipe_path(name: str | Path) -> Path:
     shipped = path.as_posix().removeprefix("recipes/").removesuffix(".yaml")
     if shipped in (names := recipe_names()):
         return recipe_folder() / f"{shipped}.yaml"
-    hint = did_you_mean(shipped, names) or " `grpo-ext recipes` lists those that come with the package."
+    hint = (
+        did_you_mean(shipped, names)
+        or " `grpo-ext recipes` lists those that come with the package."
+    )
     raise FileNotFoundError(f"There is no recipe at {path}.{hint}")
 
 
@@ -47,7 +52,9 @@ def accelerate_config(name: str) -> Path:
     if (path := folder / f"{name}.yaml").is_file():
         return path
     known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
-    raise FileNotFoundError(f"accelerate_config: no file {name!r} and none of that name among: {known}.")
+    raise FileNotFoundError(
+        f"accelerate_config: no file {name!r} and none of that name among: {known}."
+    )
 
 
 def accelerate_settings(name: str) -> dict[str, Any]:
@@ -59,12 +66,18 @@ def accelerate_settings(name: str) -> dict[str, Any]:
         raise ValueError(f"accelerate_config: {path} is not a YAML file: {error}") from None
     settings = {} if settings is None else settings
     if not isinstance(settings, dict):
-        raise ValueError(f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them.")
+        raise ValueError(
+            f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them."
+        )
     processes, sharded = settings.get("num_processes"), settings.get("deepspeed_config")
     if type(processes) not in (int, type(None)) or (processes or 1) < 1:
-        raise ValueError(f"accelerate_config: {path}: num_processes is a whole number above 0; got {processes!r}.")
+        raise ValueError(
+            f"accelerate_config: {path}: num_processes is a whole number above 0; got {processes!r}."
+        )
     if not isinstance(sharded, dict | None):
-        raise ValueError(f"accelerate_config: {path}: deepspeed_config is a mapping; got {sharded!r}.")
+        raise ValueError(
+            f"accelerate_config: {path}: deepspeed_config is a mapping; got {sharded!r}."
+        )
     return settings
 
 

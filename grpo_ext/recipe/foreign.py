@@ -7,7 +7,9 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import unknown
 from grpo_ext.tasks import task_classes
 
-FOREIGN: dict[str, list[str]] = data_yaml("grpo_ext.recipe", "foreign.yaml")  # where a key comes from, what to write
+FOREIGN: dict[str, list[str]] = data_yaml(
+    "grpo_ext.recipe", "foreign.yaml"
+)  # where a key comes from, what to write
 
 
 def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:
@@ -21,6 +23,10 @@ def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bo
         return f"{key} is a key of {what}: `grpo-ext {command}`."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
-            how = f"Write `task: {name}`, or take it out." if grpo else "Take it out: supervised training has no task."
+            how = (
+                f"Write `task: {name}`, or take it out."
+                if grpo
+                else "Take it out: supervised training has no task."
+            )
             return f"{key} belongs to the task {name!r}. {how}"
     return unknown("key", key, known)

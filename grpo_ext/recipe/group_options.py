@@ -50,8 +50,13 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     metric, task = v["group_filter_metric"], task_classes().get(v["task"])
     names = list(task.default_rewards) if task else []
     if (specs := v["reward_funcs"]) is not None:
-        found = ((None, spec) if isinstance(spec, str) else (spec.get("label"), str(spec.get("name"))) for spec in specs)
-        names = [label or name.rstrip("/").replace(":", "/").split("/")[-1] for label, name in found]  # as `metric_name`
+        found = (
+            (None, spec) if isinstance(spec, str) else (spec.get("label"), str(spec.get("name")))
+            for spec in specs
+        )
+        names = [
+            label or name.rstrip("/").replace(":", "/").split("/")[-1] for label, name in found
+        ]  # as `metric_name`
     if names and metric is not None and metric not in names:
         words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")

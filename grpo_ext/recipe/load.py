@@ -18,7 +18,14 @@ from grpo_ext.recipe.foreign import unknown_key
 from grpo_ext.recipe.needs import idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
-from grpo_ext.recipe.rules import RECIPE_RULES, SFT_RULES, Values, check_values, flat_values, processes
+from grpo_ext.recipe.rules import (
+    RECIPE_RULES,
+    SFT_RULES,
+    Values,
+    check_values,
+    flat_values,
+    processes,
+)
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class
@@ -28,9 +35,13 @@ from grpo_ext.tasks import Task, get_task_class
 class Recipe:
     """A checked recipe: the values that were set, and the dataclasses built from them."""
 
-    values: dict[str, dict[str, Any]]  # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
+    values: dict[
+        str, dict[str, Any]
+    ]  # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
-    places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where a key was set, as `tiny.yaml:12`
+    places: dict[str, str | None] = field(
+        default_factory=dict, repr=False
+    )  # where a key was set, as `tiny.yaml:12`
 
     @cached_property
     def training(self) -> GRPOExtConfig:
@@ -72,7 +83,9 @@ class Recipe:
     def notes(self) -> list[Problem]:
         """Notes on keys that have no effect."""
         flat = self.flat
-        found = (*idle_keys(flat), *unclipped(flat, processes(flat))) if "task" in self.schema else ()
+        found = (
+            (*idle_keys(flat), *unclipped(flat, processes(flat))) if "task" in self.schema else ()
+        )
         notes = {note.key: note.placed(self.places) for note in found}
         ordered = [notes[key] for key in self.places if key in notes]
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
@@ -85,7 +98,9 @@ class Recipe:
         return self.schema[part](**self.values[part])
 
 
-def load_recipe(path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None) -> Recipe:
+def load_recipe(
+    path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None
+) -> Recipe:
     """Read and check a training recipe.
 
     Args:
@@ -101,8 +116,16 @@ def load_recipe(path: str | Path | None, overrides: Overrides = None, num_proces
     """
     settings = read_settings(path, overrides)
     preset, _ = settings.get("preset", (None, None))
-    preset_values = PRESETS.get(preset, {}) if isinstance(preset, str) else {}  # the checks report an unknown preset
-    settings = {**{key: (value, f"preset {preset} ({source})") for key, (value, source) in preset_values.items()}, **settings}
+    preset_values = (
+        PRESETS.get(preset, {}) if isinstance(preset, str) else {}
+    )  # the checks report an unknown preset
+    settings = {
+        **{
+            key: (value, f"preset {preset} ({source})")
+            for key, (value, source) in preset_values.items()
+        },
+        **settings,
+    }
     name, place = settings.get("task", (RunConfig.task, None))
     task_class, problems = Task, []
     try:
@@ -113,7 +136,9 @@ def load_recipe(path: str | Path | None, overrides: Overrides = None, num_proces
     return _checked(path, settings, schema, problems, num_processes)
 
 
-def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None) -> Recipe:
+def load_sft_recipe(
+    path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None
+) -> Recipe:
     """Read and check a recipe of supervised training.
 
     As `load_recipe`, with the fields of TRL's `SFTConfig` and `ModelConfig` and of `LaunchConfig`, and without a task.
@@ -123,12 +148,24 @@ def load_sft_recipe(path: str | Path | None, overrides: Overrides = None, num_pr
 
 
 def _checked(
-    path: str | Path | None, settings: Settings, schema: dict[str, type], problems: list[Problem], ranks: int | None
+    path: str | Path | None,
+    settings: Settings,
+    schema: dict[str, type],
+    problems: list[Problem],
+    ranks: int | None,
 ) -> Recipe:
     """Return the recipe of `settings`; `RecipeError` with `problems` and all others that are found."""
-    known = {key: (part, hint) for part, cls in reversed(schema.items()) for key, hint in hints_of(cls).items()}
+    known = {
+        key: (part, hint)
+        for part, cls in reversed(schema.items())
+        for key, hint in hints_of(cls).items()
+    }
     grpo = "task" in schema
-    others = {key for cls in ((SFTConfig, LaunchConfig) if grpo else (GRPOExtConfig, RunConfig)) for key in hints_of(cls)}
+    others = {
+        key
+        for cls in ((SFTConfig, LaunchConfig) if grpo else (GRPOExtConfig, RunConfig))
+        for key in hints_of(cls)
+    }
     values: dict[str, dict[str, Any]] = {part: {} for part in schema}
     for key, (value, place) in settings.items():
         try:
@@ -142,7 +179,9 @@ def _checked(
             problems.append(Problem(str(error), key, place))
     unsound = {problem.key for problem in problems if problem.key}
     if path is not None:
-        values["training"].setdefault("output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}")
+        values["training"].setdefault(
+            "output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}"
+        )
     places = {key: place for key, (_, place) in settings.items()}
     rules = RECIPE_RULES if grpo else SFT_RULES
     problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)

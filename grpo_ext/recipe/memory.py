@@ -63,13 +63,20 @@ def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int
     return size.trainable * (trained_bytes(size, v) + states)
 
 
-def longest_completion(size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0) -> int:
+def longest_completion(
+    size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
+) -> int:
     """Return the tokens of the longest completion that a GPU with `room` bytes trains on; 0 if the model does not fit.
 
     By estimate, with one completion per micro-batch and gradient checkpointing. Without vLLM a cache for all completions of a
     process counts, too.
     """
-    alone = replace(batch, per_device_train_batch_size=1, generation_batch_size=batch.completions, steps_per_generation=None)
+    alone = replace(
+        batch,
+        per_device_train_batch_size=1,
+        generation_batch_size=batch.completions,
+        steps_per_generation=None,
+    )
 
     def total(length: int) -> int:
         values: Any = ChainMap({"gradient_checkpointing": True, "max_completion_length": length}, v)
@@ -78,11 +85,16 @@ def longest_completion(size: ModelSize, v: Values, batch: Batch, room: int, shar
     return bisect_right(range(1, 2**24), room, key=total)
 
 
-def memory_estimate(size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0) -> dict[str, int]:
+def memory_estimate(
+    size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0
+) -> dict[str, int]:
     """Return the bytes on each GPU by part, and their sum as `total`; `sharding` as `folder.sharding` returns it, `prompt` the
     tokens of a prompt."""
     share = batch.num_processes
-    sequences, length = batch.per_device_train_batch_size, prompt + (v["max_completion_length"] or 0)
+    sequences, length = (
+        batch.per_device_train_batch_size,
+        prompt + (v["max_completion_length"] or 0),
+    )
     layer = 34 * sequences * length * size.hidden_size
     kept = 2 * sequences * length * size.hidden_size * size.num_hidden_layers
     weights = size.parameters * weight_bytes(size, v) // (share if sharding >= 3 else 1)
@@ -90,9 +102,13 @@ def memory_estimate(size: ModelSize, v: Values, batch: Batch, sharding: int = 0,
     parts = {
         "weights": weights,
         "gradients": size.trainable * trained_bytes(size, v) // (share if sharding >= 2 else 1),
-        "optimizer": size.trainable * optimizer_bytes(size, v, 1 <= sharding <= 3) // (share if sharding else 1),
+        "optimizer": size.trainable
+        * optimizer_bytes(size, v, 1 <= sharding <= 3)
+        // (share if sharding else 1),
         "reference": weights if v["beta"] and not v["use_peft"] else 0,
-        "activations": layer + kept if v["gradient_checkpointing"] else layer * size.num_hidden_layers,
+        "activations": layer + kept
+        if v["gradient_checkpointing"]
+        else layer * size.num_hidden_layers,
         "cache": 0 if v["use_vllm"] else 2 * size.num_hidden_layers * size.kv_width * 2 * sampled,
     }
     return {**parts, "total": sum(parts.values())}

@@ -53,7 +53,11 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("entropy_coef_", lambda v: v["use_adaptive_entropy"], "use_adaptive_entropy: true"),
     ("kl_estimator", lambda v: v["beta"], "beta above 0"),
     ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
-    (("eval_top_", "eval_min_p", "eval_num_samples"), lambda v: v["eval_temperature"], "eval_temperature above 0"),
+    (
+        ("eval_top_", "eval_min_p", "eval_num_samples"),
+        lambda v: v["eval_temperature"],
+        "eval_temperature above 0",
+    ),
     ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
     ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
 )
@@ -61,7 +65,9 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
 NOT_IDLE = ("eval_strategy", "eval_dataset_name")  # `grpo-ext eval` reads the second
 
 
-def need(key: str, free: tuple[Any, ...], needed: dict[str, tuple[Any, ...]]) -> Callable[[Values, int], Iterator[Problem]]:
+def need(
+    key: str, free: tuple[Any, ...], needed: dict[str, tuple[Any, ...]]
+) -> Callable[[Values, int], Iterator[Problem]]:
     """Return the rule of a row of `NEEDS`."""
 
     def rule(v: Values, _: int) -> Iterator[Problem]:
@@ -90,9 +96,17 @@ def idle_keys(v: Values) -> Iterator[Problem]:
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
     """A note on a clip range that no ratio can leave, under the name of the preset where that sets the range."""
-    batch, key = batch_of(v, num_processes), "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
-    moves = ratios_move(batch.gradient_accumulation_steps, batch.passes) or v["behaviour_policy"] == "sampler"
+    batch, key = (
+        batch_of(v, num_processes),
+        "preset" if v["preset"] == "dapo_paper" else "epsilon_high",
+    )
+    moves = (
+        ratios_move(batch.gradient_accumulation_steps, batch.passes)
+        or v["behaviour_policy"] == "sampler"
+    )
     if not moves and v["epsilon_high"] is not None and v["loss_type"] != "cispo":
         where = "where each generation is trained on in one optimizer step, whose ratios are 1"
         steps = f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps"
-        yield Problem(f"epsilon_high clips nothing {where}: write {steps}, as in DAPO (section 4.1).", key)
+        yield Problem(
+            f"epsilon_high clips nothing {where}: write {steps}, as in DAPO (section 4.1).", key
+        )

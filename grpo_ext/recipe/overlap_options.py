@@ -53,9 +53,14 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
         if v[key] == off:
             continue
         if v["environment"] is not None:
-            yield Problem(f"{key}: {v[key]} does not play environments yet: take one of the two out.", key)
+            yield Problem(
+                f"{key}: {v[key]} does not play environments yet: take one of the two out.", key
+            )
         if not separate(v):
-            yield Problem(f"{key}: {v[key]} needs a separate sampler: write sampler: process, or vllm_mode: server.", key)
+            yield Problem(
+                f"{key}: {v[key]} needs a separate sampler: write sampler: process, or vllm_mode: server.",
+                key,
+            )
         if truncated:
             words = "needs the tokens that truncation kept, which vLLM does not return: set top_k: 0, top_p: 1.0, min_p: null."
             yield Problem(f"{key}: {v[key]} {words}", key)
@@ -64,7 +69,10 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
     batch = batch_of(v, num_processes)
     if batch.passes % batch.gradient_accumulation_steps:
         words = f"steps_per_generation x num_iterations ({batch.passes})"
-        yield Problem(f"overlap: one_step needs {words} to be a multiple of gradient_accumulation_steps.", "overlap")
+        yield Problem(
+            f"overlap: one_step needs {words} to be a multiple of gradient_accumulation_steps.",
+            "overlap",
+        )
 
 
 def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
@@ -73,10 +81,22 @@ def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[
     if not tokens:
         return
     if not longest or longest % tokens:
-        yield Problem(f"{key}: {tokens} does not divide max_completion_length ({longest}), where the last round ends.", key)
+        yield Problem(
+            f"{key}: {tokens} does not divide max_completion_length ({longest}), where the last round ends.",
+            key,
+        )
     if batch_of(v, num_processes).completions // num_processes % v["num_generations"]:
-        yield Problem(f"{key} needs whole groups in each process, a multiple of num_generations completions.", key)
+        yield Problem(
+            f"{key} needs whole groups in each process, a multiple of num_generations completions.",
+            key,
+        )
     # a round would take its own end for that of the completion, or begin each time with the same noise
     ends = "seed stop stop_strings stop_token_ids max_tokens max_new_tokens min_tokens min_new_tokens begin_suppress_tokens"
-    if found := {*ends.split(), "forced_bos_token_id", "forced_eos_token_id"} & (v["generation_kwargs"] or {}).keys():
-        yield Problem(f"{key} does not go with {', '.join(sorted(found))} in generation_kwargs: take it out.", key)
+    if (
+        found := {*ends.split(), "forced_bos_token_id", "forced_eos_token_id"}
+        & (v["generation_kwargs"] or {}).keys()
+    ):
+        yield Problem(
+            f"{key} does not go with {', '.join(sorted(found))} in generation_kwargs: take it out.",
+            key,
+        )

@@ -11,7 +11,9 @@ class Problem:
 
     message: str  # what is wrong and what to write instead
     key: str | None = None  # the recipe key at fault, if there is one
-    place: str | None = None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
+    place: str | None = (
+        None  # where that key was set, such as `recipes/countdown/tiny.yaml:12` or `command line`
+    )
 
     def placed(self, places: Mapping[str, str | None]) -> Self:
         """Return the same fault with the place where its key was set."""
@@ -34,10 +36,18 @@ class RecipeError(ValueError):
 class Findings:
     """The findings of all checks of one recipe."""
 
-    problems: list[Problem] = field(default_factory=list)  # faults that would break the run or spoil its signal
-    notes: list[Problem] = field(default_factory=list)  # hints, and checks that this machine cannot do
-    figures: dict[str, Any] = field(default_factory=dict)  # figures by part ("batch", "prompts", "disk")
-    places: dict[str, str | None] = field(default_factory=dict, repr=False)  # where each key of the recipe was set
+    problems: list[Problem] = field(
+        default_factory=list
+    )  # faults that would break the run or spoil its signal
+    notes: list[Problem] = field(
+        default_factory=list
+    )  # hints, and checks that this machine cannot do
+    figures: dict[str, Any] = field(
+        default_factory=dict
+    )  # figures by part ("batch", "prompts", "disk")
+    places: dict[str, str | None] = field(
+        default_factory=dict, repr=False
+    )  # where each key of the recipe was set
     elsewhere: bool = False  # the run will be on another machine
 
     @property

@@ -36,8 +36,12 @@ def read_yaml(path: str | Path) -> Settings:
         if len(content) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes.")
         text = content.decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ValueError("it has aliases (`*name`), which can repeat without end: write out what you mean.")
+        if any(
+            isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)
+        ):
+            raise ValueError(
+                "it has aliases (`*name`), which can repeat without end: write out what you mean."
+            )
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
     except IsADirectoryError:
@@ -52,13 +56,19 @@ def read_yaml(path: str | Path) -> Settings:
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
     settings: Settings = {}
     problems = [
-        Problem(f"{key.value} is set a second time (first at {_place(path, first)}).", key.value, _place(path, key))
+        Problem(
+            f"{key.value} is set a second time (first at {_place(path, first)}).",
+            key.value,
+            _place(path, key),
+        )
         for first, key in _repeated_keys(root)
     ]
     for key_node, _ in root.value:
         key, place = key_node.value, _place(path, key_node)
         if key == "<<" or not isinstance(key, str):
-            problems.append(Problem("a key of a recipe is a plain word; write merged keys out.", place=place))
+            problems.append(
+                Problem("a key of a recipe is a plain word; write merged keys out.", place=place)
+            )
         else:
             settings[key] = (values[key] if key in values else values[yaml.safe_load(key)], place)
     if problems:
@@ -93,7 +103,9 @@ def parse_words(words: list[str]) -> dict[str, Word]:
     while left:
         word = left.pop()
         if not word.startswith("--") or len(word) == 2:
-            raise RecipeError([Problem(f"expected `--key value`, got {word!r}.", place=COMMAND_LINE)])
+            raise RecipeError(
+                [Problem(f"expected `--key value`, got {word!r}.", place=COMMAND_LINE)]
+            )
         key, sign, text = word[2:].partition("=")
         if not sign:
             text = left.pop() if left and not left[-1].startswith("--") else "true"

@@ -35,7 +35,9 @@ class Values(dict):
     Reading one of the keys in `unsound`, whose values were refused or are not known, raises `Unsound`, which ends the rule.
     """
 
-    def __init__(self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()):
+    def __init__(
+        self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()
+    ):
         super().__init__(given)
         self.defaults = defaults
         self.unsound = frozenset(unsound)
@@ -50,7 +52,10 @@ Rule = Callable[[Values, int], Iterator[Problem]]
 
 
 def check_values(
-    values: Values, rules: tuple[Rule, ...], places: dict[str, str | None], num_processes: int | None = None
+    values: Values,
+    rules: tuple[Rule, ...],
+    places: dict[str, str | None],
+    num_processes: int | None = None,
 ) -> list[Problem]:
     """Return all problems that `rules` find; `num_processes` defaults to what `processes` returns."""
     problems: list[Problem] = []
@@ -62,14 +67,20 @@ def check_values(
     return [problem.placed(places) for problem in problems]
 
 
-def flat_values(values: dict[str, dict[str, Any]], schema: dict[str, type], unsound: Iterable[str] = ()) -> Values:
+def flat_values(
+    values: dict[str, dict[str, Any]], schema: dict[str, type], unsound: Iterable[str] = ()
+) -> Values:
     """Return the values of all parts of a recipe as one mapping, over the defaults of their dataclasses."""
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
             default = None if f.default is dataclasses.MISSING else f.default
-            defaults.setdefault(f.name, default if f.default_factory is dataclasses.MISSING else f.default_factory())
-    return Values({key: value for part in values.values() for key, value in part.items()}, defaults, unsound)
+            defaults.setdefault(
+                f.name, default if f.default_factory is dataclasses.MISSING else f.default_factory()
+            )
+    return Values(
+        {key: value for part in values.values() for key, value in part.items()}, defaults, unsound
+    )
 
 
 def processes(v: Values) -> int:
@@ -87,7 +98,9 @@ def rule_of(key: str, contradicted: Callable[[Values], Any], words: str) -> Rule
     return rule
 
 
-SFT_RULES: tuple[Rule, ...] = tuple(rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.SUPERVISED))
+SFT_RULES: tuple[Rule, ...] = tuple(
+    rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.SUPERVISED)
+)
 
 GRPO_RULES: tuple[Rule, ...] = (
     *(rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.GRPO)),
@@ -105,7 +118,10 @@ GRPO_RULES: tuple[Rule, ...] = (
     safety_options.health,
     environment_rules,
 )
-RECIPE_RULES = (*GRPO_RULES, unread)  # an option without effect is a slip in a recipe, and harmless from Python
+RECIPE_RULES = (
+    *GRPO_RULES,
+    unread,
+)  # an option without effect is a slip in a recipe, and harmless from Python
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
@@ -132,12 +148,16 @@ def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
     """Return the arguments in the form in which rules read the values of a recipe."""
     defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
-    elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(defaults)
+    elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(
+        defaults
+    )
     given = {}
     for name in defaults.keys() - unsound:
         value = getattr(args, name)
         value = value.value if isinstance(value, Enum) else value
         if value != defaults[name]:
             given[name] = value
-    given.pop("steps_per_generation", None)  # TRL sets it and `generation_batch_size`, of which a recipe names one
+    given.pop(
+        "steps_per_generation", None
+    )  # TRL sets it and `generation_batch_size`, of which a recipe names one
     return Values(given, defaults, unsound | elsewhere)

@@ -20,12 +20,16 @@ class Plan:
     eval_rows: int | None  # held-out rows; `None` if there are none or the number is unknown
     generations_per_epoch: int | None
     steps_per_epoch: int | None
-    rows_dropped: int | None  # rows of an epoch that do not fill a generation; shuffling drops other rows in each epoch
+    rows_dropped: (
+        int | None
+    )  # rows of an epoch that do not fill a generation; shuffling drops other rows in each epoch
     epochs: float | None  # passes over the rows
     steps: int  # optimizer steps
     generations: int
     warmup_steps: int  # steps over which the learning rate rises
-    checkpoints: tuple[int, ...] | None  # the steps after which one is saved; `None`: after the best evaluations
+    checkpoints: (
+        tuple[int, ...] | None
+    )  # the steps after which one is saved; `None`: after the best evaluations
     checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: all
     evaluations: int  # how often the held-out rows are evaluated
     eval_completions: int | None  # of one evaluation; `None` if unknown
@@ -44,10 +48,16 @@ class Plan:
     @property
     def token_budget(self) -> int | None:
         """The most tokens that the run can sample; `None` if completions have no limit."""
-        return None if self.max_completion_length is None else self.completions * self.max_completion_length
+        return (
+            None
+            if self.max_completion_length is None
+            else self.completions * self.max_completion_length
+        )
 
 
-def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None) -> Plan:
+def make_plan(
+    v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None
+) -> Plan:
     """Return the plan of a recipe's valid values (`Recipe.flat`); `ValueError` if the training rows do not fill a generation.
 
     `rows` is `None` for a stream, which needs `max_steps`; `eval_rows` is `None` if unknown.
@@ -61,7 +71,9 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
             raise ValueError(too_few_rows(rows, batch))
         micro = per_epoch * batch.passes  # micro-batches of an epoch
         steps_per_epoch = math.ceil(micro / accumulation)
-    steps = v["max_steps"] if v["max_steps"] > 0 else math.ceil(v["num_train_epochs"] * steps_per_epoch)
+    steps = (
+        v["max_steps"] if v["max_steps"] > 0 else math.ceil(v["num_train_epochs"] * steps_per_epoch)
+    )
     whole, rest = divmod(steps, steps_per_epoch) if rows is not None else (0, steps)
     saving = v["save_strategy"]
     ours = v["eval_temperature"] is not None
@@ -78,10 +90,14 @@ def make_plan(v: Values, num_processes: int, rows: int | None, eval_rows: int | 
         steps=steps,
         generations=whole * (per_epoch or 0) + math.ceil(last / batch.passes),
         warmup_steps=_every(v["warmup_steps"], steps),
-        checkpoints=None if saving == "best" else tuple(_moments(saving, v["save_steps"], steps, steps_per_epoch)),
+        checkpoints=None
+        if saving == "best"
+        else tuple(_moments(saving, v["save_steps"], steps, steps_per_epoch)),
         checkpoints_kept=v["save_total_limit"],
         evaluations=_evaluations(v, steps, steps_per_epoch, micro),
-        eval_completions=None if eval_rows is None or v["eval_strategy"] == "no" else eval_rows * samples,
+        eval_completions=None
+        if eval_rows is None or v["eval_strategy"] == "no"
+        else eval_rows * samples,
         max_completion_length=v["max_completion_length"],
     )
 
@@ -110,8 +126,12 @@ def _moments(strategy: str, interval: float, steps: int, steps_per_epoch: int | 
 def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int | None) -> int:
     strategy, accumulation = v["eval_strategy"], v["gradient_accumulation_steps"]
     at_start = strategy != "no" and v["eval_on_start"] and not v["resume_from_checkpoint"]
-    reached: list[float] = [*_moments(strategy, v["eval_steps"] or v["logging_steps"], steps, steps_per_epoch)]
+    reached: list[float] = [
+        *_moments(strategy, v["eval_steps"] or v["logging_steps"], steps, steps_per_epoch)
+    ]
     if strategy == "epoch":  # `eval_delay` also counts epochs
         length, whole = steps_per_epoch or steps, micro or steps * accumulation
-        reached = [i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)]
+        reached = [
+            i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)
+        ]
     return int(at_start) + sum(moment >= v["eval_delay"] for moment in reached)

@@ -25,7 +25,14 @@ from grpo_ext.recipe.vllm_options import EngineOptions
 
 @dataclass
 class GRPOExtConfig(
-    GroupOptions, SamplingOptions, OverlapOptions, EpisodeOptions, SpeedOptions, EngineOptions, SafetyOptions, GRPOConfig
+    GroupOptions,
+    SamplingOptions,
+    OverlapOptions,
+    EpisodeOptions,
+    SpeedOptions,
+    EngineOptions,
+    SafetyOptions,
+    GRPOConfig,
 ):
     """TRL's `GRPOConfig` with the options of this package.
 

@@ -23,13 +23,21 @@ PositiveOrZero = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
-TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
+TYPE_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    dict: "a mapping",
+}
 BOUND_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 
 @cache
 def _adapter(hint: Any) -> TypeAdapter:
-    config = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+    config = ConfigDict(
+        arbitrary_types_allowed=True, coerce_numbers_to_str=True, allow_inf_nan=False
+    )
     return TypeAdapter(hint, config=config)
 
 
@@ -64,7 +72,12 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 def choices(hint: Any) -> list[Any]:
     """Return the values that a `Literal` type allows; an empty list for any other type."""
     kinds = (hint, *typing.get_args(hint))
-    return [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
+    return [
+        word
+        for kind in kinds
+        if typing.get_origin(kind) is Literal
+        for word in typing.get_args(kind)
+    ]
 
 
 def in_words(hint: Any) -> str:
@@ -97,7 +110,9 @@ def _numbers(value: Any) -> Iterable[float]:
 def _from_word(word: Word, hint: Any) -> Any:
     """Return the value of a word: the word itself for a field that takes text, else, and for a mapping in braces, its YAML."""
     kinds = typing.get_args(hint) or (hint,)
-    mapping = word.startswith("{") and any((typing.get_origin(kind) or kind) is dict for kind in kinds)
+    mapping = word.startswith("{") and any(
+        (typing.get_origin(kind) or kind) is dict for kind in kinds
+    )
     if mapping:
         with suppress(ValueError):
             return json.loads(word)  # YAML would read its 1e-7 as text

@@ -70,7 +70,10 @@ def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         yield Problem(f"vllm_sync_adapter: {words}", "vllm_sync_adapter")
         return
     if vllm_rank(v["lora_r"]) is None:
-        yield Problem(f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}", "lora_r")
+        yield Problem(
+            f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}",
+            "lora_r",
+        )
     for name in v["lora_target_modules"] or ():
         if "lm_head" in name or "embed" in name:
             words = f"an adapter for vLLM cannot change embeddings or the output head: take {name} out{OR_MERGED}"

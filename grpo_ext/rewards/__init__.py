@@ -4,7 +4,15 @@
 """
 
 # ruff: noqa: F401 - modules of rewards register them
-from grpo_ext.rewards import accuracy, answer_kinds, countdown_reward, environment, form, judge_reward, trl_builtin
+from grpo_ext.rewards import (
+    accuracy,
+    answer_kinds,
+    countdown_reward,
+    environment,
+    form,
+    judge_reward,
+    trl_builtin,
+)
 from grpo_ext.rewards.code import code_reward
 from grpo_ext.rewards.poem import poem_rewards
 from grpo_ext.rewards.registry import build, list_rewards, register

@@ -23,8 +23,12 @@ _ONE = (
     rf"(?:negative )?[-+]?\$?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?(?:\s?/\s?[0-9]+)?)"
     rf"(?:\s?\\?%|\s?(?:{UNIT_NAMES})(?![A-Za-z]))?"
 )
-_VALUES = re.compile(rf"(?<![0-9A-Za-z.,])({_ONE}(?:(?:,? (?:and|or) |, |(?<=[a-z]) ){_ONE})*)(?![0-9A-Za-z])")
-_DENIED = re.compile(r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most))\s*$")
+_VALUES = re.compile(
+    rf"(?<![0-9A-Za-z.,])({_ONE}(?:(?:,? (?:and|or) |, |(?<=[a-z]) ){_ONE})*)(?![0-9A-Za-z])"
+)
+_DENIED = re.compile(
+    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most))\s*$"
+)
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\b(?:because|since)\b|\n")
 _DISPLAY = ((r"\[", r"\]"), (r"\(", r"\)"), ("$$", "$$"), ("$", "$"))
@@ -32,13 +36,18 @@ _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatr
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 _WORD = re.compile(r"(?<![\\A-Za-z])(?!and\b)[A-Za-z]{3,}")
 _SYMBOL = re.compile(r"(?<![\\A-Za-z])[A-Za-df-hj-z]")
-_OPEN = re.compile(rf"{_SYMBOL.pattern}|[,<>=]|\\(?:cup|pm|mp|begin|emptyset|in|le|ge)(?![a-z])|\\\{{")  # no constant
+_OPEN = re.compile(
+    rf"{_SYMBOL.pattern}|[,<>=]|\\(?:cup|pm|mp|begin|emptyset|in|le|ge)(?![a-z])|\\\{{"
+)  # no constant
 _TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
     """Show the gold answer, and mark the answer that was read."""
-    return Explanation(f"The solution was: {solution}", answer_marks(completion, last_span(without_thoughts(completion))))
+    return Explanation(
+        f"The solution was: {solution}",
+        answer_marks(completion, last_span(without_thoughts(completion))),
+    )
 
 
 @register("accuracy", needs_cpu="formulas", explain=explain_accuracy)
@@ -72,9 +81,15 @@ def gold_answer(solution: str) -> str | None:
     _, sign, behind = solution.rpartition("####")
     marked = behind if sign else last_answer(solution) or boxed(solution)
     piece = plain(boxed(marked) or marked) if marked else plain(piece_of(solution) or "")
-    if number(piece) or (_TEXT.fullmatch(piece) and (marked or r"\text" in solution or " " not in piece)):
+    if number(piece) or (
+        _TEXT.fullmatch(piece) and (marked or r"\text" in solution or " " not in piece)
+    ):
         return piece
-    return piece if re.search(r"[0-9A-Za-z]", piece) and not has_words(piece) and is_tame(piece) else None
+    return (
+        piece
+        if re.search(r"[0-9A-Za-z]", piece) and not has_words(piece) and is_tame(piece)
+        else None
+    )
 
 
 def find_answer(completion: str) -> str | None:
@@ -83,7 +98,11 @@ def find_answer(completion: str) -> str | None:
     answer = last_answer(text)
     if answer is not None:
         return None if len(answer) > MAX_TAIL else boxed(answer) or piece_of(answer)
-    return boxed(text) or stated(text[-MAX_TAIL:]) or ((word := _LONE_WORD.fullmatch(text)) and word[1])
+    return (
+        boxed(text)
+        or stated(text[-MAX_TAIL:])
+        or ((word := _LONE_WORD.fullmatch(text)) and word[1])
+    )
 
 
 def boxed(text: str) -> str | None:
@@ -124,8 +143,19 @@ def last_expression(text: str) -> str | None:
         if content and len(content) <= MAX_ANSWER and not has_words(content) and stop > end:
             end, found = stop, content
     last_digit = next((at for at in range(len(text) - 1, end, -1) if text[at] in "0123456789"), 0)
-    values = [match for match in _VALUES.finditer(text, max(end, last_digit - WINDOW, 0)) if len(match[1]) <= MAX_ANSWER]
-    return next((m[1] for m in reversed(values) if not _DENIED.search(text, max(0, m.start() - 20), m.start())), found)
+    values = [
+        match
+        for match in _VALUES.finditer(text, max(end, last_digit - WINDOW, 0))
+        if len(match[1]) <= MAX_ANSWER
+    ]
+    return next(
+        (
+            m[1]
+            for m in reversed(values)
+            if not _DENIED.search(text, max(0, m.start() - 20), m.start())
+        ),
+        found,
+    )
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -140,7 +170,10 @@ def equal(gold: str, answer: str) -> bool:
         return same_number(expected, found)
     if _TEXT.fullmatch(gold) or _TEXT.fullmatch(answer):
         return as_text(gold) == as_text(answer)
-    if {gold[:2], answer[:1]} == {"\\{", "("} or {gold[:1], answer[:2]} == {"\\{", "("}:  # a set is no tuple
+    if {gold[:2], answer[:1]} == {"\\{", "("} or {gold[:1], answer[:2]} == {
+        "\\{",
+        "(",
+    }:  # a set is no tuple
         return False
     (gold, gold_unit), (answer, unit) = split_unit(gold), split_unit(answer)
     if constant and _SYMBOL.search(answer):

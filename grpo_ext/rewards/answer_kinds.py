@@ -46,7 +46,10 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
         return words.casefold() if ignore_case else words
 
     golds = [gold if isinstance(gold, list) else [gold] for gold in solution]
-    return [float(plain(answer_of(t)) in map(plain, gold)) for t, gold in zip(completions, golds, strict=True)]
+    return [
+        float(plain(answer_of(t)) in map(plain, gold))
+        for t, gold in zip(completions, golds, strict=True)
+    ]
 
 
 @register("choice")
@@ -59,7 +62,10 @@ def choice(completions: list[str], solution: list[str]) -> list[float]:
     Args:
         solution: a letter: `B`, `(B)` or `B.`
     """
-    return [float(chosen(t) == str(gold).strip(" ().").upper()) for t, gold in zip(completions, solution, strict=True)]
+    return [
+        float(chosen(t) == str(gold).strip(" ().").upper())
+        for t, gold in zip(completions, solution, strict=True)
+    ]
 
 
 def chosen(completion: str) -> str | None:
@@ -73,7 +79,9 @@ def chosen(completion: str) -> str | None:
 
 
 @register("number")
-def number(completions: list[str], solution: list[Any], *, tolerance: float = 1e-6) -> list[float | None]:
+def number(
+    completions: list[str], solution: list[Any], *, tolerance: float = 1e-6
+) -> list[float | None]:
     """1 if the last number of the answer is close to the solution, else 0; None if the solution has no number.
 
     Args:
@@ -81,7 +89,10 @@ def number(completions: list[str], solution: list[Any], *, tolerance: float = 1e
         tolerance: the difference that is accepted as a share of the solution: 0.01 accepts one percent more or less.
     """
     golds = [value_of(str(gold)) for gold in solution]
-    return [close(value_of(answer_of(text)), gold, tolerance) for text, gold in zip(completions, golds, strict=True)]
+    return [
+        close(value_of(answer_of(text)), gold, tolerance)
+        for text, gold in zip(completions, golds, strict=True)
+    ]
 
 
 def value_of(text: str) -> float | None:
@@ -113,7 +124,9 @@ def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list
 
 def matches(pattern: Any, text: str, whole: bool) -> float | None:
     try:
-        return float((pattern.fullmatch if whole else pattern.search)(text, timeout=PATIENCE) is not None)
+        return float(
+            (pattern.fullmatch if whole else pattern.search)(text, timeout=PATIENCE) is not None
+        )
     except TimeoutError:
         return None
 
@@ -128,7 +141,9 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
         json_schema: a schema as a mapping or as JSON; without `$ref` to other documents, which are never loaded.
     """
     schemas = [schema if isinstance(schema, str) else json.dumps(schema) for schema in json_schema]
-    return [fits(answer_of(text), schema) for text, schema in zip(completions, schemas, strict=True)]
+    return [
+        fits(answer_of(text), schema) for text, schema in zip(completions, schemas, strict=True)
+    ]
 
 
 def fits(answer: str, schema: str) -> float:

@@ -12,7 +12,9 @@ from grpo_ext.rewards.registry import register
 _TOLERANCE = 1e-5
 
 
-def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> str | None:
+def fault(
+    text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
+) -> str | None:
     """Return what is wrong with a completion, as a sentence without its full stop, or None if it is right."""
     answer = first_answer(text)
     if answer is None:
@@ -20,7 +22,9 @@ def fault(text: str, nums: Sequence[float], target: float, tolerance: float = _T
     return fault_of(answer.partition("=")[0], nums, target, tolerance)
 
 
-def fault_of(expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> str | None:
+def fault_of(
+    expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
+) -> str | None:
     """Return what is wrong with an expression, as for `fault`, or None if it is right."""
     goal = exact(target, "target")
     try:
@@ -63,7 +67,9 @@ def readable(number: int | Fraction) -> str:
         return f"a number of {len(str(abs(number.numerator // number.denominator)))} digits"
 
 
-def explain_countdown(completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE) -> Explanation:
+def explain_countdown(
+    completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
+) -> Explanation:
     """Return the score of a completion and the reason, in a few lines of text."""
     wrong = fault(completion, nums, target, tolerance)
     lines = []
@@ -79,11 +85,15 @@ def explain_countdown(completion: str, *, nums: Sequence[float], target: float, 
         wanted = listing(sorted(exact(number, "nums") for number in nums))
         lines.append(f"It uses {wanted}, each once, and its value is {target}.")
     why = f"0: {wrong}" if wrong else "1: the answer is right"
-    return Explanation("\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion)))
+    return Explanation(
+        "\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion))
+    )
 
 
 @register("countdown", explain=explain_countdown)
-def countdown(completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE) -> list[float]:
+def countdown(
+    completions: list[str], nums: list, target: list, *, tolerance: float = _TOLERANCE
+) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 
     The reward reads the text left of the first `=`. It allows digits, `+ - * / ( ) .` and white space, without signs in front

@@ -33,7 +33,11 @@ class Crew:
     """
 
     def __init__(self, size: int, timeout: float, memory_limit: int):
-        self.size, self.timeout, self.memory_limit = size, min(timeout, LONGEST_TIMEOUT), memory_limit
+        self.size, self.timeout, self.memory_limit = (
+            size,
+            min(timeout, LONGEST_TIMEOUT),
+            memory_limit,
+        )
         self.pid = os.getpid()
         self.workers: list[Worker] = []
         self.queue: deque[tuple[Future, bytes]] = deque()
@@ -80,7 +84,11 @@ class Crew:
                 self.workers.append(Worker(self))
                 self.workers[-1].start()
             return
-        ended = "the pool has ended" if self.stopped else "no reward worker can be started; their own messages say why"
+        ended = (
+            "the pool has ended"
+            if self.stopped
+            else "no reward worker can be started; their own messages say why"
+        )
         while row := self.next_row():
             row[0].set_result((None, f"RuntimeError: {ended}"))
 
@@ -129,7 +137,9 @@ class Worker(threading.Thread):
     def run(self) -> None:
         failed = True
         try:
-            self.process = start_beside("grpo_ext.rewards.worker", self.theirs, self.crew.memory_limit, threads=1)
+            self.process = start_beside(
+                "grpo_ext.rewards.worker", self.theirs, self.crew.memory_limit, threads=1
+            )
             self.await_ready()
             while not self.spent and (job := self.crew.next_job(self)) is not None:
                 if isinstance(job, bytes):
@@ -173,9 +183,14 @@ class Worker(threading.Thread):
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=0.5)
             code = self.process.returncode
-            return None, f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash"
+            return (
+                None,
+                f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash",
+            )
         self.crew.usual += 0.05 * (time.monotonic() - begun - self.crew.usual)
-        self.spent = self.overdue or (error or "").startswith("MemoryError")  # its memory stays full
+        self.spent = self.overdue or (error or "").startswith(
+            "MemoryError"
+        )  # its memory stays full
         return score, error
 
     def step_back(self) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 AGAIN = 0.5  # seconds until a swallowed `TooLate` is raised again
 ANSWER = 1.0  # seconds in which a loop answers unless it is blocked
 
-_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork does not have the loop's thread
+_loops: dict[
+    int, asyncio.AbstractEventLoop
+] = {}  # by process: a fork does not have the loop's thread
 
 
 class TooLate(BaseException):

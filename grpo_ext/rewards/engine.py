@@ -76,9 +76,17 @@ def same_formula(gold: str, answer: str) -> bool:
         raise Unreadable(gold)
     if b is None:
         return False
-    pairs = [(x, y) for x, y in zip(values(a, b), values(b, a), strict=True) if x is not None and y is not None]
+    pairs = [
+        (x, y)
+        for x, y in zip(values(a, b), values(b, a), strict=True)
+        if x is not None and y is not None
+    ]
     if pairs:
-        return same_values(a, b, pairs) or is_rounded(gold, pairs[0][1]) or is_rounded(answer, pairs[0][0])
+        return (
+            same_values(a, b, pairs)
+            or is_rounded(gold, pairs[0][1])
+            or is_rounded(answer, pairs[0][0])
+        )
     return bool(math_verify().verify([solutions(a, b)], [solutions(b, a)], timeout_seconds=None))
 
 
@@ -92,7 +100,9 @@ def parse(formula: str) -> Any:
         lower = formula.replace(r"\pm", " - ").replace(r"\mp", " + ")
         formula = rf"\{{{upper}, {lower}\}}"
     engine = math_verify()
-    box = [engine.LatexExtractionConfig(boxed_match_priority=0)]  # others accept a fraction inside a formula that fails
+    box = [
+        engine.LatexExtractionConfig(boxed_match_priority=0)
+    ]  # others accept a fraction inside a formula that fails
     modes = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
     found = engine.parse(rf"\boxed{{{formula}}}", box, parsing_timeout=None, **modes)
     return found[0] if found and not isinstance(found[0], str) else None
@@ -107,7 +117,10 @@ def values(found: Any, other: Any) -> list[Any]:
     names = sorted({symbol.name for symbol in found.free_symbols | other.free_symbols} - {"i"})
     numbers = []
     for point in POINTS:
-        at = {s: I if s.name == "i" else point + 0.271 * names.index(s.name) for s in found.free_symbols}
+        at = {
+            s: I if s.name == "i" else point + 0.271 * names.index(s.name)
+            for s in found.free_symbols
+        }
         value = found.evalf(DIGITS, subs=at)
         numbers.append(value if value.is_number and value.is_finite else None)
     return numbers
@@ -135,10 +148,17 @@ def solutions(found: Any, other: Any) -> Any:
     from sympy import Eq, FiniteSet, Union
     from sympy.core.relational import Relational
 
-    if isinstance(found, FiniteSet) and all(part.has(Relational) and not part.has(Eq) for part in found.args):
+    if isinstance(found, FiniteSet) and all(
+        part.has(Relational) and not part.has(Eq) for part in found.args
+    ):
         return Union(*(solutions(part, other) for part in found.args))
     symbols = found.free_symbols
-    if not found.has(Relational) or found.has(Eq) or len(symbols) != 1 or other.free_symbols - symbols:
+    if (
+        not found.has(Relational)
+        or found.has(Eq)
+        or len(symbols) != 1
+        or other.free_symbols - symbols
+    ):
         return found
     with suppress(NotImplementedError):  # for periodic functions
         return found.as_set()

@@ -6,7 +6,9 @@ from grpo_ext.rewards.registry import register
 
 
 @register("environment")
-def environment(completions: list[str], environment: list[dict[str, Any]], *, key: str = "score") -> list[float | None]:
+def environment(
+    completions: list[str], environment: list[dict[str, Any]], *, key: str = "score"
+) -> list[float | None]:
     """A number in the environment's state at the end of the episode.
 
     Args:

@@ -15,7 +15,9 @@ MAX_DEPTH = 100  # parentheses open at once
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|\*\*|//|[^ \t\r\n\f\v]")
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
-Pair = tuple[int, int]  # numerator and denominator, not in lowest terms; a denominator of 0: there is no value
+Pair = tuple[
+    int, int
+]  # numerator and denominator, not in lowest terms; a denominator of 0: there is no value
 
 
 class ExpressionError(ValueError):
@@ -60,7 +62,9 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
             values.append((number.numerator, number.denominator))
             operand = True
     if not operand:
-        raise ExpressionError(f"{pending[-1]!r} has nothing on its right" if pending else "there is nothing")
+        raise ExpressionError(
+            f"{pending[-1]!r} has nothing on its right" if pending else "there is nothing"
+        )
     if "(" in pending:
         raise ExpressionError("a '(' is not closed")
     while pending:

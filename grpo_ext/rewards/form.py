@@ -10,7 +10,9 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.rewards.registry import register
 
-MAX_LENGTH = 200_000  # characters of a completion that are searched for steps, or for words of a language
+MAX_LENGTH = (
+    200_000  # characters of a completion that are searched for steps, or for words of a language
+)
 # The tags with their line breaks in the strict form.
 TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 Mode = Literal["strict", "loose"]
@@ -32,8 +34,13 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
         prefix: text to put before the completion, for prompts that already open the first tag.
     """
     texts = [prefix + text for text in completions]
-    once = [all(text.count(tag) == 1 for tag in TAGS) for text in texts]  # so that a pattern matches in linear time
-    return [float(ok and FORMS[mode].fullmatch(text) is not None) for ok, text in zip(once, texts, strict=True)]
+    once = [
+        all(text.count(tag) == 1 for tag in TAGS) for text in texts
+    ]  # so that a pattern matches in linear time
+    return [
+        float(ok and FORMS[mode].fullmatch(text) is not None)
+        for ok, text in zip(once, texts, strict=True)
+    ]
 
 
 @register("tag_count")
@@ -65,7 +72,10 @@ def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[
     Args:
         target: how many marks earn the full reward.
     """
-    return [sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target for text in completions]
+    return [
+        sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target
+        for text in completions
+    ]
 
 
 @register("length")
@@ -88,7 +98,11 @@ def length(
     """
     if unit == "tokens" and completion_ids is None:
         raise ValueError("length: there are no token ids here; set unit: characters or words.")
-    parts: Any = {"tokens": completion_ids, "characters": completions, "words": map(str.split, completions)}[unit]
+    parts: Any = {
+        "tokens": completion_ids,
+        "characters": completions,
+        "words": map(str.split, completions),
+    }[unit]
     lengths = [len(part) for part in parts]
     short = [1.0 if prefer == "longer" else min(1.0, target / n) if n else 0.0 for n in lengths]
     long = [1.0 if prefer == "shorter" else min(1.0, n / target) for n in lengths]

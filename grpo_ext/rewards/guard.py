@@ -37,10 +37,16 @@ class Guard:
 
     reward: Callable  # a registered reward, or any function with TRL's signature; `AsyncGuard` takes async functions
     _: KW_ONLY
-    on_error: Literal["none", "raise"] = "none"  # leave failed rows unscored, or stop at the first one
-    max_failure_rate: float = 0.5  # share of failed rows in the window above which `RewardFailure` is raised
+    on_error: Literal["none", "raise"] = (
+        "none"  # leave failed rows unscored, or stop at the first one
+    )
+    max_failure_rate: float = (
+        0.5  # share of failed rows in the window above which `RewardFailure` is raised
+    )
     window: int = 256  # number of last rows that count for the share; a quarter of them is the least that is judged
-    timeout: float | None = None  # seconds that a row may take; a batch of n rows may take n times as long. `None`: no limit
+    timeout: float | None = (
+        None  # seconds that a row may take; a batch of n rows may take n times as long. `None`: no limit
+    )
     pool: Any = None  # a `RewardPool` with its own timeout, used if the reward declares `needs_cpu`
     deferred: bool = False  # keep the `RewardFailure` in `failure` instead of raising it, so that all ranks can stop together
 
@@ -51,7 +57,9 @@ class Guard:
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
         self.failed = 0  # rows since the start
-        self.lost: set[int] = set()  # the prompts, by `number_of`, of the batches that have failed since the last score
+        self.lost: set[int] = (
+            set()
+        )  # the prompts, by `number_of`, of the batches that have failed since the last score
         self.last_error = ""  # the last failure, with its traceback if there is one
         self._recent: deque[bool] = deque(maxlen=self.window)
         self._logged: set[str] = set()
@@ -88,7 +96,9 @@ class Guard:
                         return scores_of(self.reward(**copied(given)), count)
                     except KeyboardInterrupt:
                         raise
-                    except BaseException as error:  # inside the deadline, since its message may hang as well
+                    except (
+                        BaseException
+                    ) as error:  # inside the deadline, since its message may hang as well
                         why, miscounted = in_full(error), isinstance(error, Miscounted)
             except TooLate as error:
                 why = in_full(error)
@@ -101,11 +111,15 @@ class Guard:
             scores += score
             if wrong:
                 errors[row] = wrong[0]
-        if miscounted and not errors:  # every single row is right, so no score of the batch can be trusted
+        if (
+            miscounted and not errors
+        ):  # every single row is right, so no score of the batch can be trusted
             return [None] * count, dict.fromkeys(range(count), why)
         return scores, errors
 
-    def settle(self, scores: list[Score], errors: dict[int, str], given: dict[str, Any]) -> list[Score]:
+    def settle(
+        self, scores: list[Score], errors: dict[int, str], given: dict[str, Any]
+    ) -> list[Score]:
         """Count and log the failures, raise if there are too many, and return the scores."""
         self.failed += len(errors)
         self._recent.extend(row in errors for row in range(len(scores)))
@@ -167,7 +181,9 @@ class AsyncGuard(Guard):
         return self.settle(scores, errors, given)
 
 
-def guard_rewards(rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any) -> list[Any]:
+def guard_rewards(
+    rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any
+) -> list[Any]:
     """Put a guard with these options around each function. Reward models, their ids and guards stay unchanged.
 
     `workers` is the number of processes for CPU-heavy rewards, 0 for none; a row there may take `timeout` seconds.
@@ -185,7 +201,9 @@ def is_async(function: Callable) -> bool:
     """Whether a call returns an awaitable."""
     while isinstance(function, partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    )
 
 
 def reward_name(reward: Callable) -> str:
@@ -209,5 +227,8 @@ def number_of(value: Any) -> int:
 
 def one_row(given: dict[str, Any], row: int, count: int) -> dict[str, Any]:
     """Return the arguments for one completion, with loggers that do nothing: the batch may have logged before it failed."""
-    own = {k: [v[row]] if isinstance(v, list | tuple) and len(v) == count else v for k, v in given.items()}
+    own = {
+        k: [v[row]] if isinstance(v, list | tuple) and len(v) == count else v
+        for k, v in given.items()
+    }
     return own | {key: lambda *_: None for key in ("log_extra", "log_metric") if key in given}

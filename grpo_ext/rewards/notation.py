@@ -7,17 +7,24 @@ from grpo_ext.common.files import data_yaml
 
 _TABLE = data_yaml("grpo_ext.rewards", "notation.yaml")
 _FULL_WIDTH = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
-_SIGNS = str.maketrans(_FULL_WIDTH | {sign: new for new, signs in _TABLE["signs"].items() for sign in signs})
+_SIGNS = str.maketrans(
+    _FULL_WIDTH | {sign: new for new, signs in _TABLE["signs"].items() for sign in signs}
+)
 
 
 def as_fraction(repeating: re.Match[str]) -> str:
     """Return a decimal with a sign over its repeating digits as a fraction: 15/90 for 0.1666..."""
     whole, once, period = repeating.groups()
-    over, under = int(whole + once + period) - int(whole + once), (10 ** len(period) - 1) * 10 ** len(once)
+    over, under = (
+        int(whole + once + period) - int(whole + once),
+        (10 ** len(period) - 1) * 10 ** len(once),
+    )
     return rf"\frac{{{over}}}{{{under}}}"
 
 
-_WORDING = [(re.compile(pattern), as_fraction if new is None else new) for pattern, new in _TABLE["wording"]]
+_WORDING = [
+    (re.compile(pattern), as_fraction if new is None else new) for pattern, new in _TABLE["wording"]
+]
 
 
 def with_ascii_signs(text: str) -> str:

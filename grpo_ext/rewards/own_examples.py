@@ -13,8 +13,12 @@ def check_reward(name: str) -> tuple[list[str], int]:
     info = lookup(name)
     examples = info.examples
     faults = [fault for example in examples if (fault := check_example(name, example))]
-    if "url" not in info.options and not scores_differ(examples):  # no example fixes the scores of a server
-        faults.append("there must be an example that earns more and one that earns less: register(..., examples=[...])")
+    if "url" not in info.options and not scores_differ(
+        examples
+    ):  # no example fixes the scores of a server
+        faults.append(
+            "there must be an example that earns more and one that earns less: register(..., examples=[...])"
+        )
     return faults, len(examples)
 
 

@@ -23,7 +23,9 @@ from grpo_ext.rewards.scores import as_score, in_full
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
 
-Row = tuple[dict[str, Any], bytes]  # the arguments for a row, and the message that asks a worker for its score
+Row = tuple[
+    dict[str, Any], bytes
+]  # the arguments for a row, and the message that asks a worker for its score
 
 
 class RewardPool(AbstractContextManager):
@@ -48,9 +50,14 @@ class RewardPool(AbstractContextManager):
             packed, rows = prepared(reward, given)
             for future in self._begun.pop((os.getpid(), packed), ([], []))[1]:
                 future.cancel()
-            self._begun[os.getpid(), packed] = [message for _, message in rows], self._hand_out(reward, packed, rows)
+            self._begun[os.getpid(), packed] = (
+                [message for _, message in rows],
+                self._hand_out(reward, packed, rows),
+            )
 
-    def score(self, reward: Reward, given: dict[str, Any]) -> tuple[list[float | None], dict[int, str]]:
+    def score(
+        self, reward: Reward, given: dict[str, Any]
+    ) -> tuple[list[float | None], dict[int, str]]:
         """Return the scores in the order of the completions and, by row, the errors of rows without a score.
 
         `reward` is a registered reward. `given` is what TRL passes to rewards: `completions` and the columns.
@@ -71,7 +78,9 @@ class RewardPool(AbstractContextManager):
             for future in futures:
                 future.cancel()
         found = [future.result() for future in futures]
-        return [score for score, _ in found], {row: error for row, (_, error) in enumerate(found) if error is not None}
+        return [score for score, _ in found], {
+            row: error for row, (_, error) in enumerate(found) if error is not None
+        }
 
     def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
         """Return the futures of the rows' scores and errors. Only rows that need a worker go to one."""
@@ -113,6 +122,9 @@ def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
     columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
     rows: list[Row] = []
     for row, completion in enumerate(given["completions"]):
-        own = {"completions": [completion], **{name: [value[row]] for name, value in columns.items() if value is not None}}
+        own = {
+            "completions": [completion],
+            **{name: [value[row]] for name, value in columns.items() if value is not None},
+        }
         rows.append((own, pickle.dumps((packed, own))))
     return packed, rows

@@ -10,7 +10,9 @@ from grpo_ext.common.files import data_lines
 TOLERANCE = Fraction(1, 10**6)  # of the value, for decimals
 _SIZES = {  # name of a unit -> its kind and its size in the smallest unit of the kind
     spelling: (kind, Fraction(names[-1]))
-    for kind, _, line in (row.partition(": ") for row in data_lines("grpo_ext.rewards", "units.txt"))
+    for kind, _, line in (
+        row.partition(": ") for row in data_lines("grpo_ext.rewards", "units.txt")
+    )
     for names in map(str.split, line.split(", "))
     for name in names[:-1]
     for spelling in ((name, f"{name}s") if len(name) > 1 else (name,))
@@ -19,7 +21,9 @@ UNIT_NAMES = "|".join(map(re.escape, sorted({*_SIZES} - {"in"}, key=len, reverse
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?![0-9])"
 DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
 _POWER = r"(?:[eE]([-+]?[0-9]{1,3})|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"
-_NUMBER = re.compile(rf"([-+]?)\s*[$€]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)")
+_NUMBER = re.compile(
+    rf"([-+]?)\s*[$€]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
+)
 _FRAC = re.compile(r"\\frac\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))")
 _PERCENT = re.compile(r"\s*(?:%|per ?cent)$")
 _FACTOR = r"([A-Za-z¢]+)(?: ?\^ ?\{?([23])\}?)?"
@@ -45,8 +49,13 @@ def number(text: str) -> Number | None:
     parts = _PARTS.findall(text)
     if len(parts) > 1 and not _PARTS.sub("", text):  # 72 hours 30 minutes
         found = [(n.value, n.unit) for n in map(number, parts) if n and n.unit]
-        unit = found[0][1] if len(found) == len(parts) and len({unit[0] for _, unit in found}) == 1 else None
-        return Number(sum(value * own[1] for value, own in found) / unit[1], unit=unit) if unit else None
+        same = len(found) == len(parts) and len({unit[0] for _, unit in found}) == 1
+        unit = found[0][1] if same else None
+        return (
+            Number(sum(value * own[1] for value, own in found) / unit[1], unit=unit)
+            if unit
+            else None
+        )
     core, unit = split_unit(text)
     if unit is None:
         core = _LABEL.sub("", core)
@@ -96,7 +105,10 @@ def same_number(gold: Number, answer: Number) -> bool:
     if gold.unit and answer.unit:
         if gold.unit[0] != answer.unit[0]:
             return False
-        gold, answer = (Number(n.value * u, n.place * u, n.percent) for n, (_, u) in ((gold, gold.unit), (answer, answer.unit)))
+        gold, answer = (
+            Number(n.value * u, n.place * u, n.percent)
+            for n, (_, u) in ((gold, gold.unit), (answer, answer.unit))
+        )
     if gold.percent != answer.percent:  # with the sign or without
         x, y = (Number(n.value / 100, n.place / 100) if n.percent else n for n in (gold, answer))
         if same_value(x, y):
@@ -113,7 +125,9 @@ def same_value(x: Number, y: Number) -> bool:
     decimal, other = (x, y) if x.place else (y, x)
     denominator = other.value.denominator
     endless = pow(10, denominator.bit_length(), denominator) != 0  # as a decimal
-    return bool(decimal.place) and endless and approximates(decimal.value, decimal.place, other.value)
+    return (
+        bool(decimal.place) and endless and approximates(decimal.value, decimal.place, other.value)
+    )
 
 
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:

@@ -38,15 +38,23 @@ def register(
         TypeError: if the function cannot be called as a reward.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
-        raise ValueError(f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}.")
+        raise ValueError(
+            f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}."
+        )
 
     def decorate(function: Callable) -> Callable:
         if inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function.__qualname__} is async: name it in the recipe as `package.module:function`.")
+            raise TypeError(
+                f"{function.__qualname__} is async: name it in the recipe as `package.module:function`."
+            )
         check_free(name, function)
         signature = read_signature(function)
-        if needs_cpu and (bound := [e for e in signature.extras if e not in ("prompts", "completion_ids")]):
-            raise TypeError(f"{function.__qualname__} needs_cpu, and {bound[0]} cannot be sent to a worker process.")
+        if needs_cpu and (
+            bound := [e for e in signature.extras if e not in ("prompts", "completion_ids")]
+        ):
+            raise TypeError(
+                f"{function.__qualname__} needs_cpu, and {bound[0]} cannot be sent to a worker process."
+            )
         doc = inspect.getdoc(function) or ""
         _registered[name] = RewardInfo(
             **vars(signature),
@@ -68,7 +76,9 @@ def check_free(name: str, function: Callable) -> None:
     owner = _registered[name].function if name in _registered else function
     renamed = owner.__qualname__ != function.__qualname__
     if owner.__module__ != function.__module__ or (renamed and function.__module__ != "__main__"):
-        raise ValueError(f"The reward name {name!r} is taken by {owner.__module__}; {function.__qualname__} needs another.")
+        raise ValueError(
+            f"The reward name {name!r} is taken by {owner.__module__}; {function.__qualname__} needs another."
+        )
 
 
 def names() -> list[str]:
@@ -96,7 +106,14 @@ def list_rewards() -> list[RewardInfo]:
     return [_registered[name] for name in names()]
 
 
-def rebuild(registered: str, module: str, file: str | None, code: bytes | None, options: dict[str, Any], name: str) -> Reward:
+def rebuild(
+    registered: str,
+    module: str,
+    file: str | None,
+    code: bytes | None,
+    options: dict[str, Any],
+    name: str,
+) -> Reward:
     """Return the reward that was pickled as `reduced` says."""
     if code is not None and registered not in _registered:
         import dill

@@ -32,7 +32,10 @@ class Example:
     @property
     def given(self) -> dict[str, list[Any]]:
         """The arguments of the reward."""
-        return {"completions": [self.completion], **{key: [value] for key, value in self.columns.items()}}
+        return {
+            "completions": [self.completion],
+            **{key: [value] for key, value in self.columns.items()},
+        }
 
 
 def shipped_examples(reward: str) -> tuple[Example, ...]:
@@ -81,7 +84,9 @@ class Reward:
                 `prompts`. `ValueError` if a column that the function needs is missing.
         """
         texts = [plain_text(completion) for completion in completions]
-        return self.registration.function(completions=texts, **self.arguments(given), **self.options)
+        return self.registration.function(
+            completions=texts, **self.arguments(given), **self.options
+        )
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the part of `given`, which has no completions, that the function reads."""
@@ -89,8 +94,14 @@ class Reward:
         for name in signature.columns:
             if name not in given:
                 there = ", ".join(key for key in given if key not in EXTRAS) or "none"
-                raise ValueError(f"Reward {self.name!r} reads the column {name!r}, which is missing. There: {there}.")
-        wanted = given if signature.rest else (*signature.columns, *signature.optional, *signature.extras)
+                raise ValueError(
+                    f"Reward {self.name!r} reads the column {name!r}, which is missing. There: {there}."
+                )
+        wanted = (
+            given
+            if signature.rest
+            else (*signature.columns, *signature.optional, *signature.extras)
+        )
         return {name: given[name] for name in wanted if name in given and name not in self.options}
 
 
@@ -107,4 +118,6 @@ def plain_text(completion: Any) -> str:
             return content
         if isinstance(content, list):
             return "".join(block.get("text") or "" for block in content if isinstance(block, dict))
-    raise TypeError(f"A completion is a string or a list of messages, not {type(completion).__name__}.")
+    raise TypeError(
+        f"A completion is a string or a list of messages, not {type(completion).__name__}."
+    )

@@ -9,7 +9,10 @@ from grpo_ext.rewards.reward import Score
 
 SHOWN = 500  # characters of a value that a message shows
 LARGEST = 1e12  # a score; its square times the square of a weight is finite in float32, in which training computes
-MACHINERY = {str(Path(__file__).with_name(f"{name}.py")) for name in ("guard", "scores", "reward", "worker", "deadline")}
+MACHINERY = {
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("guard", "scores", "reward", "worker", "deadline")
+}
 
 
 class Miscounted(ValueError):
@@ -44,7 +47,9 @@ def as_score(answer: Any) -> Score:
         raise TypeError(f"it returned {clipped(answer)}, which is no number")
     score = float(answer)
     if not abs(score) <= LARGEST:
-        raise ValueError(f"it returned {score}" + (f", beyond {LARGEST:g}" if math.isfinite(score) else ""))
+        raise ValueError(
+            f"it returned {score}" + (f", beyond {LARGEST:g}" if math.isfinite(score) else "")
+        )
     return score
 
 

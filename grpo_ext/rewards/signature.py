@@ -25,9 +25,13 @@ class Signature:
     """The contract of a reward function."""
 
     columns: tuple[str, ...] = ()  # columns of the data set that it needs
-    optional: dict[str, Any] = field(default_factory=dict)  # options with defaults; one that is not set may be a column
+    optional: dict[str, Any] = field(
+        default_factory=dict
+    )  # options with defaults; one that is not set may be a column
     extras: tuple[str, ...] = ()  # those of `EXTRAS` that it names
-    options: dict[str, Any] = field(default_factory=dict)  # keyword-only parameters with their defaults, or `REQUIRED`
+    options: dict[str, Any] = field(
+        default_factory=dict
+    )  # keyword-only parameters with their defaults, or `REQUIRED`
     types: dict[str, Any] = field(default_factory=dict)  # annotations of `options` and `optional`
     rest: bool = False  # whether `**columns` takes everything else
 
@@ -37,11 +41,19 @@ def read_signature(function: Callable) -> Signature:
     parameters = inspect.signature(function).parameters
     label = getattr(function, "__qualname__", repr(function))
     if "completions" not in parameters:
-        raise TypeError(f"{label}: a reward function needs a parameter named `completions`, the list of texts.")
+        raise TypeError(
+            f"{label}: a reward function needs a parameter named `completions`, the list of texts."
+        )
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise TypeError(f"{label}: parameter `{name}` is positional, but rewards are called by name.")
-    named = {name: p for name, p in parameters.items() if name != "completions" and p.kind is not p.VAR_KEYWORD}
+            raise TypeError(
+                f"{label}: parameter `{name}` is positional, but rewards are called by name."
+            )
+    named = {
+        name: p
+        for name, p in parameters.items()
+        if name != "completions" and p.kind is not p.VAR_KEYWORD
+    }
     extras = tuple(name for name in named if name in EXTRAS)
     own = {name: p for name, p in named.items() if name not in EXTRAS}
     options = {name: p.default for name, p in own.items() if p.kind is p.KEYWORD_ONLY}
@@ -62,7 +74,9 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     takes = [*signature.options, *signature.optional]
     for name, value in given.items():
         if name not in takes:
-            raise ValueError(f"Reward {reward!r}: {unknown('option', name, [*takes, 'weight', 'label'])}")
+            raise ValueError(
+                f"Reward {reward!r}: {unknown('option', name, [*takes, 'weight', 'label'])}"
+            )
         annotation = signature.types.get(name, Any)
         if wrong := misfit(value, annotation):
             hint = did_you_mean(str(value), map(str, get_args(annotation)))

@@ -53,7 +53,9 @@ def resolve_rewards(
     rewards, weights = map(list, zip(*map(resolve, specs), strict=True))
     if reward_weights is not None:
         if any(weight is not None for weight in weights):
-            raise WeightsError("The weights stand in `reward_weights` and beside the rewards: keep one of the two.")
+            raise WeightsError(
+                "The weights stand in `reward_weights` and beside the rewards: keep one of the two."
+            )
         if len(reward_weights) != len(rewards):
             raise WeightsError(f"{len(reward_weights)} reward_weights for {len(rewards)} rewards.")
         weights = list(reward_weights)
@@ -64,7 +66,10 @@ def resolve_rewards(
                 f"{count} rewards are called {name!r} and would share one metric. Give them names of their own: "
                 f"{{name: {name}, label: {name}_2, ...}}."
             )
-    return rewards, [checked_weight(label, 1.0 if w is None else w) for label, w in zip(labels, weights, strict=True)]
+    return rewards, [
+        checked_weight(label, 1.0 if w is None else w)
+        for label, w in zip(labels, weights, strict=True)
+    ]
 
 
 def resolve(spec: Any) -> tuple[Any, Any]:
@@ -85,7 +90,9 @@ def resolve(spec: Any) -> tuple[Any, Any]:
         if not isinstance(label, str):
             raise ValueError(f"The label of reward {name!r} is text; got {label!r}.")
         if isinstance(reward, str):
-            raise ValueError(f"The reward model {name!r} cannot have a label: its metric is named after it.")
+            raise ValueError(
+                f"The reward model {name!r} cannot have a label: its metric is named after it."
+            )
         reward.name = reward.__name__ = label
     return reward, weight
 
@@ -98,10 +105,14 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return dotted(name, options)
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or Path(name).is_dir():
         if options:
-            raise ValueError(f"The reward model {name!r} takes no options, but has {', '.join(options)}.")
+            raise ValueError(
+                f"The reward model {name!r} takes no options, but has {', '.join(options)}."
+            )
         return name
     if "/" in name:
-        raise ValueError(f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME.")
+        raise ValueError(
+            f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME."
+        )
     return build(name, **options)  # raises, with the nearest known name
 
 
@@ -127,7 +138,9 @@ def load_plugin(path: str) -> None:
     try:
         load_file(path)
     except Exception as error:
-        raise ValueError(f"The reward plugin {path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"The reward plugin {path} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
 
 
 def metric_name(reward: Any) -> str:
@@ -137,7 +150,11 @@ def metric_name(reward: Any) -> str:
 
 def checked_weight(name: str, weight: Any) -> float:
     """Return a weight as a float; `ValueError` unless it is a finite number of at most `LARGEST_WEIGHT`."""
-    known: Any = weight if isinstance(weight, numbers.Real) and not isinstance(weight, bool) else float("nan")
+    known: Any = (
+        weight
+        if isinstance(weight, numbers.Real) and not isinstance(weight, bool)
+        else float("nan")
+    )
     if not abs(known) <= LARGEST_WEIGHT:
         raise ValueError(
             f"The weight of reward {name!r} is {weight!r}, but it must be a finite number, at most {LARGEST_WEIGHT:g} in size."
@@ -152,7 +169,11 @@ def needed_columns(reward: Any) -> tuple[str, ...]:
     if hasattr(reward, "columns"):
         return tuple(reward.columns)
     try:
-        return tuple(name for name in read_signature(reward).columns if name not in getattr(reward, "keywords", {}))
+        return tuple(
+            name
+            for name in read_signature(reward).columns
+            if name not in getattr(reward, "keywords", {})
+        )
     except (TypeError, ValueError):
         return ()
 
@@ -170,7 +191,9 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
         name = metric_name(reward)
         for column in needed_columns(reward):
             if column == "prompt":
-                raise ValueError(f"Reward {name!r} reads 'prompt'; its parameter must be named `prompts`.")
+                raise ValueError(
+                    f"Reward {name!r} reads 'prompt'; its parameter must be named `prompts`."
+                )
             if column not in there:
                 raise ValueError(
                     f"Reward {name!r} reads the column {column!r}, which the data set lacks."

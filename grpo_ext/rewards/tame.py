@@ -20,7 +20,9 @@ MAX_SYMBOLIC_POWER = 100  # the product of all exponents in a formula with lette
 MAX_TOWER = 4  # the largest number in an exponent that has an exponent
 MAX_FACTORIAL = 200
 
-_KNOWN = {command for line in data_lines("grpo_ext.rewards", "commands.txt") for command in line.split()}
+_KNOWN = {
+    command for line in data_lines("grpo_ext.rewards", "commands.txt") for command in line.split()
+}
 _REFUSED = re.compile(  # determinants, division by zero
     r"\\begin\{(?![pb]?matrix\})|\\begin.*\||/ ?0+(?:\.0+)?(?![.0-9])|\} ?\{ ?0+ ?\}|%"
 )

@@ -20,7 +20,11 @@ def think_format(completions: list[str]) -> list[float]:
 
 @register("soft_overlong_punishment")
 def soft_overlong_punishment(
-    completions: list[str], completion_ids: list[list[int]], *, max_completion_len: int, soft_punish_cache: int
+    completions: list[str],
+    completion_ids: list[list[int]],
+    *,
+    max_completion_len: int,
+    soft_punish_cache: int,
 ) -> list[float]:
     """0 for short enough completions, falling to -1 over the last tokens before the limit (TRL; DAPO, equation 13).
 
@@ -35,7 +39,11 @@ def soft_overlong_punishment(
 
 @register("repetition_penalty")
 def repetition_penalty(
-    completions: list[str], completion_ids: list[list[int]], *, ngram_size: int = 3, max_penalty: float = -1.0
+    completions: list[str],
+    completion_ids: list[list[int]],
+    *,
+    ngram_size: int = 3,
+    max_penalty: float = -1.0,
 ) -> list[float]:
     """The share of repeated n-grams of tokens, times `max_penalty` (TRL; arXiv 2502.03373, appendix C.2).
 
@@ -70,11 +78,16 @@ def cosine_scaled(
     """
 
     def scaled(right: float, length: int) -> float:
-        end, begin = (min_value_correct, max_value_correct) if right else (max_value_wrong, min_value_wrong)
+        end, begin = (
+            (min_value_correct, max_value_correct) if right else (max_value_wrong, min_value_wrong)
+        )
         return end + 0.5 * (begin - end) * (1.0 + math.cos(math.pi * min(length / max_len, 1.0)))
 
     right = accuracy(completions, solution)
-    return [None if r is None else scaled(r, len(ids)) for r, ids in zip(right, completion_ids, strict=True)]
+    return [
+        None if r is None else scaled(r, len(ids))
+        for r, ids in zip(right, completion_ids, strict=True)
+    ]
 
 
 @register("reasoning_accuracy", needs_cpu="formulas")

@@ -34,7 +34,9 @@ def undisturbed(seed: int) -> Iterator[None]:
                 _before.close()
 
 
-def generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]]:
+def generators() -> Iterator[
+    tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]
+]:
     """Yield how to get, set and seed the state of each imported library."""
     yield random.getstate, random.setstate, random.seed
     if numpy := sys.modules.get("numpy"):
@@ -42,7 +44,11 @@ def generators() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object], C
     if torch := sys.modules.get("torch"):
         yield torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed
         if torch.cuda.is_initialized():
-            yield torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all, torch.cuda.manual_seed_all
+            yield (
+                torch.cuda.get_rng_state_all,
+                torch.cuda.set_rng_state_all,
+                torch.cuda.manual_seed_all,
+            )
 
 
 @contextmanager

@@ -74,7 +74,9 @@ def serve(connection: Connection) -> None:
     A pickled message is a pickled reward with a row that it shall score, or with None, which introduces the reward. Each gets
     one answer, and so does the start. Answers are JSON: the trainer unpickles nothing from here.
     """
-    rewards: dict[bytes, Reward | str] = {}  # the error as a text if the reward cannot be built here
+    rewards: dict[
+        bytes, Reward | str
+    ] = {}  # the error as a text if the reward cannot be built here
     connection.send_bytes(b"null")
     while True:
         try:

@@ -25,7 +25,11 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def launch_command(
-    module: str, words: list[str], config_name: str | None, num_processes: int | None = None, threads: int | None = None
+    module: str,
+    words: list[str],
+    config_name: str | None,
+    num_processes: int | None = None,
+    threads: int | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment variables that start the module with its words.
 
@@ -40,13 +44,24 @@ def launch_command(
     environment = {}
     if config.get("use_cpu") and processes > 1:
         environment["ACCELERATE_USE_CPU"] = "true"
-        launch += ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        launch += [
+            "--multi_gpu",
+            "--num_machines",
+            "1",
+            "--mixed_precision",
+            "no",
+            "--dynamo_backend",
+            "no",
+        ]
         launch += ["--main_process_port", "0"]
     else:
         launch += ["--config_file", str(accelerate_config(name))]
     launch += ["--num_processes", str(processes)]
     if config.get("use_cpu") and "OMP_NUM_THREADS" not in os.environ:
-        launch += ["--num_cpu_threads_per_process", str(threads or max(1, (os.cpu_count() or 1) // processes))]
+        launch += [
+            "--num_cpu_threads_per_process",
+            str(threads or max(1, (os.cpu_count() or 1) // processes)),
+        ]
     return [*launch, "-m", module, *words], environment
 
 
@@ -64,16 +79,25 @@ def threads_of(recipe: Recipe) -> int | None:
 
 
 def launch(
-    module: str, words: list[str], recipe: Recipe, num_processes: int | None = None, environment: dict[str, str] | None = None
+    module: str,
+    words: list[str],
+    recipe: Recipe,
+    num_processes: int | None = None,
+    environment: dict[str, str] | None = None,
 ) -> int:
     """Run `launch_command(...)` for the recipe, with more `environment` variables, and return the exit code of its ranks.
 
     SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which end with a checkpoint after their step; before they
     train, the command ends at once. accelerate turns every exit code but 0 into 1, so the ranks write theirs into a folder.
     """
-    command, own = launch_command(module, words, recipe.get("accelerate_config"), num_processes, threads_of(recipe))
+    command, own = launch_command(
+        module, words, recipe.get("accelerate_config"), num_processes, threads_of(recipe)
+    )
     environment = {**(environment or {}), **own}
-    shown = [f"{key}={value}" for key, value in environment.items()] + ["accelerate launch", *command[3:]]
+    shown = [f"{key}={value}" for key, value in environment.items()] + [
+        "accelerate launch",
+        *command[3:],
+    ]
     print("$", " ".join(shown), flush=True)
     with tempfile.TemporaryDirectory(prefix="grpo_ext-") as folder:
         ours = {RANKS: folder, LAUNCHER: str(os.getpid())}
@@ -86,11 +110,17 @@ class Launched:
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path):
         self.folder = folder
         self.passed = 0  # the last signal
-        self._before = {s: signal.signal(s, self._pass_on) for s in PASSED_ON if signal.getsignal(s) != signal.SIG_IGN}
+        self._before = {
+            s: signal.signal(s, self._pass_on)
+            for s in PASSED_ON
+            if signal.getsignal(s) != signal.SIG_IGN
+        }
         # In a new session Ctrl-C reaches accelerate only through us; otherwise it would end while its ranks go on unseen.
         # Schedulers send SIGUSR1 to every process, and only ranks know what to do with it.
         ignore = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
-        self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=ignore)
+        self.process = subprocess.Popen(
+            command, env=environment, start_new_session=True, preexec_fn=ignore
+        )
 
     def wait(self) -> int:
         """Wait for the launcher and for ranks that outlive it, and return the exit code of the ranks."""
@@ -102,7 +132,9 @@ class Launched:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
         codes = [int(path.read_text() or 1) for path in self.folder.glob("exit-*")]
-        if code and not codes and self.passed:  # ended at once: before the first step, or by a second Ctrl-C
+        if (
+            code and not codes and self.passed
+        ):  # ended at once: before the first step, or by a second Ctrl-C
             return 128 + self.passed
         if EXIT_INTERRUPTED in codes:
             return EXIT_INTERRUPTED

@@ -7,7 +7,9 @@ from typing import Any
 LIMIT, HALF_LIMIT = 1e-3, 0.2  # on differences of log-probs; half types round each weight once more
 
 
-def merge_adapter(folder: Path, out: Path, dtype: str = "auto", trust_remote_code: bool = False) -> float:
+def merge_adapter(
+    folder: Path, out: Path, dtype: str = "auto", trust_remote_code: bool = False
+) -> float:
     """Save the base model of the adapter in `folder`, with the adapter merged into its weights, and its tokenizer to `out`.
 
     `dtype` is the type of the weights; `"auto"` takes that of the base's files. Returns the largest difference of log-probs
@@ -19,19 +21,27 @@ def merge_adapter(folder: Path, out: Path, dtype: str = "auto", trust_remote_cod
 
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: name another folder with --out.")
-    model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+    model = AutoPeftModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, trust_remote_code=trust_remote_code
+    )
     base, before = model.peft_config["default"], log_probs_of(model)
     model.merge_and_unload(safe_merge=True).save_pretrained(out)
     del model  # two large models do not fit
-    merged = AutoModelForCausalLM.from_pretrained(out, dtype="auto", trust_remote_code=trust_remote_code)
+    merged = AutoModelForCausalLM.from_pretrained(
+        out, dtype="auto", trust_remote_code=trust_remote_code
+    )
     difference = (log_probs_of(merged) - before).abs().max().item()
     if not difference <= (LIMIT if merged.dtype.itemsize == 4 else HALF_LIMIT):
         shutil.rmtree(out)
         why = "The cause is usually an adapter on weights that the base uses twice, such as a tied output head."
-        raise ValueError(f"log-probs of the merged model would differ by up to {difference:.3g}. {why}")
+        raise ValueError(
+            f"log-probs of the merged model would differ by up to {difference:.3g}. {why}"
+        )
     saved = (folder / "tokenizer_config.json").is_file()
     name, revision = (str(folder), None) if saved else (base.base_model_name_or_path, base.revision)
-    AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code).save_pretrained(out)
+    AutoTokenizer.from_pretrained(
+        name, revision=revision, trust_remote_code=trust_remote_code
+    ).save_pretrained(out)
     return difference
 
 

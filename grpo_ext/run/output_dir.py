@@ -42,13 +42,17 @@ def hold_folder(recipe: Any) -> None:
     main = PartialState().is_main_process
     held = hold(folder, PATIENCE) if main else None
     if broadcast_object_list([main and held is None])[0]:
-        raise ValueError(f"another run is writing to {folder}: stop it, or name another --output_dir.")
+        raise ValueError(
+            f"another run is writing to {folder}: stop it, or name another --output_dir."
+        )
     HELD.append(held)
 
 
 def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
     """Return the checkpoint to resume from; `None` if the run starts afresh, which moves older files aside."""
-    where = recipe.training.resume_from_checkpoint or recipe.get("resume")  # supervised training knows only TRL's key
+    where = recipe.training.resume_from_checkpoint or recipe.get(
+        "resume"
+    )  # supervised training knows only TRL's key
     if where in ("auto", "true", "True"):
         resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
     else:

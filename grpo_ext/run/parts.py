@@ -16,8 +16,14 @@ from grpo_ext.tasks.base import FILE_BUILDERS
 def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     """Return the training examples of the recipe; `how` are `streaming` and `prompts` of `Task.dataset`."""
     run = recipe.run
-    given: dict[str, Any] = {"dataset_config": run.dataset_config, "streaming": run.dataset_streaming, **how}
-    return recipe.task.dataset(run.dataset_train_split, dataset_name=run.dataset_name, limit=run.max_train_samples, **given)
+    given: dict[str, Any] = {
+        "dataset_config": run.dataset_config,
+        "streaming": run.dataset_streaming,
+        **how,
+    }
+    return recipe.task.dataset(
+        run.dataset_train_split, dataset_name=run.dataset_name, limit=run.max_train_samples, **given
+    )
 
 
 def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
@@ -25,7 +31,9 @@ def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     run = recipe.run
     name = run.eval_dataset_name or run.dataset_name
     if not has_eval_rows(recipe):
-        raise ValueError(f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows.")
+        raise ValueError(
+            f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows."
+        )
     where: dict[str, Any] = {"dataset_name": name, "dataset_config": run.dataset_config}
     return recipe.task.dataset(run.dataset_test_split, limit=run.max_eval_samples, **where, **how)
 
@@ -44,7 +52,9 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
     run = recipe.run
     specs = run.reward_funcs
     if specs is None:
-        specs = [{"name": name, "weight": weight} for name, weight in recipe.task.default_rewards.items()]
+        specs = [
+            {"name": name, "weight": weight} for name, weight in recipe.task.default_rewards.items()
+        ]
     weights = recipe.values["training"].get("reward_weights")
     return resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
 
@@ -65,7 +75,11 @@ def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments to load the model with, as TRL's script passes them."""
     model = recipe.model
     more: Any = recipe.training.model_init_kwargs or {}  # text has become a mapping
-    own = {"revision": model.model_revision, "attn_implementation": model.attn_implementation, "dtype": model.dtype}
+    own = {
+        "revision": model.model_revision,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+    }
     return {**own, **more}
 
 
@@ -75,7 +89,9 @@ def adapter_of(recipe: Recipe) -> Any:
 
     config = get_peft_config(recipe.model)
     if config is not None:
-        config.revision = recipe.model.model_revision  # saved with the adapter, to identify its base
+        config.revision = (
+            recipe.model.model_revision
+        )  # saved with the adapter, to identify its base
     return config
 
 
@@ -84,4 +100,6 @@ def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
     from grpo_ext.tiny.optimizer import MuonWithAdamW
 
     options = {"lr": recipe.training.learning_rate, "weight_decay": recipe.training.weight_decay}
-    return (lambda: MuonWithAdamW, options) if recipe.get("muon") else None  # a factory's optimizer gets the model
+    return (
+        (lambda: MuonWithAdamW, options) if recipe.get("muon") else None
+    )  # a factory's optimizer gets the model

@@ -9,15 +9,21 @@ from pathlib import Path
 
 import psutil
 
-EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: a signal ended the run with a checkpoint; the same command continues it
+EXIT_INTERRUPTED = (
+    75  # EX_TEMPFAIL: a signal ended the run with a checkpoint; the same command continues it
+)
 LAUNCHER = "GRPO_EXT_LAUNCHER"  # process id of the command; its ranks end with it
-RANKS = "GRPO_EXT_RANKS"  # folder in which ranks report that they handle signals, and their exit codes
+RANKS = (
+    "GRPO_EXT_RANKS"  # folder in which ranks report that they handle signals, and their exit codes
+)
 
 
 def end_with_launcher() -> None:
     """End this process when the `grpo-ext train` that started it is killed: a new start would write the same files."""
     if launcher := os.environ.get(LAUNCHER):
-        threading.Thread(target=_watch, args=(int(launcher),), name="launcher-watch", daemon=True).start()
+        threading.Thread(
+            target=_watch, args=(int(launcher),), name="launcher-watch", daemon=True
+        ).start()
 
 
 def _watch(launcher: int) -> None:
@@ -65,9 +71,15 @@ def check_ranks() -> None:
     On a CPU it sets the rendezvous address of several processes and starts a single one without a rank.
     """
     asked = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_PORT" in os.environ
-    if asked and "WORLD_SIZE" not in os.environ and os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true":
+    if (
+        asked
+        and "WORLD_SIZE" not in os.environ
+        and os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
+    ):
         how = "`--config_file recipes/accelerate/cpu_2.yaml`, or `grpo-ext train --num_processes N`, which start them all."
-        raise SystemExit(f"accelerate was asked for several processes on a CPU and started only one. Use {how}")
+        raise SystemExit(
+            f"accelerate was asked for several processes on a CPU and started only one. Use {how}"
+        )
 
 
 def check_sharding(fsdp: bool, deepspeed: bool) -> None:

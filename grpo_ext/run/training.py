@@ -14,11 +14,19 @@ from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.run.output_dir import hold_folder, where_to_begin
-from grpo_ext.run.ranks import check_ranks, check_sharding, end_with_launcher, leave_ranks, tell_exit
+from grpo_ext.run.ranks import (
+    check_ranks,
+    check_sharding,
+    end_with_launcher,
+    leave_ranks,
+    tell_exit,
+)
 from grpo_ext.vllm import EngineFailure
 
 
-def run_training(words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool = False) -> int:
+def run_training(
+    words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool = False
+) -> int:
     """Train by the recipe and overrides in `words`, by default the command line, and save the model.
 
     The exit code is 0; 1 if a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2 if
@@ -53,9 +61,15 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
         return 2
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
-    if "task" not in recipe.schema and trainer.is_world_process_zero():  # with a task, the trainer does it
-        write_atomically(Path(trainer.args.output_dir) / SAVED, as_yaml(recipe.flat))  # with preset and command line
-    trainer.accelerator.print(f"Resumes from {resume}." if resume else "Starts without a checkpoint.")
+    if (
+        "task" not in recipe.schema and trainer.is_world_process_zero()
+    ):  # with a task, the trainer does it
+        write_atomically(
+            Path(trainer.args.output_dir) / SAVED, as_yaml(recipe.flat)
+        )  # with preset and command line
+    trainer.accelerator.print(
+        f"Resumes from {resume}." if resume else "Starts without a checkpoint."
+    )
     try:
         trainer.train(resume_from_checkpoint=resume)
     except CheckpointMismatch as error:
@@ -70,11 +84,15 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         return stopped(trainer, trainer.stopped_by, 1)
     if wrong := save_result(trainer):
         how = "Free space on that disk: the same command then continues from the last checkpoint and saves the model."
-        trainer.accelerator.print(f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}")
+        trainer.accelerator.print(
+            f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}"
+        )
         return 1
     trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
     if "task" in recipe.schema:
-        trainer.accelerator.print("next:", *next_commands(recipe, trainer.args.output_dir), sep="\n  ")
+        trainer.accelerator.print(
+            "next:", *next_commands(recipe, trainer.args.output_dir), sep="\n  "
+        )
     trainer.accelerator.wait_for_everyone()  # no rank destroys the process group while another one saves
     return 0
 
@@ -83,10 +101,15 @@ def next_commands(recipe: Any, folder: str) -> list[str]:
     """Return the commands that show a finished run, compare its model with the first one, and merge the adapter or go on."""
     from grpo_ext.run.parts import has_eval_rows
 
-    out, saved, base = map(shlex.quote, (folder, f"{folder}/{SAVED}", str(recipe.get("model_name_or_path"))))
+    out, saved, base = map(
+        shlex.quote, (folder, f"{folder}/{SAVED}", str(recipe.get("model_name_or_path")))
+    )
     length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
     rows = "" if has_eval_rows(recipe) else " --train_rows 64"
-    found = [f"grpo-ext report {out}", f"grpo-ext eval --config {saved} --model {base} --model {out}{rows}"]
+    found = [
+        f"grpo-ext report {out}",
+        f"grpo-ext eval --config {saved} --model {base} --model {out}{rows}",
+    ]
     if recipe.get("use_peft"):
         found.append(f"grpo-ext merge --model {out}")
     elif checkpoints(Path(folder)):  # without one, a longer run is refused

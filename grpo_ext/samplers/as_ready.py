@@ -17,7 +17,10 @@ def short(error: Exception) -> str:
 
 
 def play_as_ready(
-    episodes: list[Episode], prompt_ids: list[list[int]], logps: LogProbs, ask: Callable[[list[int], int], Turn]
+    episodes: list[Episode],
+    prompt_ids: list[list[int]],
+    logps: LogProbs,
+    ask: Callable[[list[int], int], Turn],
 ) -> str | None:
     """Play episodes to their end, or until a request fails; another call continues them.
 

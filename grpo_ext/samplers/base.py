@@ -7,20 +7,31 @@ from typing import Any
 from grpo_ext.environments.episode import Episode
 from grpo_ext.step.records import Generation, PartialRollout
 
-FEW, FEW_TOKENS = 4, 4  # completions of a rank, and tokens of each, that a check of another engine's weights reads
+FEW, FEW_TOKENS = (
+    4,
+    4,
+)  # completions of a rank, and tokens of each, that a check of another engine's weights reads
 
 
 @dataclass(frozen=True)
 class Request:
     """A request for a generation."""
 
-    prompts: list[Any]  #: B texts or conversations of this rank; the copies of one prompt are adjacent
+    prompts: list[
+        Any
+    ]  #: B texts or conversations of this rank; the copies of one prompt are adjacent
     prompt_ids: list[list[int]]  #: B lists of tokens; empty if the sampler tokenizes prompts itself
     num_generations: int  #: copies of each prompt, over all ranks
     policy_step: int  #: the optimizer step whose weights must sample
-    episodes: list[Episode] = field(default_factory=list)  #: one per prompt; empty if a completion is one turn
-    rows: list[dict[str, Any]] = field(default_factory=list)  #: of the data set, one per prompt, if the sampler reorders them
-    most: int | None = None  #: the maximum number of tokens of a completion, if it is not `max_completion_length`
+    episodes: list[Episode] = field(
+        default_factory=list
+    )  #: one per prompt; empty if a completion is one turn
+    rows: list[dict[str, Any]] = field(
+        default_factory=list
+    )  #: of the data set, one per prompt, if the sampler reorders them
+    most: int | None = (
+        None  #: the maximum number of tokens of a completion, if it is not `max_completion_length`
+    )
 
 
 class Sampler:
@@ -39,7 +50,9 @@ class Sampler:
     seconds = 0.0  #: that the last generation took
 
     rounds: tuple[int, ...] = ()  #: the sizes that `under_way` depends on
-    under_way: Sequence[PartialRollout] = ()  #: completions that a later generation returns (`partial_rollouts`)
+    under_way: Sequence[
+        PartialRollout
+    ] = ()  #: completions that a later generation returns (`partial_rollouts`)
 
     _asked: Request | None = None
 

@@ -19,21 +19,30 @@ def base_kept(model: PeftModel) -> Iterator[None]:
     Each layer is merged and unmerged once beforehand, to find the numbers that change. They are few: the CPU keeps them with
     their positions.
     """
-    lost = [kept for layer in model.modules() if isinstance(layer, BaseTunerLayer) for kept in lost_by_merging(layer)]
+    lost = [
+        kept
+        for layer in model.modules()
+        if isinstance(layer, BaseTunerLayer)
+        for kept in lost_by_merging(layer)
+    ]
     yield
     for weight, places, numbers in lost:
         weight.data.view(-1)[places.to(weight.device)] = numbers.to(weight.device)
 
 
 @torch.no_grad()
-def lost_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def lost_by_merging(
+    layer: BaseTunerLayer,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield each weight of a layer's base that changes, with the positions (N,) and the right numbers (N,) there."""
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]
     layer.merge()
     layer.unmerge()
     for weight, former in zip(weights, before, strict=True):
-        places = (weight.data != former).flatten().nonzero().squeeze(1)  # (N,); peft may have replaced `data`
+        places = (
+            (weight.data != former).flatten().nonzero().squeeze(1)
+        )  # (N,); peft may have replaced `data`
         weight.data.copy_(former)
         if len(places):
             yield weight, places.cpu(), former.flatten()[places].cpu()

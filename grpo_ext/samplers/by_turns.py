@@ -9,10 +9,14 @@ from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.step.records import Generation
 
-Completed = tuple[list[list[int]], list[list[float | None]]]  # tokens, and the log-prob of each; `None`: unknown
+Completed = tuple[
+    list[list[int]], list[list[float | None]]
+]  # tokens, and the log-prob of each; `None`: unknown
 
 
-def play_by_turns(request: Request, turn: Callable[[list[list[int]], int], Completed]) -> Generation:
+def play_by_turns(
+    request: Request, turn: Callable[[list[list[int]], int], Completed]
+) -> Generation:
     """Play the episodes of a request on all ranks together: each rank requests the same number of turns.
 
     An engine that several ranks share divides its answers equally, so a rank whose episodes have ended requests unused turns.

@@ -12,7 +12,12 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from grpo_ext.common.main_rank import from_main
 from grpo_ext.objective.policy import ratios_move
-from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, SamplingParams, resolve_sampling
+from grpo_ext.objective.sampling import (
+    FIELD_DEFAULTS,
+    UNTOLD_KEPT_SETS,
+    SamplingParams,
+    resolve_sampling,
+)
 from grpo_ext.recipe.overlap_options import SHARDED
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
@@ -29,7 +34,9 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
     """Within the context, a new trainer samples with `OurVLLM`, or `AdapterVLLM` for `vllm_sync_adapter: adapter`."""
     generation: type[OurVLLM] = OurVLLM
     if args.vllm_sync_adapter == "adapter":
-        from grpo_ext.samplers.vllm_adapter import AdapterVLLM as generation  # imports packages that only a client needs
+        from grpo_ext.samplers.vllm_adapter import (
+            AdapterVLLM as generation,
+        )  # imports packages that only a client needs
     return generates_with(partial(generation, args))
 
 
@@ -51,12 +58,20 @@ def process_sampler(trainer: Any) -> ProcessSampler:
         raise ValueError(SHARDED)
     args = trainer.args
     if args.n_gpu > 1:
-        raise ValueError("sampler: process needs one GPU for each process that trains: start it by accelerate launch.")
-    ranks, gpus, device = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), torch.cuda.device_count(), "cpu"
+        raise ValueError(
+            "sampler: process needs one GPU for each process that trains: start it by accelerate launch."
+        )
+    ranks, gpus, device = (
+        int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+        torch.cuda.device_count(),
+        "cpu",
+    )
     if gpus > ranks:
         device = f"cuda:{ranks + trainer.accelerator.local_process_index % (gpus - ranks)}"
     elif gpus and trainer.accelerator.is_main_process and not args.sampler_device:
-        logger.warning("sampler: process samples on the CPU, since every visible GPU trains. sampler_device names another.")
+        logger.warning(
+            "sampler: process samples on the CPU, since every visible GPU trains. sampler_device names another."
+        )
     config = copy.deepcopy(trainer.generation_config)
     config.eos_token_id = trainer.eos_token_ids
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -86,10 +101,16 @@ def scoring_params(trainer: Any, sampler: Sampler) -> SamplingParams:
             "null, or logprob_policy: model."
         )
     corrects = sampler.separate and args.vllm_importance_sampling_correction
-    old_pass = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
+    old_pass = ratios_move(
+        args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
+    )
     if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
         raise ValueError(UNTOLD_KEPT_SETS)
-    reads = trainer.use_vllm and trainer.vllm_mode == "server" and (corrects or args.behaviour_policy == "sampler")
+    reads = (
+        trainer.use_vllm
+        and trainer.vllm_mode == "server"
+        and (corrects or args.behaviour_policy == "sampler")
+    )
     if (params.restricted or params.temperature != 1.0) and reads:
         _refuse_raw_logprobs(trainer)
     return params
@@ -149,7 +170,9 @@ def _warn_of_another_policy(trainer: Any, sampler: Sampler) -> None:
 
 def _refuse_raw_logprobs(trainer: Any) -> None:
     """Raise a `ValueError` on all ranks if the log-probs of a vLLM server are not those that it samples with."""
-    info = from_main(trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info())
+    info = from_main(
+        trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info()
+    )
     if (mode := info["model_config"]["logprobs_mode"]) != "processed_logprobs":
         raise ValueError(
             f"The vLLM server returns {mode}, which leave out temperature and truncation. Start it with --logprobs-mode "

@@ -21,7 +21,12 @@ class FunctionSampler(Sampler):
 
     name, tokenizes = "rollout_func", True
 
-    def __init__(self, rollout_func: Callable[[list[Any], Any], dict[str, Any]], trainer: Any, vllm: Sampler | None):
+    def __init__(
+        self,
+        rollout_func: Callable[[list[Any], Any], dict[str, Any]],
+        trainer: Any,
+        vllm: Sampler | None,
+    ):
         self.rollout_func, self.trainer, self.vllm = rollout_func, trainer, vllm
         self.separate = vllm is not None and vllm.separate
         self.order = "hf" if vllm is None else vllm.order
@@ -41,7 +46,9 @@ class FunctionSampler(Sampler):
             policy_step=request.policy_step,
             sampling_logps=logp_tensors(found["logprobs"]),
             tool_mask=found.get("env_mask"),
-            extra_fields={name: value for name, value in found.items() if name not in (*REQUIRED, "env_mask")},
+            extra_fields={
+                name: value for name, value in found.items() if name not in (*REQUIRED, "env_mask")
+            },
         )
 
 

@@ -25,14 +25,19 @@ class HFSampler(Sampler):
     def sample(self, request: Request) -> Generation:
         trainer, args, params = self.trainer, self.trainer.args, self.trainer.parts.scorer.params
         strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
-        recorder = Recorder(params, strict, round(1 / args.sampler_check_share)) if self.watched else None
+        recorder = (
+            Recorder(params, strict, round(1 / args.sampler_check_share)) if self.watched else None
+        )
         player = Player(request.episodes) if request.episodes else None
         with watching(trainer.accelerator.unwrap_model(trainer.model_wrapped), recorder, player):
             completion_ids = seam.complete(trainer, request.prompt_ids, request.num_generations)
         if player is not None:  # `complete` returns only the first turns
             completion_ids = [episode.ids for episode in request.episodes]
         kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
-        return of_episodes(Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept), request.episodes)
+        return of_episodes(
+            Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept),
+            request.episodes,
+        )
 
 
 def how_it_generates(model: Any, config: GenerationConfig, fast: bool) -> str:

@@ -29,8 +29,17 @@ class PartialSampler(Sampler):
         ranks: those that make rounds together, with equally many lists of tokens.
     """
 
-    def __init__(self, sampler: Sampler, ends: EndRule, tokens: int, rows: int, size: int, ranks: Ranks):
-        self.sampler, self.ends, self.tokens, self.rows, self.size, self.ranks = sampler, ends, tokens, rows, size, ranks
+    def __init__(
+        self, sampler: Sampler, ends: EndRule, tokens: int, rows: int, size: int, ranks: Ranks
+    ):
+        self.sampler, self.ends, self.tokens, self.rows, self.size, self.ranks = (
+            sampler,
+            ends,
+            tokens,
+            rows,
+            size,
+            ranks,
+        )
         self.rounds = tokens, rows, size, ends.limit
 
     def submit(self, request: Request) -> None:
@@ -44,7 +53,9 @@ class PartialSampler(Sampler):
     def _begin_round(self, step: int) -> None:
         tokens = [rollout.prompt_ids + rollout.completion_ids for rollout in self._open()]
         most = max(1, *self.ranks.gather_objects([len(tokens)]))
-        tokens += [self.under_way[0].prompt_ids] * (most - len(tokens))  # whose completions nobody reads: no request is empty
+        tokens += [self.under_way[0].prompt_ids] * (
+            most - len(tokens)
+        )  # whose completions nobody reads: no request is empty
         self.sampler.submit(Request([], tokens, 1, step, most=self.tokens))
 
     def _open(self) -> list[PartialRollout]:
@@ -57,7 +68,9 @@ class PartialSampler(Sampler):
             self.seconds += self.sampler.seconds
             for i, rollout in enumerate(self._open()):
                 self._extend(rollout, found, i, request.policy_step)
-            groups = [self.under_way[i : i + self.size] for i in range(0, len(self.under_way), self.size)]
+            groups = [
+                self.under_way[i : i + self.size] for i in range(0, len(self.under_way), self.size)
+            ]
             done = [group for group in groups if all(rollout.ended for rollout in group)]
             if not self.ranks.any(len(done) * self.size < self.rows):
                 break

@@ -46,9 +46,21 @@ class ProcessSampler(Sampler):
     name, separate, watched = "another process", True, True
 
     def __init__(
-        self, model: Any, config: GenerationConfig, params: Callable[[], SamplingParams], device: str, limit: float, fast: bool
+        self,
+        model: Any,
+        config: GenerationConfig,
+        params: Callable[[], SamplingParams],
+        device: str,
+        limit: float,
+        fast: bool,
     ):
-        self.model, self.config, self.params, self.limit, self.syncs = model, config, params, limit, 0
+        self.model, self.config, self.params, self.limit, self.syncs = (
+            model,
+            config,
+            params,
+            limit,
+            0,
+        )
         self._places, size = places_of(tensors_of(model))
         memory, threads = new_memory(size), torch.get_num_threads()
         weakref.finalize(self, os.close, memory)
@@ -65,10 +77,14 @@ class ProcessSampler(Sampler):
         if version == self._loaded:
             return
         if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
-            raise ValueError("The model has other weights than when its trainer was made: sampler: process cannot follow it.")
+            raise ValueError(
+                "The model has other weights than when its trainer was made: sampler: process cannot follow it."
+            )
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
-                if self._loaded is None or tensor.requires_grad or not place.trained:  # a frozen base is sent once
+                if (
+                    self._loaded is None or tensor.requires_grad or not place.trained
+                ):  # a frozen base is sent once
                     shared.copy_(tensor)
         self._loaded, self.syncs = version, self.syncs + 1
 
@@ -78,30 +94,41 @@ class ProcessSampler(Sampler):
 
     def submit(self, request: Request) -> None:
         most = {} if request.most is None else {"max_new_tokens": request.most}
-        self._ask(request, seed=int(torch.randint(2**62, ())), **most)  # of the rank's random state, which a checkpoint has
+        self._ask(
+            request, seed=int(torch.randint(2**62, ())), **most
+        )  # of the rank's random state, which a checkpoint has
 
     def sample_few(self, request: Request) -> Generation:
         """Complete a few prompts by a few tokens, at no cost to the random state."""
         most = min(FEW_TOKENS, self.config.max_new_tokens)
-        self._ask(replace(request, prompt_ids=request.prompt_ids[:FEW]), seed=0, max_new_tokens=most)
+        self._ask(
+            replace(request, prompt_ids=request.prompt_ids[:FEW]), seed=0, max_new_tokens=most
+        )
         return self.collect()
 
     def _ask(self, request: Request, seed: int, **changed: Any) -> None:
         super().submit(request)
         config = copy.copy(self.config)
         vars(config).update(**changed)
-        self._job = Job(request.prompt_ids, config, replace(self.params(), temperature=config.temperature), seed)
+        self._job = Job(
+            request.prompt_ids, config, replace(self.params(), temperature=config.temperature), seed
+        )
         with contextlib.suppress(EOFError, OSError):  # `sample` starts another process
             self._send()
 
     def sample(self, request: Request) -> Generation:
         """Return the generation. A process that died is started again, and repeats it with the weights that it had."""
         answer = self._answer()
-        if failed := [error for error in gather_object([answer if isinstance(answer, str) else None]) if error]:
+        if failed := [
+            error for error in gather_object([answer if isinstance(answer, str) else None]) if error
+        ]:
             raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")
         ids, kept, logps, self.seconds = answer
         sizes = [len(row) for row in ids]
-        by_row = None if logps is None else list(logps.split(sizes)), None if kept is None else kept.split(sizes)
+        by_row = (
+            None if logps is None else list(logps.split(sizes)),
+            None if kept is None else kept.split(sizes),
+        )
         return Generation(request.prompt_ids, ids, request.policy_step, *by_row)
 
     def _send(self) -> None:
@@ -115,7 +142,9 @@ class ProcessSampler(Sampler):
             try:
                 if attempt:
                     self._end()
-                    logger.warning("The sampler process died or hung (vllm_server_request_timeout): another one repeats it.")
+                    logger.warning(
+                        "The sampler process died or hung (vllm_server_request_timeout): another one repeats it."
+                    )
                     self._send()
                 assert self._line is not None
                 if not self._line.poll(self.limit):

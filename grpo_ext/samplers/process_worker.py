@@ -59,7 +59,11 @@ def serve(connection: Connection) -> None:
             return
         try:
             if model is None:  # within `try`, so that the answer has its error
-                own = shared if start.device == "cpu" else [tensor.to(start.device) for tensor in shared]
+                own = (
+                    shared
+                    if start.device == "cpu"
+                    else [tensor.to(start.device) for tensor in shared]
+                )
                 model = unpacked(start.model, start.places, own).eval()
             elif start.device != "cpu":
                 for mine, given in zip(tensors_of(model), shared, strict=True):
@@ -77,7 +81,11 @@ def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
     # else the config of the model, or of its base, fills in options that the recipe leaves out
     model.generation_config = base_model(model).generation_config = job.config
     recorder = Recorder(job.params)
-    with torch.no_grad(), fast_generation(model) if fast else nullcontext(), watching(model, recorder):
+    with (
+        torch.no_grad(),
+        fast_generation(model) if fast else nullcontext(),
+        watching(model, recorder),
+    ):
         ids = generate_batch(model, job.config, job.prompt_ids)
     kept, logps = recorder.rows(ids)
     whole = kept and KeptSet.cat(kept), None if logps is None else torch.cat(logps).cpu()

@@ -38,7 +38,9 @@ def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
     """Return a place for each tensor, and the bytes that all need."""
     places, start = [], 0
     for tensor in tensors:
-        places.append(Place(start, tuple(tensor.shape), tensor.dtype, isinstance(tensor, torch.nn.Parameter)))
+        places.append(
+            Place(start, tuple(tensor.shape), tensor.dtype, isinstance(tensor, torch.nn.Parameter))
+        )
         start += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
     return places, start
 
@@ -75,7 +77,9 @@ def packed(model: torch.nn.Module) -> bytes:
     class Pickler(pickle.Pickler):
         def persistent_id(self, obj: Any) -> int | None:
             if id(obj) in numbers and type(obj) not in (Tensor, torch.nn.Parameter):
-                raise TypeError(f"a {type(obj).__name__} is more than its numbers")  # such as a quantized weight
+                raise TypeError(
+                    f"a {type(obj).__name__} is more than its numbers"
+                )  # such as a quantized weight
             return numbers.get(id(obj)) if isinstance(obj, Tensor) else None
 
         def reducer_override(self, obj: Any) -> Any:
@@ -88,13 +92,18 @@ def packed(model: torch.nn.Module) -> bytes:
     try:
         Pickler(written).dump(model)
     except Exception as error:
-        raise ValueError(f"sampler: process cannot copy this model to another process ({error}): use a vLLM server.") from error
+        raise ValueError(
+            f"sampler: process cannot copy this model to another process ({error}): use a vLLM server."
+        ) from error
     return written.getvalue()
 
 
 def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> torch.nn.Module:
     """Return a `packed` model with these tensors."""
-    own = [torch.nn.Parameter(t, requires_grad=False) if p.trained else t for p, t in zip(places, tensors, strict=True)]
+    own = [
+        torch.nn.Parameter(t, requires_grad=False) if p.trained else t
+        for p, t in zip(places, tensors, strict=True)
+    ]
 
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, number: Any) -> Tensor:

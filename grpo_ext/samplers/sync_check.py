@@ -31,20 +31,34 @@ class SyncCheck:
 
     def __init__(self, trainer: Any, sampler: Sampler, scorer: Scorer, ranks: Ranks):
         args = trainer.args
-        self.trainer, self.scorer, self.ranks, self.every = trainer, scorer, ranks, args.vllm_sync_check_steps
+        self.trainer, self.scorer, self.ranks, self.every = (
+            trainer,
+            scorer,
+            ranks,
+            args.vllm_sync_check_steps,
+        )
         self.engine: Any = sampler.vllm if isinstance(sampler, VLLMSampler) else sampler
         truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
         same = args.logprob_policy == "sampling" or not truncated
         same &= args.logprob_policy != "model" or args.temperature == 1.0
-        self.compares = bool(self.every) and same and isinstance(self.engine, OurVLLM | ProcessSampler)
+        self.compares = (
+            bool(self.every) and same and isinstance(self.engine, OurVLLM | ProcessSampler)
+        )
         self._checked: int | None = None  # the sync of the last check
-        self._sent: tuple[int, list[int]] = -1, []  # the last sync that was seen, and the checksums of its weights
-        self._arrived: set[str] | None = None  # tensors of the engine that equalled ours after the first sync
+        self._sent: tuple[int, list[int]] = (
+            -1,
+            [],
+        )  # the last sync that was seen, and the checksums of its weights
+        self._arrived: set[str] | None = (
+            None  # tensors of the engine that equalled ours after the first sync
+        )
 
     @property
     def due(self) -> bool:
         """Whether the next completions are compared."""
-        return self.compares and (self._checked is None or self.engine.syncs - self._checked >= self.every)
+        return self.compares and (
+            self._checked is None or self.engine.syncs - self._checked >= self.every
+        )
 
     def check(self, table: Scored) -> None:
         """Log the mean absolute difference of log-probs in `table`, if a check is due. All ranks call it.
@@ -53,13 +67,17 @@ class SyncCheck:
         weights. `EngineFailure` on all ranks, if the difference is above the limit.
         """
         self.refuse_stale()
-        if not self.due or self.ranks.any(bool(table.model_inputs) or table.sampling_per_token_logps is None):
+        if not self.due or self.ranks.any(
+            bool(table.model_inputs) or table.sampling_per_token_logps is None
+        ):
             return
         total, tokens = self.ranks.total(torch.stack(self._apart(table))).tolist()
         if not tokens:  # all of them are truncated and masked
             return
         self._checked, difference = self.engine.syncs, total / tokens
-        exact = self.trainer.accelerator.mixed_precision == "no" and self.engine.dtype() == "float32"
+        exact = (
+            self.trainer.accelerator.mixed_precision == "no" and self.engine.dtype() == "float32"
+        )
         limit = self.trainer.args.vllm_sync_check_limit or (1e-3 if exact else 0.2)
         if not difference <= limit:
             raise EngineFailure(
@@ -74,15 +92,26 @@ class SyncCheck:
         first sync did not arrive in this one. All ranks call it."""
         if not self.compares:
             return
-        model, found = self.trainer.accelerator.unwrap_model(self.trainer.model), weights_held(self.engine)
+        model, found = (
+            self.trainer.accelerator.unwrap_model(self.trainer.model),
+            weights_held(self.engine),
+        )
         now = checksums(model)
         if self.engine.syncs != self._sent[0]:
             self._sent = self.engine.syncs, now
-        own = [(n, p) for n, p in model.named_parameters() if n in found and found[n].shape == p.shape and type(p) is Parameter]
-        arrived = {n for n, p in own[:: len(own) // FEW + 1] if torch.equal(found[n], p.to(found[n]))}
+        own = [
+            (n, p)
+            for n, p in model.named_parameters()
+            if n in found and found[n].shape == p.shape and type(p) is Parameter
+        ]
+        arrived = {
+            n for n, p in own[:: len(own) // FEW + 1] if torch.equal(found[n], p.to(found[n]))
+        }
         self._arrived = arrived if self._arrived is None else self._arrived
         if self.ranks.any(now != self._sent[1] or not self._arrived <= arrived):
-            raise EngineFailure("The sampler has older weights than the trainer: the last update did not reach it.")
+            raise EngineFailure(
+                "The sampler has older weights than the trainer: the last update did not reach it."
+            )
 
     @torch.no_grad()
     def _apart(self, table: Scored) -> tuple[Tensor, Tensor]:
@@ -108,5 +137,7 @@ class SyncCheck:
 def checksums(model: torch.nn.Module) -> list[int]:
     """Return the sum of the bits of each trained tensor, of a sharded one this rank's part: the least update changes some."""
     local = [getattr(p, "to_local", p.detach)() for p in model.parameters() if p.requires_grad]
-    sums = [p.view(getattr(torch, f"int{8 * p.element_size()}")).sum(dtype=torch.int64) for p in local]
+    sums = [
+        p.view(getattr(torch, f"int{8 * p.element_size()}")).sum(dtype=torch.int64) for p in local
+    ]
     return torch.stack(sums).tolist() if sums else []

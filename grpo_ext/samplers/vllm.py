@@ -62,7 +62,9 @@ class VLLMSampler(Sampler):
         super().submit(request)
         if self.vllm.mode == "server" and not request.episodes:
             with self._at_most(request.most):
-                self.vllm.start(prompts=request.prompt_ids, images=None, num_generations=request.num_generations)
+                self.vllm.start(
+                    prompts=request.prompt_ids, images=None, num_generations=request.num_generations
+                )
 
     def sample_few(self, request: Request) -> Generation:
         """Complete a few prompts of a request by a few tokens."""
@@ -80,10 +82,14 @@ class VLLMSampler(Sampler):
         ids, logprobs = self._complete(request.prompt_ids, request.num_generations, request.most)
         return Generation(request.prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
 
-    def _complete(self, prompt_ids: list[list[int]], num_generations: int, most: int | None = None) -> Completed:
+    def _complete(
+        self, prompt_ids: list[list[int]], num_generations: int, most: int | None = None
+    ) -> Completed:
         """Complete lists of tokens by at most `most` tokens; `None`: `max_completion_length`."""
         with self._at_most(most):
-            _, ids, logprobs, _ = self.vllm.generate(prompts=prompt_ids, images=None, num_generations=num_generations)
+            _, ids, logprobs, _ = self.vllm.generate(
+                prompts=prompt_ids, images=None, num_generations=num_generations
+            )
         return [list(row) for row in ids], [[token[0] for token in row] for row in logprobs]
 
     @contextmanager
@@ -108,7 +114,9 @@ class OurVLLM(VLLMGeneration):
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
-        if self.mode == "server":  # TRL raises an error on the main rank only, and the others wait for it
+        if (
+            self.mode == "server"
+        ):  # TRL raises an error on the main rank only, and the others wait for it
             self.server_base_url = server_url(vars(self.options))
             self._served_dtype: str = from_main(self.accelerator, self._connect)
             return
@@ -144,11 +152,15 @@ class OurVLLM(VLLMGeneration):
         register()  # in case the package's entry points are not installed
         weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         dtype = vllm_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
-        return cpu_settings(TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length)
+        return cpu_settings(
+            TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length
+        )
 
     def dtype(self) -> str:
         """Return the number type of the engine, such as `"float32"`."""
-        found = self._served_dtype if self.mode == "server" else self.llm.llm_engine.model_config.dtype
+        found = (
+            self._served_dtype if self.mode == "server" else self.llm.llm_engine.model_config.dtype
+        )
         return str(found).removeprefix("torch.")
 
     def sync_weights(self) -> None:
@@ -163,7 +175,9 @@ class OurVLLM(VLLMGeneration):
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
         """As TRL's, which merges the adapter for the transfer; afterwards restore a base that is not sharded."""
         whole = not (self._dist.is_fsdp or self._dist.is_zero3)
-        with base_kept(self.model) if whole and isinstance(self.model, PeftModel) else nullcontext():
+        with (
+            base_kept(self.model) if whole and isinstance(self.model, PeftModel) else nullcontext()
+        ):
             yield from super()._iter_named_params()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
@@ -177,7 +191,9 @@ class OurVLLM(VLLMGeneration):
         """Send a server the request that the next `generate` with the same arguments answers."""
         if self.accelerator.is_main_process:
             self.vllm_client.starts = True
-        super().generate(*args, **kwargs)  # gathers the prompts of all ranks; the client answers nothing yet
+        super().generate(
+            *args, **kwargs
+        )  # gathers the prompts of all ranks; the client answers nothing yet
 
     def play(self, request: Request, logps: LogProbs) -> None:
         """Play a request's episodes, on all ranks at once, each with separate requests; `logps` as `play_as_ready` has them.
@@ -185,7 +201,14 @@ class OurVLLM(VLLMGeneration):
         A server that fails is waited for, given the current weights, and the episodes go on. `EngineFailure` as for `generate`.
         """
         client = self._client_of_rank()
-        names = ("repetition_penalty", "temperature", "top_p", "top_k", "logprobs", "generation_kwargs")
+        names = (
+            "repetition_penalty",
+            "temperature",
+            "top_p",
+            "top_k",
+            "logprobs",
+            "generation_kwargs",
+        )
         sampling = {"min_p": self.min_p or 0.0, **{name: getattr(self, name) for name in names}}
 
         def work() -> None:
@@ -211,7 +234,9 @@ class OurVLLM(VLLMGeneration):
             except Exception as met:
                 error = f"rank {self.accelerator.process_index}: {met}"
         if found := [e for e in gather_object([error]) if e]:
-            raise EngineFailure(f"Episodes need a way from every rank to the vLLM server: {found[0]}")
+            raise EngineFailure(
+                f"Episodes need a way from every rank to the vLLM server: {found[0]}"
+            )
         return self.vllm_client
 
     def _until_answered(self, work: Callable[[], Any]) -> Any:
@@ -225,7 +250,9 @@ class OurVLLM(VLLMGeneration):
             cause = from_main(self.accelerator, lambda: self.vllm_client.failure)
             if cause is None:
                 return answer
-            if refused := cause.partition(": ")[2].startswith("Request failed: 4"):  # it would also be wrong the next time
+            if refused := cause.partition(": ")[2].startswith(
+                "Request failed: 4"
+            ):  # it would also be wrong the next time
                 break
         what = "refused a request" if refused else "did not come back"
         raise EngineFailure(

@@ -26,8 +26,23 @@ from grpo_ext.vllm.settings import adapter_settings
 
 # Fields of a LoraConfig that vLLM reads, or that do not change the output of a trained adapter.
 KNOWN = (
-    *("r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
-    *("lora_dropout", "task_type", "inference_mode", "base_model_name_or_path", "revision", "auto_mapping"),
+    *(
+        "r",
+        "lora_alpha",
+        "use_rslora",
+        "target_modules",
+        "exclude_modules",
+        "layers_to_transform",
+        "layers_pattern",
+    ),
+    *(
+        "lora_dropout",
+        "task_type",
+        "inference_mode",
+        "base_model_name_or_path",
+        "revision",
+        "auto_mapping",
+    ),
     *("peft_version", "init_lora_weights"),
 )
 
@@ -41,7 +56,9 @@ class AdapterVLLM(OurVLLM):
     def _init_vllm(self) -> None:
         check_adapter(self.model)
         if self._dist.is_fsdp or self._dist.is_zero3:
-            raise ValueError(f"vllm_sync_adapter does not gather a sharded adapter: train without FSDP or ZeRO-3{OR_MERGED}")
+            raise ValueError(
+                f"vllm_sync_adapter does not gather a sharded adapter: train without FSDP or ZeRO-3{OR_MERGED}"
+            )
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
         if self.mode == "colocate":
@@ -79,7 +96,9 @@ class AdapterClient(ServerClient):
         """Raise a `ValueError` if the server takes no adapters of this rank; join nothing."""
         self._device = device
         config = self.get_server_info()["lora_config"]
-        path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")  # status 405 if the path exists, for POST only
+        path = self.session.get(
+            f"{self.base_url}/v1/load_lora_adapter"
+        )  # status 405 if the path exists, for POST only
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
@@ -101,7 +120,9 @@ class AdapterClient(ServerClient):
             self._tell("unload_lora_adapter", lora_name=former)
 
     def _tell(self, what: str, **body: str) -> None:
-        answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)  # without JSON on success
+        answer = self.session.post(
+            f"{self.base_url}/v1/{what}", json=body
+        )  # without JSON on success
         if answer.status_code == 404 and "lora_path" in body:
             raise Exception(
                 f"Request failed: 404, the server does not find {body['lora_path']}: it must have output_dir under the same "
@@ -113,7 +134,10 @@ class AdapterClient(ServerClient):
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
         if version is None:
             return
-        names = [model["id"] for model in self._get(f"{self.base_url}/v1/models", timeout=seconds)["data"]]
+        names = [
+            model["id"]
+            for model in self._get(f"{self.base_url}/v1/models", timeout=seconds)["data"]
+        ]
         if version not in names:
             raise ConnectionError("it was restarted, or has lost the adapter")
 
@@ -126,7 +150,9 @@ def trained(model: PeftModel) -> LoraConfig:
 def check_adapter(model: Any) -> None:
     """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer, with the reason."""
     if not isinstance(model, PeftModel):
-        raise ValueError("vllm_sync_adapter: adapter needs an adapter, and the model has none: give a peft_config.")
+        raise ValueError(
+            "vllm_sync_adapter: adapter needs an adapter, and the model has none: give a peft_config."
+        )
     config = trained(model)
     if type(config) is not LoraConfig:
         raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
@@ -136,11 +162,20 @@ def check_adapter(model: Any) -> None:
     if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
         changed.append("init_lora_weights")
     if changed:
-        raise ValueError(f"vLLM does not read {', '.join(changed)} of a LoraConfig: leave that out{OR_MERGED}")
+        raise ValueError(
+            f"vLLM does not read {', '.join(changed)} of a LoraConfig: leave that out{OR_MERGED}"
+        )
     if getattr(model.config, "quantization_config", None):
-        raise ValueError(f"vLLM's quantised base may differ from the trainer's: load the model unquantised{OR_MERGED}")
-    if any(isinstance(end, BaseTunerLayer) for end in (model.get_input_embeddings(), model.get_output_embeddings())):
-        raise ValueError(f"vLLM gets no adapter of embeddings or of the output head: take them out{OR_MERGED}")
+        raise ValueError(
+            f"vLLM's quantised base may differ from the trainer's: load the model unquantised{OR_MERGED}"
+        )
+    if any(
+        isinstance(end, BaseTunerLayer)
+        for end in (model.get_input_embeddings(), model.get_output_embeddings())
+    ):
+        raise ValueError(
+            f"vLLM gets no adapter of embeddings or of the output head: take them out{OR_MERGED}"
+        )
 
 
 @contextmanager
@@ -148,7 +183,9 @@ def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
     """Save the adapter in a temporary folder of `parent` and yield its absolute path; `None`: the system's default folder."""
     if parent is not None:
         Path(parent).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="vllm-adapter-", dir=parent and Path(parent).absolute()) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="vllm-adapter-", dir=parent and Path(parent).absolute()
+    ) as folder:
         name = model.active_adapter
         model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
         yield folder if name == "default" else str(Path(folder, name))

@@ -25,7 +25,12 @@ from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
 from grpo_ext.vllm.transfer import WeightGroup, listening_store, own_address
 
 TOKEN_BYTES = 512  # the maximum size of one token of an answer: its text, number and log-prob
-NOTHING: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
+NOTHING: dict[str, Any] = {
+    "prompt_ids": [],
+    "completion_ids": [],
+    "logprobs": None,
+    "logprob_token_ids": None,
+}
 
 
 class ServerClient(VLLMClient):
@@ -79,24 +84,40 @@ class ServerClient(VLLMClient):
         store = listening_store(address, self.group_port, ranks)  # before the workers look for it
         body = {"init_info": {"address": address, "port": store.port, "world_size": ranks}}
         with ThreadPoolExecutor(max_workers=1) as pool:
-            joined = pool.submit(self._post, f"{self.base_url}/init_weight_transfer_engine", json=body)
+            joined = pool.submit(
+                self._post, f"{self.base_url}/init_weight_transfer_engine", json=body
+            )
             self.communicator = WeightGroup(store, address, 0, ranks)
             joined.result()
 
     def update_named_params(
-        self, metadata: list[tuple[str, str, list[int]]], named_params: Iterator[tuple[str, torch.Tensor]]
+        self,
+        metadata: list[tuple[str, str, list[int]]],
+        named_params: Iterator[tuple[str, torch.Tensor]],
     ) -> None:
         self._await_dropped()
-        send = self._send_by_gloo if isinstance(self.communicator, WeightGroup) else super().update_named_params
+        send = (
+            self._send_by_gloo
+            if isinstance(self.communicator, WeightGroup)
+            else super().update_named_params
+        )
         self._attempt(lambda: send(metadata, named_params))
         # use up the iterator also after a failure: other ranks gather with us, and it unmerges the adapter at its end
         deque(named_params, maxlen=0)
 
     def _send_by_gloo(self, metadata: Any, named_params: Any) -> None:
-        update = dict(zip(("names", "dtype_names", "shapes"), map(list, zip(*metadata, strict=True)), strict=True))
+        update = dict(
+            zip(
+                ("names", "dtype_names", "shapes"),
+                map(list, zip(*metadata, strict=True)),
+                strict=True,
+            )
+        )
         self._start_weight_update()
         with ThreadPoolExecutor(max_workers=1) as pool:
-            loaded = pool.submit(self._post, f"{self.base_url}/update_weights", json={"update_info": update})
+            loaded = pool.submit(
+                self._post, f"{self.base_url}/update_weights", json={"update_info": update}
+            )
             for _, tensor in named_params:
                 self.communicator.broadcast(tensor.detach().cpu().contiguous())
             loaded.result()
@@ -115,7 +136,9 @@ class ServerClient(VLLMClient):
         return self._attempt(lambda: features(images, *args, **kwargs)) or [None] * len(images)
 
     # TRL passes all options by name
-    def generate(self, prompts: Any, features: Any = None, n: int = 1, **sampling: Any) -> dict[str, Any]:  # type: ignore[override]
+    def generate(
+        self, prompts: Any, features: Any = None, n: int = 1, **sampling: Any
+    ) -> dict[str, Any]:  # type: ignore[override]
         """As TRL's if the answer is what was asked for; else `NOTHING`.
 
         With `starts` set, send the request in a thread and return `NOTHING`; the next call returns its answer.
@@ -128,7 +151,10 @@ class ServerClient(VLLMClient):
 
         def work() -> dict[str, Any]:
             start = time.monotonic()
-            found = self._attempt(lambda: self._checked(generate, prompts, features, n, sampling)) or NOTHING
+            found = (
+                self._attempt(lambda: self._checked(generate, prompts, features, n, sampling))
+                or NOTHING
+            )
             self.seconds = time.monotonic() - start
             return found
 
@@ -137,7 +163,9 @@ class ServerClient(VLLMClient):
         answer: Future[dict[str, Any]] = Future()
         self.starts = False
         self._answer = answer
-        Thread(target=lambda: answer.set_result(work()), daemon=True).start()  # a hung server does not hold up the end
+        Thread(
+            target=lambda: answer.set_result(work()), daemon=True
+        ).start()  # a hung server does not hold up the end
         return NOTHING
 
     def drop_answer(self) -> None:
@@ -149,15 +177,31 @@ class ServerClient(VLLMClient):
             self._dropped.result()
             self._dropped = None
 
-    def _checked(self, generate: Any, prompts: Any, features: Any, n: int, sampling: dict[str, Any]) -> dict[str, Any]:
-        given = {"max_tokens": 16, "logprobs": 0, **sampling, **(sampling.get("generation_kwargs") or {})}
+    def _checked(
+        self, generate: Any, prompts: Any, features: Any, n: int, sampling: dict[str, Any]
+    ) -> dict[str, Any]:
+        given = {
+            "max_tokens": 16,
+            "logprobs": 0,
+            **sampling,
+            **(sampling.get("generation_kwargs") or {}),
+        }
         longest = given["max_tokens"] or self.get_server_info()["model_config"]["max_model_len"]
         num_logprobs = None if given["logprobs"] is None else given["logprobs"] + 1
-        with self._most(n * (sum(map(len, prompts)) + len(prompts) * longest) * (num_logprobs or 1)):
+        with self._most(
+            n * (sum(map(len, prompts)) + len(prompts) * longest) * (num_logprobs or 1)
+        ):
             return self._asked(generate, prompts, features, n, longest, num_logprobs, sampling)
 
     def _asked(
-        self, generate: Any, prompts: Any, features: Any, n: int, longest: int, num_logprobs: int | None, sampling: Any
+        self,
+        generate: Any,
+        prompts: Any,
+        features: Any,
+        n: int,
+        longest: int,
+        num_logprobs: int | None,
+        sampling: Any,
     ) -> dict[str, Any]:
         """Return completions from TRL's `generate`; `ConnectionError` if they are not what was requested."""
         try:
@@ -182,14 +226,24 @@ class ServerClient(VLLMClient):
 
     def room_for(self, request: Request) -> AbstractContextManager[None]:
         """Within the context, accept the answer to any single turn of a request's episodes."""
-        tokens = [len(ids) + e.room for ids, e in zip(request.prompt_ids, request.episodes, strict=True)]
+        tokens = [
+            len(ids) + e.room for ids, e in zip(request.prompt_ids, request.episodes, strict=True)
+        ]
         return self._most(max(tokens, default=0))
 
-    def complete(self, ids: list[int], version: str | None, max_tokens: int, **sampling: Any) -> dict[str, Any]:
+    def complete(
+        self, ids: list[int], version: str | None, max_tokens: int, **sampling: Any
+    ) -> dict[str, Any]:
         """Return one completion of `ids` with log-probs, sampled by the weights of this version; raise any error."""
-        own = {k: v for k, v in (sampling.pop("generation_kwargs") or {}).items() if k not in ("n", "max_tokens", "logprobs")}
+        own = {
+            k: v
+            for k, v in (sampling.pop("generation_kwargs") or {}).items()
+            if k not in ("n", "max_tokens", "logprobs")
+        }
         given = {"max_tokens": max_tokens, **sampling, "generation_kwargs": own}
-        found = self._asked(super().generate, [ids], None, 1, max_tokens, given["logprobs"] + 1, given)
+        found = self._asked(
+            super().generate, [ids], None, 1, max_tokens, given["logprobs"] + 1, given
+        )
         self._check_weights(version, self._line.seconds)
         return found
 

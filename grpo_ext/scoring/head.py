@@ -19,19 +19,28 @@ class Head:
     """The scoring head of one forward pass, which may consist of several blocks of rows."""
 
     params: SamplingParams  # of the completions
-    kept: KeptSet | None = None  # the kept tokens at each scored position of the pass; `None`: found from the logits
+    kept: KeptSet | None = (
+        None  # the kept tokens at each scored position of the pass; `None`: found from the logits
+    )
     compact: bool = True  # compute logits at the scored positions only; with `False` a CPU computes all of them, as TRL does
     used: list[KeptSet] = field(default_factory=list)  # the kept tokens that each block used
     _scored: int = 0  # positions of the blocks so far
 
     def __call__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, projection: Projection
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        projection: Projection,
     ) -> tuple[Tensor, Tensor]:
         """Return log-probs (N,) and entropies (N,) of N positions; the arguments are those of `sampling_log_probs`."""
         kept, end = self.kept, self._scored + len(hidden)
         if kept is not None and len(kept) != len(hidden):
             kept = kept.select(torch.arange(self._scored, end))
-        logps, entropies, used = sampling_log_probs(hidden, weight, bias, targets, self.params, kept, projection)
+        logps, entropies, used = sampling_log_probs(
+            hidden, weight, bias, targets, self.params, kept, projection
+        )
         self._scored = end
         self.used += [used] if used is not None else []
         return logps, entropies

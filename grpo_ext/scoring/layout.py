@@ -16,14 +16,20 @@ class Layout:
     """How completions are laid out for a pass; it does not change log-probs."""
 
     kind: Kind = "chunks"
-    why: str = ""  # the reason for a kind that is not the one that was asked for, or that was chosen
+    why: str = (
+        ""  # the reason for a kind that is not the one that was asked for, or that was chosen
+    )
     trimmed: bool = True  # padding may be cut, because the model's positions do not count it
     shares: bool = True  # each distinct prompt runs once, in chunks or in a packed row with a mask
     by_cost: bool = False  # packed rows or chunks, whichever runs fewer tokens
-    row_tokens: int | None = None  # the maximum length of a packed row of several sequences; `None`: one row for all
+    row_tokens: int | None = (
+        None  # the maximum length of a packed row of several sequences; `None`: one row for all
+    )
     max_tokens: int | None = None  # the maximum size of a chunk of several completions
     compact_head: bool = True  # logits at the positions of completions only
-    recomputes: bool = False  # gradient checkpointing is on, so a pass with gradient keeps no keys and values
+    recomputes: bool = (
+        False  # gradient checkpointing is on, so a pass with gradient keeps no keys and values
+    )
 
     @property
     def in_row(self) -> bool:
@@ -32,7 +38,13 @@ class Layout:
 
 
 def choose_layout(
-    asked: str, model: Any, *, one_call: bool, aux_loss: bool, recomputes: bool, max_tokens: int | None
+    asked: str,
+    model: Any,
+    *,
+    one_call: bool,
+    aux_loss: bool,
+    recomputes: bool,
+    max_tokens: int | None,
 ) -> Layout:
     """Return the layout for a model.
 
@@ -49,7 +61,11 @@ def choose_layout(
     """
     attention = str(model.config.get_text_config()._attn_implementation)
     flash, flex = "flash" in attention, attention == "flex_attention"
-    reason = "the loss on the balance of experts is taken over a rectangle" if aux_loss else why_not_packed(model)
+    reason = (
+        "the loss on the balance of experts is taken over a rectangle"
+        if aux_loss
+        else why_not_packed(model)
+    )
     rotary, padded, why = has_rotary_positions(model), asked == "padded", ""
     kind: Kind = "padded" if padded else "packed" if asked == "packed" else "chunks"
     if asked == "packed" and reason:
@@ -65,7 +81,8 @@ def choose_layout(
         kind=kind,
         why=why,
         trimmed=rotary and not padded,
-        shares=keeps_all(model) and (kind == "chunks" or by_cost or (kind == "packed" and not flash)),
+        shares=keeps_all(model)
+        and (kind == "chunks" or by_cost or (kind == "packed" and not flash)),
         by_cost=by_cost,
         row_tokens=None if flash or flex or one_call else MASKED_ROW_TOKENS,
         max_tokens=max_tokens,
@@ -93,7 +110,10 @@ def why_not_packed(model: Any) -> str | None:
     if _adds_tokens(model):
         return "the adapter adds tokens before each prompt"
     layers = DynamicCache(config=model.config.get_text_config()).layers
-    recurrent = any(isinstance(x, LinearAttentionCacheLayerMixin) or not isinstance(x, DynamicLayer) for x in layers)
+    recurrent = any(
+        isinstance(x, LinearAttentionCacheLayerMixin) or not isinstance(x, DynamicLayer)
+        for x in layers
+    )
     if recurrent or getattr(model, "_is_stateful", False):
         return "the model's recurrent layers would pass the state of one sequence to the next"
     return None

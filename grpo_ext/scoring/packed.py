@@ -18,25 +18,39 @@ from grpo_ext.scoring.prompts_once import labels_of, positions_of
 from grpo_ext.step.records import Scores
 
 
-def run_packed(run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, shares: bool) -> Scores:
+def run_packed(
+    run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, shares: bool
+) -> Scores:
     """Run the tokens of a padded batch (B, P + T) as one row, and return the log-probs (B, T) of the completions.
 
     `width` is T. With `shares`, each distinct prompt is in the row once; else each completion brings its own, and transformers
     makes attention block-diagonal from positions that start at 0 again.
     """
-    end = ids.size(1) - width - 1 if shares else 0  # where what is not shared begins: at the last token of the prompt
+    end = (
+        ids.size(1) - width - 1 if shares else 0
+    )  # where what is not shared begins: at the last token of the prompt
     whole = ids.new_empty(0), ids.new_empty(0)  # nothing is shared
     first, prompt_of = equal_prompts(ids[:, : end + 1], mask[:, : end + 1]) if shares else whole
-    head_mask, tail_mask = mask[first, :end].bool(), mask[:, end:].bool()  # (N, end), (B, P + T - end)
+    head_mask, tail_mask = (
+        mask[first, :end].bool(),
+        mask[:, end:].bool(),
+    )  # (N, end), (B, P + T - end)
 
     def row(values: Tensor) -> Tensor:
         return torch.cat([values[first, :end][head_mask], values[:, end:][tail_mask]])  # (tokens,)
 
     positions = row(positions_of(mask))
-    labels = row(labels_of(ids, mask, width)).masked_fill(positions == 0, -100)  # no sequence predicts the next one's start
+    labels = row(labels_of(ids, mask, width)).masked_fill(
+        positions == 0, -100
+    )  # no sequence predicts the next one's start
     given: dict[str, Any] = {"input_ids": row(ids)[None], "position_ids": positions[None]}
     if shares:
-        owner = torch.cat([torch.full_like(first, -1)[:, None].expand_as(head_mask)[head_mask], _number(tail_mask)])
+        owner = torch.cat(
+            [
+                torch.full_like(first, -1)[:, None].expand_as(head_mask)[head_mask],
+                _number(tail_mask),
+            ]
+        )
         group = torch.cat([_number(head_mask), prompt_of[:, None].expand_as(tail_mask)[tail_mask]])
 
         def sees(_: Any, __: Any, query: Tensor, key: Tensor) -> Tensor:
@@ -47,10 +61,17 @@ def run_packed(run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor,
     output = run(model, head, labels[None], **given)
 
     def of_completions(values: Tensor) -> Tensor:
-        values = pad(values[0], (1, 0))[int(head_mask.sum()) :]  # of each token; the first token has no prediction
-        return values.new_zeros(tail_mask.shape).masked_scatter(tail_mask, values)[:, -width:]  # (B, T)
+        values = pad(values[0], (1, 0))[
+            int(head_mask.sum()) :
+        ]  # of each token; the first token has no prediction
+        return values.new_zeros(tail_mask.shape).masked_scatter(tail_mask, values)[
+            :, -width:
+        ]  # (B, T)
 
-    return Scores(of_completions(output.logps), None if output.entropies is None else of_completions(output.entropies))
+    return Scores(
+        of_completions(output.logps),
+        None if output.entropies is None else of_completions(output.entropies),
+    )
 
 
 def _number(mask: Tensor) -> Tensor:
@@ -58,7 +79,9 @@ def _number(mask: Tensor) -> Tensor:
     return torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
 
 
-def attention_mask(model: Any, sees: Callable[..., Tensor], length: int, device: torch.device) -> Any:
+def attention_mask(
+    model: Any, sees: Callable[..., Tensor], length: int, device: torch.device
+) -> Any:
     """Return a mask for a model's attention: blocks for flex attention, else (1, 1, L, L), added to scores or bool for SDPA."""
     model = outermost(model, first=False)  # the wrapper of data parallel ranks has no config
     attention = str(model.config.get_text_config()._attn_implementation)
@@ -68,4 +91,6 @@ def attention_mask(model: Any, sees: Callable[..., Tensor], length: int, device:
     seen = sees(None, None, places[:, None], places[None])[None, None]
     if attention == "sdpa":
         return seen
-    return torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, torch.finfo(model.dtype).min)
+    return torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(
+        ~seen, torch.finfo(model.dtype).min
+    )

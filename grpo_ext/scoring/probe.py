@@ -45,7 +45,11 @@ class Probe:
         generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
         mask, training = torch.ones_like(ids), model.training
-        ids[1, :8], mask[:, :3], mask[0, 13:] = ids[0, :8], 0, 0  # a prompt of 5 tokens, completions of 5 and 8, padding
+        ids[1, :8], mask[:, :3], mask[0, 13:] = (
+            ids[0, :8],
+            0,
+            0,
+        )  # a prompt of 5 tokens, completions of 5 and 8, padding
         labels, params = labels_of(ids, mask, 8), SamplingParams()
         model.eval()
         try:

@@ -25,7 +25,10 @@ class ReadPrompts:
     def __init__(self, prompt_ids: Tensor, prompt_mask: Tensor):
         first, self.prompt_of = equal_prompts(prompt_ids, prompt_mask)
         self.end = prompt_ids.size(1) - 1
-        self.ids, self.mask = prompt_ids[first][:, : self.end], prompt_mask[first][:, : self.end]  # (N, P - 1)
+        self.ids, self.mask = (
+            prompt_ids[first][:, : self.end],
+            prompt_mask[first][:, : self.end],
+        )  # (N, P - 1)
         self.cache = DynamicCache()
 
     @property
@@ -36,11 +39,24 @@ class ReadPrompts:
     def read(self, run: RunModel, model: Any, head: Head) -> bool:
         """Run the prompts; return whether the model kept their keys and values."""
         nothing = torch.full_like(self.ids, -100)
-        given = {"input_ids": self.ids, "attention_mask": self.mask, "position_ids": positions_of(self.mask)}
+        given = {
+            "input_ids": self.ids,
+            "attention_mask": self.mask,
+            "position_ids": positions_of(self.mask),
+        }
         run(model, head, nothing, **given, past_key_values=self.cache)
         return bool(self.cache.get_seq_length() == self.end)
 
-    def run(self, run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, chunk: Tensor) -> Scores:
+    def run(
+        self,
+        run: RunModel,
+        model: Any,
+        head: Head,
+        ids: Tensor,
+        mask: Tensor,
+        width: int,
+        chunk: Tensor,
+    ) -> Scores:
         """Run completions after their prompts, starting with the last token of the prompt.
 
         `ids` and `mask` (b, P + T) are prompts and completions of this chunk, `width` is T, and `chunk` (b,) the indices of
@@ -53,7 +69,11 @@ class ReadPrompts:
             cache.layers.append(layer)
         ids, mask = (x[:, -(width + 1) :] for x in (ids, mask))
         seen = torch.cat([self.mask[number], mask], dim=1)
-        given = {"input_ids": ids, "attention_mask": seen, "position_ids": positions_of(seen)[:, -ids.size(1) :]}
+        given = {
+            "input_ids": ids,
+            "attention_mask": seen,
+            "position_ids": positions_of(seen)[:, -ids.size(1) :],
+        }
         return run(model, head, labels_of(ids, mask, width), **given, past_key_values=cache)
 
 

@@ -21,7 +21,9 @@ from grpo_ext.step.records import Scored
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
     """Return the operations per second of a large matrix product on a device, the fastest of 10."""
     size = 512 if device == "cpu" else 8192
-    own = torch.Generator(device).manual_seed(0)  # a run draws the same numbers whether it is measured or not
+    own = torch.Generator(device).manual_seed(
+        0
+    )  # a run draws the same numbers whether it is measured or not
     a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=own) for _ in range(2))
     best = float("inf")
     for _ in range(10):
@@ -42,7 +44,9 @@ def needed(rows: Scored) -> Tensor:
     """Return (3,) of a micro-batch: tokens of distinct prompts and completions, of completions, and pairs in attention."""
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
     # on the CPU, since an Apple GPU has no float64
-    before, own = (mask.sum(1).cpu().double() for mask in (rows.prompt_mask, rows.completion_mask))  # (B,)
+    before, own = (
+        mask.sum(1).cpu().double() for mask in (rows.prompt_mask, rows.completion_mask)
+    )  # (B,)
     prompts = before[first.cpu()]
     pairs = (own * (before + own / 2)).sum() + (prompts**2).sum() / 2
     return torch.stack([prompts.sum() + own.sum(), own.sum(), pairs])

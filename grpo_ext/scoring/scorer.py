@@ -27,9 +27,13 @@ class Scorer:
     layout: Layout
     # scores tables with model inputs; takes the model, table, head, rows at a time, whether to compute the balance of experts
     images: Callable[..., Scores]
-    check_packed: Callable[[Any], None] | None = None  # called once, with the model, before the first packed pass
+    check_packed: Callable[[Any], None] | None = (
+        None  # called once, with the model, before the first packed pass
+    )
 
-    def score(self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False) -> Scores:
+    def score(
+        self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False
+    ) -> Scores:
         """Return log-probs and entropies (B, T) of the completions in `table`, over its `kept` tokens if it has them.
 
         `model` is the wrapped model in training, or the reference. At most `block` rows run at a time; `None`: no limit. With
@@ -49,10 +53,16 @@ class Scorer:
             inside = table.take(members, trim=not plain)
             packed = not plain and self._packs(inside)
             prompts = None if plain or packed else self._read_prompts(model, inside)
-            for chunk in [torch.arange(len(members))] if plain else self._chunks(model, inside, packed, prompts):
+            for chunk in (
+                [torch.arange(len(members))]
+                if plain
+                else self._chunks(model, inside, packed, prompts)
+            ):
                 part = inside.take(chunk, trim=not plain)
                 head, lengths = self._head(part)
-                output = self._run(outermost(model, first=not parts), head, part, packed, prompts, chunk, aux_loss)
+                output = self._run(
+                    outermost(model, first=not parts), head, part, packed, prompts, chunk, aux_loss
+                )
                 entropies = None if output.entropies is None else output.entropies[:, -part.width :]
                 parts.append((output.logps[:, -part.width :], entropies))
                 aux.append(output.aux_loss)
@@ -61,18 +71,31 @@ class Scorer:
         back = torch.cat(order).argsort()
         logps, entropies = (_joined([part[i] for part in parts], table.width, back) for i in (0, 1))
         balance = torch.stack(aux).mean() if aux_loss else None
-        return Scores(logps, entropies, balance, [found[i] for i in back.tolist()] if found else None)
+        return Scores(
+            logps, entropies, balance, [found[i] for i in back.tolist()] if found else None
+        )
 
     def _head(self, table: Scored) -> tuple[Head, list[int]]:
         """Return the head for a pass of these completions and, if sampling was truncated, their lengths."""
         lengths = table.completion_mask.sum(1).tolist() if self.params.truncated else []
         kept = None
-        if table.kept is not None and lengths:  # a row that was cut has fewer positions than kept sets
-            kept = KeptSet.cat([row.select(torch.arange(n)) for row, n in zip(table.kept, lengths, strict=True)])
+        if (
+            table.kept is not None and lengths
+        ):  # a row that was cut has fewer positions than kept sets
+            kept = KeptSet.cat(
+                [row.select(torch.arange(n)) for row, n in zip(table.kept, lengths, strict=True)]
+            )
         return Head(self.params, kept, self.layout.compact_head), lengths
 
     def _run(
-        self, model: Any, head: Head, part: Scored, packed: bool, prompts: ReadPrompts | None, chunk: Tensor, aux_loss: bool
+        self,
+        model: Any,
+        head: Head,
+        part: Scored,
+        packed: bool,
+        prompts: ReadPrompts | None,
+        chunk: Tensor,
+        aux_loss: bool,
     ) -> Scores:
         """Call the model once."""
         ids, mask = part.input_ids, part.attention_mask
@@ -81,7 +104,14 @@ class Scorer:
         if packed:
             return run_packed(self.run, model, head, ids, mask, part.width, self.layout.in_row)
         more = {"output_router_logits": True} if aux_loss else {}
-        return self.run(model, head, labels_of(ids, mask, part.width), input_ids=ids, attention_mask=mask, **more)
+        return self.run(
+            model,
+            head,
+            labels_of(ids, mask, part.width),
+            input_ids=ids,
+            attention_mask=mask,
+            **more,
+        )
 
     def _packs(self, table: Scored) -> bool:
         """Whether the completions run in packed rows rather than in chunks."""
@@ -93,18 +123,29 @@ class Scorer:
         per_row, call = 1 if shares else longest, call_tokens(lengths.device)
         chunks = length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens)
         padded = sum(len(rows) * (int(lengths[rows].max()) + per_row) + call for rows in chunks)
-        return int(table.attention_mask.sum()) + call <= padded + (len(first) * longest + call) * shares
+        return (
+            int(table.attention_mask.sum()) + call
+            <= padded + (len(first) * longest + call) * shares
+        )
 
-    def _chunks(self, model: Any, table: Scored, packed: bool, prompts: ReadPrompts | None) -> list[Tensor]:
+    def _chunks(
+        self, model: Any, table: Scored, packed: bool, prompts: ReadPrompts | None
+    ) -> list[Tensor]:
         """Return the rows of each chunk."""
         if not packed:
             per_row = 1 if prompts else table.prompt_ids.size(1)
-            return length_chunks(table.completion_mask.sum(1), per_row, max_tokens=self.layout.max_tokens)
+            return length_chunks(
+                table.completion_mask.sum(1), per_row, max_tokens=self.layout.max_tokens
+            )
         if self.check_packed is not None:
             self.check_packed(model)
             self.check_packed = None
-        number = equal_prompts(table.prompt_ids, table.prompt_mask)[1] if self.layout.in_row else None
-        return packs(table.prompt_mask.sum(1), table.completion_mask.sum(1), self.layout.row_tokens, number)
+        number = (
+            equal_prompts(table.prompt_ids, table.prompt_mask)[1] if self.layout.in_row else None
+        )
+        return packs(
+            table.prompt_mask.sum(1), table.completion_mask.sum(1), self.layout.row_tokens, number
+        )
 
     def _read_prompts(self, model: Any, table: Scored) -> ReadPrompts | None:
         """Read the prompts if that saves more than another call costs; else return `None`."""
@@ -116,7 +157,9 @@ class Scorer:
         head = Head(SamplingParams(self.params.temperature))  # nothing is scored
         if prompts.read(self.run, outermost(model, first=False), head):
             return prompts
-        self.layout = replace(self.layout, shares=False)  # the model recomputes, or does not use the cache
+        self.layout = replace(
+            self.layout, shares=False
+        )  # the model recomputes, or does not use the cache
         return None
 
 
@@ -127,7 +170,13 @@ def blocks_of(table: Scored, block: int) -> list[Tensor]:
         return [torch.arange(num)]
     _, prompts = equal_prompts(table.prompt_ids, table.prompt_mask)
     everything = torch.ones(num, dtype=torch.bool)
-    return deal_rows(prompts, table.prompt_mask.sum(1), table.completion_mask.sum(1), everything, -(-num // block))
+    return deal_rows(
+        prompts,
+        table.prompt_mask.sum(1),
+        table.completion_mask.sum(1),
+        everything,
+        -(-num // block),
+    )
 
 
 def _joined(parts: list[Tensor | None], width: int, order: Tensor) -> Any:

@@ -7,7 +7,10 @@ from trl.chat_template_utils import add_response_schema, get_training_chat_templ
 
 def can_parse(tokenizer: Any) -> bool:
     """Whether the tokenizer can parse answers of its model."""
-    return any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
+    return any(
+        getattr(tokenizer, name, None) is not None
+        for name in ("response_template", "response_schema")
+    )
 
 
 def learn_to_parse(tokenizer: Any) -> None:

@@ -27,15 +27,25 @@ def check_contract() -> None:
         owner: Any = resolve_name(path)
         for name, expected in methods.items():
             method = getattr(owner, name, None)
-            found = list(inspect.signature(method).parameters)[1 : len(expected) + 1] if method else None
+            found = (
+                list(inspect.signature(method).parameters)[1 : len(expected) + 1]
+                if method
+                else None
+            )
             if found != expected:
-                moved.append(f"{owner.__name__}.{name}: expected parameters {expected}, found {found}")
+                moved.append(
+                    f"{owner.__name__}.{name}: expected parameters {expected}, found {found}"
+                )
     of_trainer = [f"self.{name} = " for name in CONTRACT["attributes"]]
     for path, texts in [("trl.GRPOTrainer.__init__", of_trainer), *CONTRACT["code"].items()]:
         above, _, name = path.rpartition(".")
         owner = resolve_name(above)
         source = inspect.getsource(getattr(owner, name)) if hasattr(owner, name) else ""
-        moved += [f"{owner.__name__}.{name} no longer has `{text.strip()}`" for text in texts if text not in source]
+        moved += [
+            f"{owner.__name__}.{name} no longer has `{text.strip()}`"
+            for text in texts
+            if text not in source
+        ]
     loop = inspect.getsource(trl.GRPOTrainer._inner_training_loop).partition("on_train_begin")[0]
     unset = [name for name in CONTRACT["loss_state"] if f"self.{name} = " not in loop]
     moved += [f"Trainer no longer sets `{name}` before on_train_begin" for name in unset]

@@ -15,7 +15,13 @@ from grpo_ext.objective.watch import Recorder
 from grpo_ext.seams.replace import replaced
 
 logger = logging.get_logger(__name__)
-ARGUMENTS = {"input_ids", "attention_mask", "generation_config", "logits_processor", "stopping_criteria"}
+ARGUMENTS = {
+    "input_ids",
+    "attention_mask",
+    "generation_config",
+    "logits_processor",
+    "stopping_criteria",
+}
 
 
 @contextmanager
@@ -31,11 +37,15 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
     def generate(*args: Any, **kwargs: Any) -> Any:
         try:
             if args or set(kwargs) - ARGUMENTS:
-                raise NotSupported(f"generate gets {', '.join(sorted(set(kwargs) - ARGUMENTS)) or 'unnamed arguments'}")
+                raise NotSupported(
+                    f"generate gets {', '.join(sorted(set(kwargs) - ARGUMENTS)) or 'unnamed arguments'}"
+                )
             check_model(inner)
             return plain(**kwargs, custom_generate=decode)
         except NotSupported as reason:
-            logger.warning_once(f"transformers generates without the faster loop of fast_generate, since {reason}.")
+            logger.warning_once(
+                f"transformers generates without the faster loop of fast_generate, since {reason}."
+            )
         return plain(*args, **kwargs)
 
     with replaced(inner, generate=generate):
@@ -43,7 +53,9 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def watching(model: torch.nn.Module, recorder: Recorder | None, player: Player | None = None) -> Iterator[None]:
+def watching(
+    model: torch.nn.Module, recorder: Recorder | None, player: Player | None = None
+) -> Iterator[None]:
     """Add `recorder` after all processors of the model's `generate`, and let `player` play the episodes of its rows."""
     inner: Any = base_model(model)
     build_processors, build_criteria = inner._get_logits_processor, inner._get_stopping_criteria
@@ -60,19 +72,32 @@ def watching(model: torch.nn.Module, recorder: Recorder | None, player: Player |
         if player is None:
             return found
         ends = [criterion for criterion in found if isinstance(criterion, EosTokenCriteria)]
-        return StoppingCriteriaList([*(c for c in found if c not in ends), EpisodeEnds(player, ends[0].eos_token_id)])
+        return StoppingCriteriaList(
+            [*(c for c in found if c not in ends), EpisodeEnds(player, ends[0].eos_token_id)]
+        )
 
     with replaced(inner, _get_logits_processor=processors, _get_stopping_criteria=criteria):
         yield
 
 
-def generate_batch(model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]) -> list[list[int]]:
+def generate_batch(
+    model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]
+) -> list[list[int]]:
     """Return the completion ids of a batch, each cut after its first end-of-sequence token."""
     width = max(len(ids) for ids in prompt_ids)
-    input_ids = torch.tensor([[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids])  # (B, P)
-    attention_mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids])  # (B, P)
+    input_ids = torch.tensor(
+        [[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids]
+    )  # (B, P)
+    attention_mask = torch.tensor(
+        [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids]
+    )  # (B, P)
     generate: Any = model.generate  # a `GenerationMixin`'s
-    output = generate(input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device))
+    output = generate(
+        input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device)
+    )
     tails = output[:, width:].tolist()  # (B, C)
     ends = set(config.eos_token_id)
-    return [ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))] for ids in tails]
+    return [
+        ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))]
+        for ids in tails
+    ]

@@ -35,8 +35,22 @@ class _StandIn:
         outputs: tuple[str, ...] = (),
     ) -> Any:
         params = self.head.params
-        if not params.restricted and (hidden.device.type != "cpu" or not self.head.compact) and self.original:
-            return self.original.apply(hidden, weight, bias, targets, params.temperature, chunk_size, softcap, scale, outputs)
+        if (
+            not params.restricted
+            and (hidden.device.type != "cpu" or not self.head.compact)
+            and self.original
+        ):
+            return self.original.apply(
+                hidden,
+                weight,
+                bias,
+                targets,
+                params.temperature,
+                chunk_size,
+                softcap,
+                scale,
+                outputs,
+            )
         logps, entropy = self.head(hidden, weight, bias, targets, Projection(scale, softcap))
         return logps, entropy if "entropy" in outputs else None, None, None, None
 
@@ -49,18 +63,26 @@ def scoring_with(head: Head) -> Iterator[None]:
     """
     compact, on_gpu = head.compact or head.params.restricted, trl_utils._use_triton
     ours = _StandIn(head, trl_utils._ChunkedLogProbFunction)
-    with replaced(trl_utils, _ChunkedLogProbFunction=ours, _use_triton=lambda device: compact or on_gpu(device)):
+    with replaced(
+        trl_utils,
+        _ChunkedLogProbFunction=ours,
+        _use_triton=lambda device: compact or on_gpu(device),
+    ):
         yield
 
 
-def run_model(accelerator: Accelerator, model: Any, head: Head, labels: Tensor, **inputs: Any) -> Scores:
+def run_model(
+    accelerator: Accelerator, model: Any, head: Head, labels: Tensor, **inputs: Any
+) -> Scores:
     """Call a model with TRL's fused head; without its first argument a `RunModel`."""
     with accelerator.autocast(), scoring_with(head):
         output = model(**inputs, labels=labels, fused_lm_head=True)
     return Scores(output.log_probs, output.entropy, output.aux_loss)
 
 
-def score_images(trainer: Any, model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool) -> Scores:
+def score_images(
+    trainer: Any, model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool
+) -> Scores:
     """Score a table with images as TRL does, in rectangles, with our head."""
     with scoring_with(head):
         logps, entropies, aux = trainer._get_per_token_logps_and_entropies(

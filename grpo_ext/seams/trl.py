@@ -13,7 +13,12 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
-from trl.trainer.utils import shuffle_sequence_dict, split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
+from trl.trainer.utils import (
+    shuffle_sequence_dict,
+    split_pixel_values_by_grid,
+    split_tensor_dict,
+    unsplit_pixel_values_by_grid,
+)
 
 from grpo_ext.seams.chat import can_parse, parse
 from grpo_ext.seams.replace import replaced
@@ -42,11 +47,16 @@ def prompt_tokens(trainer: Any, prompts: list[Any]) -> list[list[int]]:
     return [list(ids) for (_, count), ids in zip(copies, found, strict=True) for _ in range(count)]
 
 
-def completions_of(trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]) -> list[Any]:
+def completions_of(
+    trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]
+) -> list[Any]:
     """Return completions as rewards get them: texts, or messages if the prompts are conversations."""
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
-        return [[parse(trainer._tokenizer, row, prompt, trainer.tools)] for prompt, row in zip(prompt_ids, ids, strict=True)]
+        return [
+            [parse(trainer._tokenizer, row, prompt, trainer.tools)]
+            for prompt, row in zip(prompt_ids, ids, strict=True)
+        ]
     texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
     return [[{"role": "assistant", "content": text}] for text in texts] if conversational else texts
 
@@ -57,7 +67,9 @@ def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) ->
     try:
         return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
     finally:
-        trainer.model.train(training)  # continuous batching leaves the model in training mode, also in evaluation
+        trainer.model.train(
+            training
+        )  # continuous batching leaves the model in training mode, also in evaluation
 
 
 @contextmanager
@@ -91,7 +103,12 @@ def count_tokens(trainer: Any, tokens: int) -> None:
 
 
 def calculate_rewards(
-    trainer: Any, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]], environments: list[Any]
+    trainer: Any,
+    rows: list[Row],
+    prompts: list[Any],
+    completions: list[Any],
+    ids: list[list[int]],
+    environments: list[Any],
 ) -> Tensor:
     """Return the rewards (B of all ranks, R); NaN if a reward did not score a completion.
 
@@ -112,7 +129,9 @@ def drop_reward_logs(trainer: Any) -> None:
     trainer._pending_metrics.clear()
 
 
-def keep_completions(trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor) -> None:
+def keep_completions(
+    trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor
+) -> None:
     """Add a generation to the table that TRL prints and saves, and the figures that rewards logged to TRL's metrics."""
     logs = trainer._logs
     logs["prompt"].extend(gather_object(prompts))
@@ -175,7 +194,9 @@ def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
     """
     args = copy.copy(trainer.args)
     args.steps_per_generation = 1
-    with replaced(trainer, args=args, num_iterations=1, vllm_importance_sampling_correction=False, beta=0.0):
+    with replaced(
+        trainer, args=args, num_iterations=1, vllm_importance_sampling_correction=False, beta=0.0
+    ):
         return GRPOTrainer._generate_and_score_completions(trainer, rows)
 
 

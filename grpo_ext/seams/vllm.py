@@ -31,4 +31,6 @@ def weights_held(vllm: Any) -> dict[str, Any]:
     """Return the parameters of a colocated engine by name; none of a server, or of an engine that sleeps in between."""
     if getattr(vllm, "mode", "") != "colocate" or vllm.enable_sleep_mode:
         return {}
-    return dict(vllm.llm.llm_engine.model_executor.driver_worker.model_runner.model.named_parameters())
+    return dict(
+        vllm.llm.llm_engine.model_executor.driver_worker.model_runner.model.named_parameters()
+    )

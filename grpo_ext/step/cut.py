@@ -42,14 +42,25 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     counts, useful, whole = step_counts(slices, ranks)
     if whole and rule.max_tokens:
         names = {name for part in slices for name in part.model_inputs}
-        raise ValueError(f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out.")
-    pieces = dealt(slices, rule, ranks) if rule.deals and not whole else [(part, False) for part in slices]
-    return [MicroBatch(rows, counts, useful, i == len(pieces) - 1, filler) for i, (rows, filler) in enumerate(pieces)]
+        raise ValueError(
+            f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out."
+        )
+    pieces = (
+        dealt(slices, rule, ranks)
+        if rule.deals and not whole
+        else [(part, False) for part in slices]
+    )
+    return [
+        MicroBatch(rows, counts, useful, i == len(pieces) - 1, filler)
+        for i, (rows, filler) in enumerate(pieces)
+    ]
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
     """Return the counts of the step, the counts of its groups with signal, and whether any rank has model inputs."""
-    sums = torch.zeros(5, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device)
+    sums = torch.zeros(
+        5, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device
+    )
     for part in slices:
         tokens = part.loss_mask.sum(1).float()  # (B,)
         sums += torch.stack([
@@ -80,7 +91,9 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
     found = []
     for rows in dealt_to(ranks, pieces, tokens):
         filler = bool(live.any()) and not bool(live[rows].any())
-        found.append((table.take(rows, 1 if filler else None).on(ranks.device), filler))  # a filler needs only one token
+        found.append(
+            (table.take(rows, 1 if filler else None).on(ranks.device), filler)
+        )  # a filler needs only one token
     return found
 
 

@@ -47,7 +47,9 @@ class Feed:
 
     generate: Callable[[Any], Scored]  # makes scored completions from a batch of the data loader
     split: Callable[[Scored, int], list[Scored]]  # splits a generation into a number of slices
-    cut: Callable[[list[Scored]], list[MicroBatch]]  # makes the micro-batches of a step from its slices
+    cut: Callable[
+        [list[Scored]], list[MicroBatch]
+    ]  # makes the micro-batches of a step from its slices
     slices: int  # of a generation
     uses: int  # slices that are handed out before the next generation
     device: torch.device  # to which a generation is restored

@@ -30,7 +30,9 @@ class GroupRule:
         scored = (~grouped.isnan()).sum(1)
         right = (grouped >= self.pass_threshold).sum(1)
         varies = ~no_signal(outcomes, self.num_generations).view(-1, self.num_generations)[:, 0]
-        return GroupStats(varies, right, scored, ~varies & (right > 0), ~varies & (right == 0) & (scored > 0))
+        return GroupStats(
+            varies, right, scored, ~varies & (right > 0), ~varies & (right == 0) & (scored > 0)
+        )
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,14 @@ class Groups:
         if not len(indices):
             return None
         size = len(self.rewards) // len(self)
-        rows = torch.arange(len(self.rewards), device=self.rewards.device).view(-1, size)[list(indices)].flatten()
-        return Groups(self.table.take(rows), self.rewards[rows], tuple(self.steps[i] for i in indices))
+        rows = (
+            torch.arange(len(self.rewards), device=self.rewards.device)
+            .view(-1, size)[list(indices)]
+            .flatten()
+        )
+        return Groups(
+            self.table.take(rows), self.rewards[rows], tuple(self.steps[i] for i in indices)
+        )
 
 
 def count(groups: Groups | None) -> int:
@@ -79,13 +87,19 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
     if not found:
         return None
     rewards = torch.cat([part.rewards for part in found])
-    return Groups(join([part.table for part in found]), rewards, sum((part.steps for part in found), ()))
+    return Groups(
+        join([part.table for part in found]), rewards, sum((part.steps for part in found), ())
+    )
 
 
 def silenced(groups: Groups) -> Groups:
     """Return the groups as fillers of a batch: without tokens in the loss, without advantage, and not counted."""
     everything = torch.ones(len(groups.table), dtype=torch.bool, device=groups.rewards.device)
-    return replace(groups, table=groups.table.without(everything), rewards=torch.full_like(groups.rewards, torch.nan))
+    return replace(
+        groups,
+        table=groups.table.without(everything),
+        rewards=torch.full_like(groups.rewards, torch.nan),
+    )
 
 
 def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) -> int:

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grpo_ext.objective.advantage import group_advantages, no_signal, normalized_then_summed, turn_advantages
+from grpo_ext.objective.advantage import (
+    group_advantages,
+    no_signal,
+    normalized_then_summed,
+    turn_advantages,
+)
 from grpo_ext.step.records import Scored
 from grpo_ext.step.tables import padded
 
@@ -20,15 +25,21 @@ class EndRule:
 
     tokens: frozenset[int]  #: each of these tokens ends a completion
     limit: int  #: the maximum number of tokens of a completion or episode
-    context: int | None = None  #: the maximum number of tokens of prompt and completion together; `None` for no limit
+    context: int | None = (
+        None  #: the maximum number of tokens of prompt and completion together; `None` for no limit
+    )
     stop_strings: bool = False  #: whether a text may end a completion, which then has no end token
 
-    def truncated(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[bool]:
+    def truncated(
+        self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]
+    ) -> list[bool]:
         """Return which completions are truncated; an empty one is not."""
         return [
             len(ids) > 0
             and ids[-1] not in self.tokens
-            and not (self.stop_strings and len(ids) < self.room(len(prompt)))  # ended by a stop string
+            and not (
+                self.stop_strings and len(ids) < self.room(len(prompt))
+            )  # ended by a stop string
             for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
         ]
 
@@ -45,11 +56,17 @@ class AdvantageRule:
     weights: Tensor  #: (R,), of the rewards
     scale_rewards: str = "group"  #: "group", "batch" or "none"
     std_estimator: str = "sample"  #: "sample" or "population"
-    aggregation: str = "sum_then_normalize"  #: or "normalize_then_sum", which normalises each reward first
+    aggregation: str = (
+        "sum_then_normalize"  #: or "normalize_then_sum", which normalises each reward first
+    )
 
     def weighted(self, rewards: Tensor) -> Tensor:
         """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""
-        return (rewards * self.weights.to(rewards.device)).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
+        return (
+            (rewards * self.weights.to(rewards.device))
+            .nansum(dim=1)
+            .masked_fill(rewards.isnan().all(dim=1), torch.nan)
+        )
 
     def signal(self, rewards: Tensor) -> Tensor:
         """Return whether the rewards (B, R) of each completion's group differ: (B,), bool."""
@@ -58,8 +75,12 @@ class AdvantageRule:
     def advantages(self, rewards: Tensor) -> Tensor:
         """Return the advantages (B,) for the rewards (B, R) of whole groups."""
         if self.aggregation == "normalize_then_sum":
-            return normalized_then_summed(rewards, self.weights.to(rewards.device), self.num_generations)
-        return group_advantages(self.weighted(rewards), self.num_generations, self.scale_rewards, self.std_estimator)
+            return normalized_then_summed(
+                rewards, self.weights.to(rewards.device), self.num_generations
+            )
+        return group_advantages(
+            self.weighted(rewards), self.num_generations, self.scale_rewards, self.std_estimator
+        )
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
         """Return the advantages (B, K) of turns, from the rewards (B, R) of whole groups and the gain of each turn."""
@@ -96,7 +117,12 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
     if not missing.any():
         return rewards_per_func
     grouped = rewards_per_func.view(-1, num_generations, rewards_per_func.size(1))  # (B / G, G, R)
-    means = grouped.nanmean(dim=1, keepdim=True).nan_to_num(nan=0.0).expand_as(grouped).reshape_as(rewards_per_func)
+    means = (
+        grouped.nanmean(dim=1, keepdim=True)
+        .nan_to_num(nan=0.0)
+        .expand_as(grouped)
+        .reshape_as(rewards_per_func)
+    )
     filled = torch.where(missing, means, rewards_per_func)
     return torch.where(missing.all(dim=1, keepdim=True), rewards_per_func, filled)
 
@@ -109,5 +135,7 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
     if metric is None:
         return max(range(len(names)), key=lambda i: (weights[i], -i))
     if metric not in names:
-        raise ValueError(f"group_filter_metric: no reward {metric!r}. The rewards are {', '.join(names)}.")
+        raise ValueError(
+            f"group_filter_metric: no reward {metric!r}. The rewards are {', '.join(names)}."
+        )
     return list(names).index(metric)

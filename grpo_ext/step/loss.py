@@ -27,10 +27,16 @@ class LossSettings:
     importance_sampling_level: str = "token"
     beta: float = 0.0
     kl_estimator: str = "k3"
-    use_bias_correction_kl: bool = True  #: whether the KL is multiplied by the importance ratio of each token
-    advantage_normalizer: str = "all"  #: "all", or "useful" for the counts of the groups with signal only
+    use_bias_correction_kl: bool = (
+        True  #: whether the KL is multiplied by the importance ratio of each token
+    )
+    advantage_normalizer: str = (
+        "all"  #: "all", or "useful" for the counts of the groups with signal only
+    )
     max_completion_length: int = 1  #: in tokens; only the aggregation "constant" uses it
-    off_policy_mask_threshold: float | None = None  #: mean KL to the sampler above which negative advantages are masked
+    off_policy_mask_threshold: float | None = (
+        None  #: mean KL to the sampler above which negative advantages are masked
+    )
     router_aux_loss_coef: float = 0.0  #: weight of the balance of experts
     ranks: int = 1  #: number of processes that average their gradients
 
@@ -56,7 +62,15 @@ def step_loss(
     rows, mask = batch.rows, batch.rows.loss_mask
     logps, old = scores.logps, old_logps(rows, scores.logps)
     ratio = importance_ratio(logps, old, mask, settings.importance_sampling_level)
-    inputs = LossInputs(logps, old, ratio, rows.row_advantages, mask, settings.options, rows.importance_sampling_ratio)
+    inputs = LossInputs(
+        logps,
+        old,
+        ratio,
+        rows.row_advantages,
+        mask,
+        settings.options,
+        rows.importance_sampling_ratio,
+    )
     counts = batch.useful if settings.advantage_normalizer == "useful" else batch.counts
     per_token = _policy_term(inputs, rows, settings, entropy_mask)
     stats = {**_entropy_stats(scores, mask, entropy_mask), **settings.loss.stats(inputs)}
@@ -64,12 +78,16 @@ def step_loss(
     if settings.beta:
         assert rows.ref_per_token_logps is not None, "the reference was not scored"
         # the ratio of the token, even if the policy term uses that of the sequence: only it makes the estimate exact
-        corrected = importance_ratio(logps, old, mask, "token") if settings.use_bias_correction_kl else None
+        corrected = (
+            importance_ratio(logps, old, mask, "token") if settings.use_bias_correction_kl else None
+        )
         kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, corrected)
         loss = loss + settings.beta * _share(kl, mask, batch.counts, settings)
         stats["kl"] = Stat((kl * mask).sum(), mask.sum())
     if entropy_coef is not None:
-        bonus = _entropy_bonus(scores, mask, entropy_mask, batch.counts, accumulation, settings.ranks)
+        bonus = _entropy_bonus(
+            scores, mask, entropy_mask, batch.counts, accumulation, settings.ranks
+        )
         loss = loss - entropy_coef * bonus
         stats["policy_loss"] = Stat(policy / settings.ranks, 1.0, "sum")
     if scores.aux_loss is not None:
@@ -85,10 +103,14 @@ def old_logps(rows: Scored, logps: Tensor) -> Tensor:
 
 
 def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSettings) -> Tensor:
-    return settings.ranks * aggregate(per_token, mask, settings.loss.aggregation, counts, settings.max_completion_length)
+    return settings.ranks * aggregate(
+        per_token, mask, settings.loss.aggregation, counts, settings.max_completion_length
+    )
 
 
-def _policy_term(inputs: LossInputs, rows: Scored, settings: LossSettings, entropy_mask: Tensor | None) -> Tensor:
+def _policy_term(
+    inputs: LossInputs, rows: Scored, settings: LossSettings, entropy_mask: Tensor | None
+) -> Tensor:
     """Return the policy term (B, T) or (B, 1), masked and corrected for the sampler."""
     term = settings.loss.term(inputs)
     if settings.off_policy_mask_threshold is not None:
@@ -106,13 +128,24 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
     Off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
     sampled, mask = rows.sampling_per_token_logps, inputs.mask
-    sampled = inputs.old_logps if sampled is None else torch.where(sampled.isnan(), inputs.old_logps, sampled)
-    kl = ((sampled - inputs.logps.detach()) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
+    sampled = (
+        inputs.old_logps
+        if sampled is None
+        else torch.where(sampled.isnan(), inputs.old_logps, sampled)
+    )
+    kl = ((sampled - inputs.logps.detach()) * mask).sum(1, keepdim=True) / mask.sum(
+        1, keepdim=True
+    ).clamp(min=1.0)
     return ((inputs.advantages >= 0) | (kl <= threshold)).to(kl.dtype)
 
 
 def _entropy_bonus(
-    scores: Scores, mask: Tensor, entropy_mask: Tensor | None, counts: StepCounts, accumulation: int, ranks: int
+    scores: Scores,
+    mask: Tensor,
+    entropy_mask: Tensor | None,
+    counts: StepCounts,
+    accumulation: int,
+    ranks: int,
 ) -> Tensor:
     """Return this micro-batch's share of the mean entropy of the step's tokens.
 
@@ -132,5 +165,7 @@ def _entropy_stats(scores: Scores, mask: Tensor, entropy_mask: Tensor | None) ->
     entropies = scores.entropies.detach()
     stats = {"entropy": Stat((entropies * mask).sum(), mask.sum())}
     if entropy_mask is not None:
-        stats["entropy/high"] = Stat((entropies * mask * entropy_mask).sum(), (mask * entropy_mask).sum())
+        stats["entropy/high"] = Stat(
+            (entropies * mask * entropy_mask).sum(), (mask * entropy_mask).sum()
+        )
     return stats

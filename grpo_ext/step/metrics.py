@@ -33,9 +33,13 @@ class StepStats:
         if not names:
             return {}
         dtype = torch.float32 if ranks.device.type == "mps" else torch.float64
-        mine = torch.stack([_merged(noted[name], ranks.device, dtype) for name in names])  # (names, 2)
+        mine = torch.stack(
+            [_merged(noted[name], ranks.device, dtype) for name in names]
+        )  # (names, 2)
         found = {}
-        for name, pairs in zip(names, ranks.gather(mine).view(-1, len(names), 2).unbind(1), strict=True):
+        for name, pairs in zip(
+            names, ranks.gather(mine).view(-1, len(names), 2).unbind(1), strict=True
+        ):
             stats = [Stat(value, weight, noted[name][0].kind) for value, weight in pairs]
             value, weight = _merged(stats, ranks.device, dtype).tolist()
             value = value / weight if weight and stats[0].kind == "mean" else value
@@ -47,10 +51,16 @@ class StepStats:
 def _merged(stats: list[Stat], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return value and weight (2,) of several figures of one name; NaN values are left out."""
     values = torch.stack([torch.as_tensor(stat.value).detach().to(device, dtype) for stat in stats])
-    weights = torch.stack([torch.as_tensor(stat.weight).detach().to(device, dtype) for stat in stats])
+    weights = torch.stack(
+        [torch.as_tensor(stat.weight).detach().to(device, dtype) for stat in stats]
+    )
     unused = (weights <= 0) | values.isnan()
-    neutral, reduce = {"min": (torch.inf, Tensor.amin), "max": (-torch.inf, Tensor.amax)}.get(stats[0].kind, (0.0, Tensor.sum))
-    return torch.stack([reduce(values.masked_fill(unused, neutral)), weights.masked_fill(unused, 0.0).sum()])
+    neutral, reduce = {"min": (torch.inf, Tensor.amin), "max": (-torch.inf, Tensor.amax)}.get(
+        stats[0].kind, (0.0, Tensor.sum)
+    )
+    return torch.stack(
+        [reduce(values.masked_fill(unused, neutral)), weights.masked_fill(unused, 0.0).sum()]
+    )
 
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
@@ -58,11 +68,16 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
     for name, those in {"length": lengths, "terminated_length": lengths[~truncated]}.items():
         values = those.float() if len(those) else torch.zeros(1)
-        figures |= {f"completions/{kind}_{name}": getattr(values, kind)().item() for kind in ("mean", "min", "max")}
+        figures |= {
+            f"completions/{kind}_{name}": getattr(values, kind)().item()
+            for kind in ("mean", "min", "max")
+        }
     return figures
 
 
-def reward_figures(names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor) -> dict[str, float]:
+def reward_figures(
+    names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor
+) -> dict[str, float]:
     """Return the figures for the rewards (B, R) of the completions of all ranks.
 
     `weighted` (B,) is their weighted sum, `signal` (B,) whether the rewards of the group differ.
@@ -80,15 +95,22 @@ def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) 
 
     `counts` has for each episode its turns, failures, tool calls, and failed tool calls.
     """
-    table = torch.tensor([[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device)  # (B, 5)
+    table = torch.tensor(
+        [[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device
+    )  # (B, 5)
     turns, failures, calls, failed_calls, episodes = ranks.total(table.sum(0)).tolist()
     figures = {"episodes/turns": turns / episodes, "episodes/failures": failures / episodes}
     if tools:
-        figures |= {"tools/call_frequency": calls / episodes, "tools/failure_frequency": failed_calls / max(calls, 1)}
+        figures |= {
+            "tools/call_frequency": calls / episodes,
+            "tools/failure_frequency": failed_calls / max(calls, 1),
+        }
     return figures
 
 
-def sampler_stats(scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor | None) -> dict[str, Stat]:
+def sampler_stats(
+    scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor | None
+) -> dict[str, Stat]:
     """Return how far the log-probs that were scored here are from those of the sampler.
 
     Args:
@@ -101,7 +123,9 @@ def sampler_stats(scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor
     return {
         **_spread("sampling/logp_difference", difference.abs(), "mean", "max"),
         **_spread("sampling/ratio", difference.exp()),
-        "sampling/ratio/share_masked": Stat(0.0) if weights is None else Stat((mask * (weights == 0)).sum(), mask.sum()),
+        "sampling/ratio/share_masked": Stat(0.0)
+        if weights is None
+        else Stat((mask * (weights == 0)).sum(), mask.sum()),
     }
 
 
@@ -109,5 +133,9 @@ def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
     """Return mean, minimum and maximum of values (N,), or only these `kinds` of them."""
     number = values.numel()
     lowest, highest = values.aminmax() if number else (0.0, 0.0)
-    found = {"mean": Stat(values.sum(), number), "min": Stat(lowest, number, "min"), "max": Stat(highest, number, "max")}
+    found = {
+        "mean": Stat(values.sum(), number),
+        "min": Stat(lowest, number, "min"),
+        "max": Stat(highest, number, "max"),
+    }
     return {f"{name}/{kind}": found[kind] for kind in kinds or found}

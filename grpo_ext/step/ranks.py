@@ -19,7 +19,9 @@ class Ranks:
     device: torch.device = CPU  # of this process's tensors
     # concatenates tensors of equal shape of all ranks along their first dimension
     gather: Callable[[Tensor], Tensor] = lambda tensor: tensor
-    gather_objects: Callable[[list[Any]], list[Any]] = lambda items: items  # concatenates the lists of all ranks
+    gather_objects: Callable[[list[Any]], list[Any]] = lambda items: (
+        items
+    )  # concatenates the lists of all ranks
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all ranks."""

@@ -24,17 +24,27 @@ class Generation:
 
     prompt_ids: list[list[int]]  #: B lists of tokens
     completion_ids: list[list[int]]  #: B lists of tokens, with the end token; a list may be empty
-    policy_step: int | list[list[int]]  #: the optimizer step whose weights sampled them, or that of each token
+    policy_step: (
+        int | list[list[int]]
+    )  #: the optimizer step whose weights sampled them, or that of each token
     #: the sampler's log-prob of each token, NaN where it returned none; `None` if it returned none at all
     sampling_logps: list[Tensor] | None = None
     #: the tokens that truncated sampling kept at each position; `None` if the sampler does not return them
     kept: list[KeptSet] | None = None
     #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if the policy wrote all
     tool_mask: list[list[int]] | None = None
-    messages: list[list[dict[str, str]]] | None = None  #: the conversations after the prompts, if there are several turns
-    cut: list[bool] | None = None  #: completions that ended because the token limit was reached, regardless of their last token
-    extra_fields: dict[str, Any] = field(default_factory=dict)  #: more columns for rewards, of an environment or `rollout_func`
-    rows: list[dict[str, Any]] | None = None  #: of the data set, if they are not those that were asked for last
+    messages: list[list[dict[str, str]]] | None = (
+        None  #: the conversations after the prompts, if there are several turns
+    )
+    cut: list[bool] | None = (
+        None  #: completions that ended because the token limit was reached, regardless of their last token
+    )
+    extra_fields: dict[str, Any] = field(
+        default_factory=dict
+    )  #: more columns for rewards, of an environment or `rollout_func`
+    rows: list[dict[str, Any]] | None = (
+        None  #: of the data set, if they are not those that were asked for last
+    )
 
 
 @dataclass
@@ -44,9 +54,13 @@ class PartialRollout:
     row: dict[str, Any]  #: of the data set
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
-    policy_step: list[int] = field(default_factory=list)  #: T, the optimizer step whose weights sampled each token
+    policy_step: list[int] = field(
+        default_factory=list
+    )  #: T, the optimizer step whose weights sampled each token
     logps: list[Tensor] = field(default_factory=list)  #: the sampler's log-probs, T in all
-    kept: list[KeptSet] = field(default_factory=list)  #: the tokens that truncation kept, T positions in all
+    kept: list[KeptSet] = field(
+        default_factory=list
+    )  #: the tokens that truncation kept, T positions in all
     ended: bool = False
 
 
@@ -57,20 +71,26 @@ class Scored:
     prompt_ids: Tensor  #: (B, P)
     prompt_mask: Tensor  #: (B, P)
     completion_ids: Tensor  #: (B, T)
-    completion_mask: Tensor  #: (B, T), 0 for padding and for every token of a completion that is left out
+    completion_mask: (
+        Tensor  #: (B, T), 0 for padding and for every token of a completion that is left out
+    )
     advantages: Tensor  #: (B,) or (B, T)
     counted: Tensor  #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
     signal: Tensor  #: (B,), 0 where all rewards of the group are equal
     policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
-    sampling_per_token_logps: Tensor | None = None  #: (B, T), of the sampler; NaN where it returned none
+    sampling_per_token_logps: Tensor | None = (
+        None  #: (B, T), of the sampler; NaN where it returned none
+    )
     #: (B, T), of the policy that ratios compare with; `None` or NaN if it is the one that takes the step
     old_per_token_logps: Tensor | None = None
     ref_per_token_logps: Tensor | None = None  #: (B, T), of the reference
     #: (B, T) or (B, 1), probability of that policy as scored here, divided by that of the sampler
     importance_sampling_ratio: Tensor | None = None
     kept: list[KeptSet] | None = None  #: for each row the tokens that truncated sampling kept
-    model_inputs: dict[str, Any] = field(default_factory=dict)  #: more inputs of the model, such as images; prevent cutting
+    model_inputs: dict[str, Any] = field(
+        default_factory=dict
+    )  #: more inputs of the model, such as images; prevent cutting
 
     def __len__(self) -> int:
         return len(self.completion_ids)
@@ -78,7 +98,11 @@ class Scored:
     @property
     def loss_mask(self) -> Tensor:
         """(B, T), 1 for counted tokens that the policy wrote."""
-        return self.completion_mask if self.tool_mask is None else self.completion_mask * self.tool_mask
+        return (
+            self.completion_mask
+            if self.tool_mask is None
+            else self.completion_mask * self.tool_mask
+        )
 
     @property
     def input_ids(self) -> Tensor:
@@ -112,7 +136,9 @@ class Scored:
             ValueError: if the table has model inputs.
         """
         if self.model_inputs:
-            raise ValueError(f"Rows with {', '.join(self.model_inputs)} cannot be taken from their batch.")
+            raise ValueError(
+                f"Rows with {', '.join(self.model_inputs)} cannot be taken from their batch."
+            )
         rows = rows.to(self.completion_ids.device)
         prompt, width = self.prompt_ids.size(1), self.width
         if trim:
@@ -140,14 +166,17 @@ class Scored:
             return value.to(device) if isinstance(value, Tensor) else value
 
         inputs = {name: moved(value) for name, value in self.model_inputs.items()}
-        return replace(self, **{name: moved(getattr(self, name)) for name in COLUMNS}, model_inputs=inputs)
+        return replace(
+            self, **{name: moved(getattr(self, name)) for name in COLUMNS}, model_inputs=inputs
+        )
 
     def without(self, left_out: Tensor) -> Scored:
         """Return the table with the rows `left_out` (B,) excluded from the loss and from every count that divides it."""
         stays = ~left_out
         return replace(
             self,
-            completion_mask=self.completion_mask * stays.unsqueeze(1).to(self.completion_mask.dtype),
+            completion_mask=self.completion_mask
+            * stays.unsqueeze(1).to(self.completion_mask.dtype),
             advantages=(self.row_advantages * stays.unsqueeze(1)).view_as(self.advantages),
             counted=self.counted * stays,
             signal=self.signal * stays,
@@ -171,8 +200,12 @@ class Scores:
 
     logps: Tensor  #: (B, T), of each completion token; 0 for padding
     entropies: Tensor | None = None  #: (B, T), of each position
-    aux_loss: Tensor | None = None  #: the balance of experts, a scalar; `None` if it was not computed
-    kept: list[KeptSet] | None = None  #: for each row the kept tokens that the pass used; `None` without truncation
+    aux_loss: Tensor | None = (
+        None  #: the balance of experts, a scalar; `None` if it was not computed
+    )
+    kept: list[KeptSet] | None = (
+        None  #: for each row the kept tokens that the pass used; `None` without truncation
+    )
 
 
 @dataclass(frozen=True)

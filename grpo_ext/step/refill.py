@@ -18,7 +18,9 @@ from torch import Tensor
 
 from grpo_ext.step.groups import Groups, count, groups_to_draw, join_groups, silenced
 
-GenerateGroups = Callable[[list[Any]], tuple[Groups, Tensor]]  # prompts to their groups, and which have signal, (N,) bool
+GenerateGroups = Callable[
+    [list[Any]], tuple[Groups, Tensor]
+]  # prompts to their groups, and which have signal, (N,) bool
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,20 @@ class RefillRule:
     @classmethod
     def of(cls, args: Any, ranks: int) -> RefillRule:
         """Return the rule by the training arguments."""
-        between = -(-args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
-        lives = between * (1 + (args.overlap != "off"))  # with overlap the weights of the generation before sample
+        between = -(
+            -args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+        )
+        lives = between * (
+            1 + (args.overlap != "off")
+        )  # with overlap the weights of the generation before sample
         unit = ranks // math.gcd(args.num_generations, ranks)
-        return cls(args.group_filter_max_rounds, args.max_staleness, args.max_staleness >= lives, between, unit)
+        return cls(
+            args.group_filter_max_rounds,
+            args.max_staleness,
+            args.max_staleness >= lives,
+            between,
+            unit,
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,12 @@ class Filled:
 
 
 def refill(
-    wanted: int, take: Callable[[int], list[Any]], generate: GenerateGroups, carried: Groups | None, step: int, rule: RefillRule
+    wanted: int,
+    take: Callable[[int], list[Any]],
+    generate: GenerateGroups,
+    carried: Groups | None,
+    step: int,
+    rule: RefillRule,
 ) -> Filled:
     """Generate until there are enough groups with signal, or the rounds have run out.
 
@@ -74,10 +91,14 @@ def refill(
         drawn += number
     used = min(count(live), wanted)
     rest = None if dead is None else dead.take(range(wanted - used))
-    groups = join_groups([live.take(range(used)) if live else None, None if rest is None else silenced(rest)])
+    groups = join_groups(
+        [live.take(range(used)) if live else None, None if rest is None else silenced(rest)]
+    )
     assert groups is not None and len(groups) == wanted
     left = live.take(range(used, len(live))) if live else None
-    return Filled(groups, left, used, max(0, drawn - wanted + reused), expired, reused, wanted - used)
+    return Filled(
+        groups, left, used, max(0, drawn - wanted + reused), expired, reused, wanted - used
+    )
 
 
 def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule) -> int:

@@ -11,8 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 from grpo_ext.step.records import COLUMNS, PROMPT, Generation, Scored
 
 # The value of a field in the tables that lack it, where other tables have it.
-MISSING = {"tool_mask": 1.0, "sampling_per_token_logps": torch.nan, "old_per_token_logps": torch.nan}
-PADDING = {"importance_sampling_ratio": 1.0}  # the value where there is no token; 0 for all other fields
+MISSING = {
+    "tool_mask": 1.0,
+    "sampling_per_token_logps": torch.nan,
+    "old_per_token_logps": torch.nan,
+}
+PADDING = {
+    "importance_sampling_ratio": 1.0
+}  # the value where there is no token; 0 for all other fields
 
 
 def join(parts: Sequence[Scored]) -> Scored:
@@ -24,8 +30,13 @@ def join(parts: Sequence[Scored]) -> Scored:
         return parts[0]
     odd = {name for part in parts for name in part.model_inputs}
     if odd:
-        raise ValueError(f"Completions cannot be joined: {', '.join(sorted(odd))} belong to their batch.")
-    prompt, width = max(part.prompt_ids.size(1) for part in parts), max(part.width for part in parts)
+        raise ValueError(
+            f"Completions cannot be joined: {', '.join(sorted(odd))} belong to their batch."
+        )
+    prompt, width = (
+        max(part.prompt_ids.size(1) for part in parts),
+        max(part.width for part in parts),
+    )
 
     def joined(name: str, values: list[Any]) -> Any:
         if all(value is None for value in values):
@@ -39,7 +50,9 @@ def join(parts: Sequence[Scored]) -> Scored:
         found = []
         for part, value in zip(parts, values, strict=True):
             if value is None:
-                value = torch.full((len(part), part.width), MISSING[name], device=part.completion_ids.device)
+                value = torch.full(
+                    (len(part), part.width), MISSING[name], device=part.completion_ids.device
+                )
             if name in PROMPT:
                 value = pad(value, (prompt - value.size(1), 0))
             elif tokens:
@@ -47,17 +60,25 @@ def join(parts: Sequence[Scored]) -> Scored:
             found.append(value)
         return torch.cat(found)
 
-    return Scored(**{name: joined(name, [getattr(part, name) for part in parts]) for name in COLUMNS})
+    return Scored(
+        **{name: joined(name, [getattr(part, name) for part in parts]) for name in COLUMNS}
+    )
 
 
-def padded(lists: Sequence[Any], left: bool = False, fill: float = 0, dtype: torch.dtype | None = None) -> Tensor:
+def padded(
+    lists: Sequence[Any], left: bool = False, fill: float = 0, dtype: torch.dtype | None = None
+) -> Tensor:
     """Stack lists or tensors of different lengths into one tensor (B, longest) with at least one column."""
     tensors = [torch.as_tensor(item, dtype=dtype) for item in lists]
-    table = pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side="left" if left else "right")
+    table = pad_sequence(
+        tensors, batch_first=True, padding_value=fill, padding_side="left" if left else "right"
+    )
     return table if table.size(1) else table.new_full((len(tensors), 1), fill)
 
 
-def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: torch.device | str) -> Scored:
+def table_of(
+    generation: Generation, pad_token: int, left_out: Tensor, device: torch.device | str
+) -> Scored:
     """Build the table of a generation, with advantages of 0.
 
     Args:
@@ -70,7 +91,11 @@ def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: t
     rows, stays = len(completions), ~left_out.cpu()
     ones = [torch.ones(len(ids), dtype=torch.long) for ids in completions]
     logps, steps = generation.sampling_logps, generation.policy_step
-    made = [torch.full((max(1, len(ids)),), steps) for ids in completions] if isinstance(steps, int) else steps
+    made = (
+        [torch.full((max(1, len(ids)),), steps) for ids in completions]
+        if isinstance(steps, int)
+        else steps
+    )
     table = Scored(
         prompt_ids=padded(prompts, True, pad_token, torch.long),
         prompt_mask=padded([torch.ones(len(ids), dtype=torch.long) for ids in prompts], left=True),
@@ -81,7 +106,9 @@ def table_of(generation: Generation, pad_token: int, left_out: Tensor, device: t
         signal=torch.ones(rows),
         policy_step=padded(made, dtype=torch.long),
         tool_mask=None if generation.tool_mask is None else padded(generation.tool_mask, fill=1),
-        sampling_per_token_logps=None if logps is None else padded([x.float() for x in logps]).to(device),
+        sampling_per_token_logps=None
+        if logps is None
+        else padded([x.float() for x in logps]).to(device),
         kept=generation.kept,
     )
     return table.on(device)

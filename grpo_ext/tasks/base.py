@@ -32,13 +32,17 @@ class CheckedRow(dict):
     def __missing__(self, column: str) -> Any:
         there = ", ".join(sorted(self))
         how = "`task: prompts` reads what prompt_column, user_prompt and rename_columns name."
-        raise ValueError(f"the task reads the column {column!r}, which the data lacks. Its columns: {there}. {how}")
+        raise ValueError(
+            f"the task reads the column {column!r}, which the data lacks. Its columns: {there}. {how}"
+        )
 
     def __getitem__(self, column: str) -> Any:
         value = super().__getitem__(column)
         if value is None:
             row = str(dict(self))[:200]
-            raise ValueError(f"the column {column!r} is null in the row {row}: fill it, or drop the row.")
+            raise ValueError(
+                f"the column {column!r} is null in the row {row}: fill it, or drop the row."
+            )
         return value
 
 
@@ -47,7 +51,9 @@ class Task:
     """Base of all tasks; subclasses are dataclasses whose fields are recipe keys."""
 
     name: ClassVar[str]  # the name after `task:` in a recipe
-    default_rewards: ClassVar[dict[str, float]] = {}  # weights by reward, if the recipe names no `reward_funcs`
+    default_rewards: ClassVar[
+        dict[str, float]
+    ] = {}  # weights by reward, if the recipe names no `reward_funcs`
 
     def generate(self, split: str) -> Iterator[Row] | None:
         """Return rows that the task makes for `split` ("train" or "test"), or None if it needs a data set."""
@@ -135,9 +141,13 @@ def open_dataset(
     path = Path(name).expanduser()
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
-            raise FileNotFoundError(f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name), 0.7)}")
+            raise FileNotFoundError(
+                f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name), 0.7)}"
+            )
         try:
-            return load_dataset(FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming)
+            return load_dataset(
+                FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
+            )
         except StopIteration:  # `datasets` raises it for an empty file
             raise ValueError(f"dataset_name: {path} has no row.") from None
     if (path / "state.json").exists():
@@ -159,7 +169,9 @@ def template_fields(template: str) -> set[str]:
     try:
         return {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
     except ValueError as error:
-        raise ValueError(f"user_prompt is not a format template ({error}): write {{{{ for a brace.") from error
+        raise ValueError(
+            f"user_prompt is not a format template ({error}): write {{{{ for a brace."
+        ) from error
 
 
 def check_template(template: str, required: set[str], allowed: set[str]) -> None:

@@ -41,12 +41,18 @@ class Countdown(Task):
     max_numbers: int = 4
     min_number: int = 1  # the range of each number, both ends included
     max_number: int = 99
-    operators: str = "+-*/"  # operators of the hidden solution, whose steps are whole and never negative
+    operators: str = (
+        "+-*/"  # operators of the hidden solution, whose steps are whole and never negative
+    )
     max_target: int = 100  # targets lie in 1 to `max_target`
     test_fraction: float = 0.15  # share of all problems that is held out
-    task_seed: int = 0  # chooses the problems and their order; it does not change the split of a problem
+    task_seed: int = (
+        0  # chooses the problems and their order; it does not change the split of a problem
+    )
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
-    user_prompt: str = PROMPTS["user"]  # has {nums} and {target}, and may have {operators} and {example}
+    user_prompt: str = PROMPTS[
+        "user"
+    ]  # has {nums} and {target}, and may have {operators} and {example}
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_numbers <= self.max_numbers <= 6:
@@ -56,12 +62,18 @@ class Countdown(Task):
             given = f"min_number={self.min_number}, max_number={self.max_number}"
             raise ValueError(f"{given}: write 1 <= min_number <= max_number.")
         if not self.operators or set(self.operators) - set("+-*/"):
-            raise ValueError(f"operators={self.operators!r}: write one or more of + - * /, as in '+-'.")
+            raise ValueError(
+                f"operators={self.operators!r}: write one or more of + - * /, as in '+-'."
+            )
         if self.max_target < 1:
             raise ValueError(f"max_target={self.max_target}: write a number of at least 1.")
         if not 0 < self.test_fraction < 1:
-            raise ValueError(f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.15.")
-        check_template(self.user_prompt, {"nums", "target"}, {"nums", "target", "operators", "example"})
+            raise ValueError(
+                f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.15."
+            )
+        check_template(
+            self.user_prompt, {"nums", "target"}, {"nums", "target", "operators", "example"}
+        )
 
     def generate(self, split: str) -> Iterator[Row]:
         """Yield distinct problems of `split` in an order that the seed fixes."""
@@ -91,14 +103,19 @@ class Countdown(Task):
 
     def _is_listable(self) -> bool:
         span = self.max_number - self.min_number + 1
-        return all(comb(span + k - 1, k) <= LISTABLE_SETS.get(k, 0) for k in range(self.min_numbers, self.max_numbers + 1))
+        return all(
+            comb(span + k - 1, k) <= LISTABLE_SETS.get(k, 0)
+            for k in range(self.min_numbers, self.max_numbers + 1)
+        )
 
     def _every_problem(self) -> Iterator[Row]:
         rng = random.Random(self.task_seed)
         problems = [
             (nums, target)
             for k in range(self.min_numbers, self.max_numbers + 1)
-            for nums in combinations_with_replacement(range(self.min_number, self.max_number + 1), k)
+            for nums in combinations_with_replacement(
+                range(self.min_number, self.max_number + 1), k
+            )
             for target in sorted(reachable(nums, self.operators))
             if 1 <= target <= self.max_target
         ]
@@ -115,7 +132,11 @@ class Countdown(Task):
             count = rng.randint(self.min_numbers, self.max_numbers)
             nums = [rng.randint(self.min_number, self.max_number) for _ in range(count)]
             target = random_value(nums, self.operators, rng)
-            if target is not None and 1 <= target <= self.max_target and (key := (*sorted(nums), target)) not in seen:
+            if (
+                target is not None
+                and 1 <= target <= self.max_target
+                and (key := (*sorted(nums), target)) not in seen
+            ):
                 seen.add(key)
                 misses = 0
                 yield {"nums": nums, "target": target}
@@ -154,7 +175,9 @@ def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     for size in range(len(nums) - 1):
         for chosen in combinations(range(1, len(nums)), size):
             left = reachable((nums[0], *(nums[i] for i in chosen)), operators)
-            right = reachable(tuple(nums[i] for i in range(1, len(nums)) if i not in chosen), operators)
+            right = reachable(
+                tuple(nums[i] for i in range(1, len(nums)) if i not in chosen), operators
+            )
             pairs = [pair for x in left for y in right for pair in ((x, y), (y, x))]
             results = (apply(operator, x, y) for operator in operators for x, y in pairs)
             values.update(value for value in results if value is not None)

@@ -21,7 +21,20 @@ TEST_FRACTION = 0.15  # share of the stories that is held out
 PATIENCE = 20_000  # draws in a row without a new story, after which hardly any are left
 
 NAMES = "Ana Ben Carla Dev Elif Farid Grace Hugo Ines Jun Kofi Lena Mei Nils Olga Pia".split()  # noqa: SIM905
-THINGS = ["apples", "books", "coins", "cups", "eggs", "flowers", "kites", "lemons", "marbles", "pens", "shells", "stamps"]
+THINGS = [
+    "apples",
+    "books",
+    "coins",
+    "cups",
+    "eggs",
+    "flowers",
+    "kites",
+    "lemons",
+    "marbles",
+    "pens",
+    "shells",
+    "stamps",
+]
 
 
 class Story(NamedTuple):
@@ -61,7 +74,9 @@ class GSM8K(Task):
     def generate(self, split: str) -> Iterator[Row]:
         """Yield distinct stories of `split`. No story has the same template and numbers as a story of the other split."""
         test = held_out(split)
-        yield from islice(self._stories(test), self.num_test_problems if test else self.num_problems)
+        yield from islice(
+            self._stories(test), self.num_test_problems if test else self.num_problems
+        )
 
     def columns(self, row: Row) -> Row:
         """Return `solution`: the reference answer, whose `####` line has the result."""
@@ -100,6 +115,10 @@ def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | 
         values["x"] = apply(sign, x, y)
         if not values["x"]:
             return None
-        lines.append(sentence.format(equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words))
+        lines.append(
+            sentence.format(
+                equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words
+            )
+        )
     answer = "\n".join([*lines, f"#### {values['x']}"])
     return {"question": story.question.format(**numbers, **words), "answer": answer}

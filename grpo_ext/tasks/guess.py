@@ -28,7 +28,11 @@ class GuessTask(Task):
 
     def generate(self, split: str) -> Iterator[Row]:
         """Yield the seeds of a split."""
-        first, count = (0, self.num_test_problems) if held_out(split) else (self.num_test_problems, self.num_problems)
+        first, count = (
+            (0, self.num_test_problems)
+            if held_out(split)
+            else (self.num_test_problems, self.num_problems)
+        )
         yield from ({"seed": seed} for seed in range(first, first + count))
 
     def prompt(self, row: Row) -> Messages:

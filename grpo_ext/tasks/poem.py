@@ -36,14 +36,22 @@ class Poem(Task):
     name: ClassVar[str] = "poem"
     default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
 
-    chain_of_thought: bool = True  # ask for thoughts in <think> and the line in <answer>; if False, only for the line
-    test_fraction: float = 0.2  # share of the shipped poems that is held out, by a hash of their given lines
-    system_prompt: str | None = None  # `None`: as `chain_of_thought` says; an empty string omits the message
+    chain_of_thought: bool = (
+        True  # ask for thoughts in <think> and the line in <answer>; if False, only for the line
+    )
+    test_fraction: float = (
+        0.2  # share of the shipped poems that is held out, by a hash of their given lines
+    )
+    system_prompt: str | None = (
+        None  # `None`: as `chain_of_thought` says; an empty string omits the message
+    )
     user_prompt: str = PROMPTS["user"]
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
-            raise ValueError(f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.2.")
+            raise ValueError(
+                f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.2."
+            )
         check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})
 
     def generate(self, split: str) -> Iterator[Row]:
@@ -58,7 +66,11 @@ class Poem(Task):
     def keep(self, row: Row) -> bool:
         """Whether a poem has 4 or 8 lines and its given lines have five characters each, or seven."""
         given = self.columns(row)["lines"]
-        return len(given) + 1 in COUNTS and len({len(line) for line in given}) == 1 and len(given[0]) in LENGTHS
+        return (
+            len(given) + 1 in COUNTS
+            and len({len(line) for line in given}) == 1
+            and len(given[0]) in LENGTHS
+        )
 
     def columns(self, row: Row) -> Row:
         """Return `lines`, the given lines without punctuation, and `last_line`, or "" if it is unknown."""

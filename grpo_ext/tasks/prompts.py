@@ -22,9 +22,13 @@ class Prompts(Task):
     name: ClassVar[str] = "prompts"
 
     prompt_column: str = "prompt"  # a text or a list of messages
-    system_prompt: str | None = None  # if it is set, a prompt that is a text becomes the user's message
+    system_prompt: str | None = (
+        None  # if it is set, a prompt that is a text becomes the user's message
+    )
     user_prompt: str | None = None
-    rename_columns: dict[str, str] | None = None  # the name that rewards read -> the column of the data
+    rename_columns: dict[str, str] | None = (
+        None  # the name that rewards read -> the column of the data
+    )
 
     def __post_init__(self) -> None:
         template_fields(self.user_prompt or "")  # raises if its braces do not match
@@ -33,6 +37,10 @@ class Prompts(Task):
         return {name: row[column] for name, column in (self.rename_columns or {}).items()}
 
     def prompt(self, row: Row) -> Messages | str:
-        prompt = row[self.prompt_column] if self.user_prompt is None else self.user_prompt.format_map(row)
+        prompt = (
+            row[self.prompt_column]
+            if self.user_prompt is None
+            else self.user_prompt.format_map(row)
+        )
         plain = isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt
         return prompt if plain else chat(self.system_prompt, prompt)

@@ -46,18 +46,30 @@ def countdown_demonstrations(
     for _ in range(count):
         problem = rng.choice(problems)
         nums, target = rng.sample(problem["nums"], len(problem["nums"])), problem["target"]
-        attempts = attempts_downwards(tuple(sorted(nums)), operators or task.operators, task.max_target)
+        attempts = attempts_downwards(
+            tuple(sorted(nums)), operators or task.operators, task.max_target
+        )
         start = rng.randrange(len(attempts))
         attempts = attempts[start:] + attempts[:start]
-        hit = next((place for place, (value, *_) in enumerate(attempts, 1) if value == target), None)
+        hit = next(
+            (place for place, (value, *_) in enumerate(attempts, 1) if value == target), None
+        )
         attempts = attempts[: 1 if rng.random() < give_up else hit]
-        written = "; ".join(f"{steps} vs {target} {'yes' if value == target else 'no'}" for value, steps, _ in attempts)
+        written = "; ".join(
+            f"{steps} vs {target} {'yes' if value == target else 'no'}"
+            for value, steps, _ in attempts
+        )
         text = f"<think>\n{written}\n</think>\n<answer>\n{attempts[-1][2]}\n</answer>"
-        yield {"prompt": task.prompt({**problem, "nums": nums}), "completion": [{"role": "assistant", "content": text}]}
+        yield {
+            "prompt": task.prompt({**problem, "nums": nums}),
+            "completion": [{"role": "assistant", "content": text}],
+        }
 
 
 @lru_cache(maxsize=100_000)
-def attempts_downwards(nums: tuple[int, ...], operators: str, largest: int) -> list[tuple[int, str, str]]:
+def attempts_downwards(
+    nums: tuple[int, ...], operators: str, largest: int
+) -> list[tuple[int, str, str]]:
     """Return (value, steps, equation) for each value of 1 to `largest`, or else for any, the largest value first.
 
     Of the equations of `chains` for a value without a step above `largest`, it is the one whose numbers come from the largest.
@@ -65,11 +77,16 @@ def attempts_downwards(nums: tuple[int, ...], operators: str, largest: int) -> l
     found = chains(nums, operators, largest)
     found = found if any(found) else chains(nums, operators)
     values = [value for value in found if 1 <= value <= largest] or list(found)
-    return [(value, *max(found[value], key=lambda chain: numbers_in(chain[1]))) for value in sorted(values, reverse=True)]
+    return [
+        (value, *max(found[value], key=lambda chain: numbers_in(chain[1])))
+        for value in sorted(values, reverse=True)
+    ]
 
 
 @lru_cache(maxsize=100_000)
-def chains(nums: tuple[int, ...], operators: str, largest: int | None = None) -> dict[int, list[tuple[str, str]]]:
+def chains(
+    nums: tuple[int, ...], operators: str, largest: int | None = None
+) -> dict[int, list[tuple[str, str]]]:
     """Return the equations that use each number once from left to right, as (steps, equation) pairs by their value.
 
     Every step is whole, not negative and at most `largest`, as in `5 + 11 → 16 - 8 → 8` for the equation `5 + 11 - 8`.
@@ -81,7 +98,9 @@ def chains(nums: tuple[int, ...], operators: str, largest: int | None = None) ->
             steps = equation = str(order[0])
             is_sum = False
             for sign, n in zip(signs, order[1:], strict=True):
-                if (result := apply(sign, value, n)) is None or (largest is not None and result > largest):
+                if (result := apply(sign, value, n)) is None or (
+                    largest is not None and result > largest
+                ):
                     break
                 value = result
                 if is_sum and sign in "*/":
@@ -112,15 +131,22 @@ def guess_demonstrations(
         opening = game.reset({"seed": rng.randrange(1000)})
         messages = [*system, {**asked, "content": f"{asked['content']}\n{opening}"}]
         for turn in range(turns):
-            guess = rng.choice(game.left if rng.random() < listens else range(game.low, game.high + 1))
+            guess = rng.choice(
+                game.left if rng.random() < listens else range(game.low, game.high + 1)
+            )
             if guess == game.target or rng.random() < 1 / (turns - turn):
                 break
             answer, _ = game.step(str(guess))
-            messages += [{"role": "assistant", "content": str(guess)}, {"role": "user", "content": answer}]
+            messages += [
+                {"role": "assistant", "content": str(guess)},
+                {"role": "user", "content": answer},
+            ]
         yield {"prompt": messages, "completion": [{"role": "assistant", "content": str(guess)}]}
 
 
-def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, seed: int = 0) -> Iterator[Demonstration]:
+def check_demonstrations(
+    task: Countdown, count: int, *, give_up: float = 0.6, seed: int = 0
+) -> Iterator[Demonstration]:
     """Yield `count` episodes of Countdown with the tool `check`: calls, results, and the answer.
 
     An episode checks expressions of random values, each value once, whose numbers are a rotation of those in the prompt. Its
@@ -139,7 +165,10 @@ def check_demonstrations(task: Countdown, count: int, *, give_up: float = 0.6, s
         while not done:
             untried.remove(value := rng.choice(untried))
             expression = rng.choice(by_value[value])
-            call = {"type": "function", "function": {"name": "check", "arguments": {"expression": expression}}}
+            call = {
+                "type": "function",
+                "function": {"name": "check", "arguments": {"expression": expression}},
+            }
             told = world.check(expression)
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             messages.append({"role": "tool", "name": "check", "content": told})
@@ -152,5 +181,8 @@ def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
     """Return the equations of `chains`, by value, whose numbers are a rotation of `nums`."""
     orders = [nums[place:] + nums[:place] for place in range(len(nums))]
     pairs = chains(tuple(sorted(nums)), operators).items()
-    found = {value: [text for _, text in equations if numbers_in(text) in orders] for value, equations in pairs}
+    found = {
+        value: [text for _, text in equations if numbers_in(text) in orders]
+        for value, equations in pairs
+    }
     return {value: texts for value, texts in found.items() if texts}

@@ -26,7 +26,9 @@ def build_model(
         shape: replaces values of `SHAPE`, which give 0.5 million parameters; `TypeError` for other keys.
     """
     if unknown := shape.keys() - SHAPE.keys():
-        raise TypeError(f"{', '.join(sorted(unknown))}: the shape of a tiny model has {', '.join(SHAPE)}.")
+        raise TypeError(
+            f"{', '.join(sorted(unknown))}: the shape of a tiny model has {', '.join(SHAPE)}."
+        )
     shape = SHAPE | shape
     heads = shape["num_attention_heads"]
     config = AutoConfig.for_model(
@@ -45,7 +47,9 @@ def build_model(
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
-def compose_numbers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> None:
+def compose_numbers(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int = 0
+) -> None:
     """Give each number up to 99 that is one token the sum of two embeddings, of its tens and of its ones.
 
     A model that starts so adds 9 of 10 pairs right after 38,400 demonstrations; with independent embeddings, 1 of 4.

@@ -19,7 +19,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
-        embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        embeddings = {
+            id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
+        }
         trained = [p for p in model.parameters() if p.requires_grad]
         matrices = [p for p in trained if p.ndim == 2 and id(p) not in embeddings]
         others = [p for p in trained if p.ndim != 2 or id(p) in embeddings]
@@ -60,5 +62,12 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     x = rounded(x / rounded(x.norm()).clamp(min=1e-7))
     for _ in range(5):
         gram = rounded(x @ x.T)
-        x = rounded(torch.addmm(x, rounded(torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)), x, beta=3.4445))
+        x = rounded(
+            torch.addmm(
+                x,
+                rounded(torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)),
+                x,
+                beta=3.4445,
+            )
+        )
     return x.T if len(matrix) > matrix.size(1) else x

@@ -60,7 +60,12 @@ def build_tokenizer(
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
     # The words of the template are part of every prompt; without them "assistant" would take nine tokens.
     backend.train_from_iterator([*corpus, *["system", "user", "assistant", "\n"] * 100], trainer)
 

@@ -85,14 +85,26 @@ class Poet:
     """Writes quatrains without meaning, with the characters of a task's training poems."""
 
     def __init__(self, task: Poem) -> None:
-        ranked = dict(Counter(c for row in task.generate("train") for line in row["lines"] for c in line).most_common())
+        ranked = dict(
+            Counter(
+                c for row in task.generate("train") for line in row["lines"] for c in line
+            ).most_common()
+        )
         # For the given lines: every character, in each of its readings.
-        self.read = {tone: Urn({c: n for c, n in ranked.items() if tone in tones_of(c)}) for tone in (LEVEL, OBLIQUE)}
+        self.read = {
+            tone: Urn({c: n for c, n in ranked.items() if tone in tones_of(c)})
+            for tone in (LEVEL, OBLIQUE)
+        }
         rhyming = {c: n for c, n in ranked.items() if LEVEL in tones_of(c) and level_groups(c)}
-        self.rhymes = {g: Urn({c: n for c, n in rhyming.items() if g in level_groups(c)}) for g in groups(rhyming)}
+        self.rhymes = {
+            g: Urn({c: n for c, n in rhyming.items() if g in level_groups(c)})
+            for g in groups(rhyming)
+        }
         # For the line to learn from: common characters with one reading, so that the lesson is clear.
         plain = [c for c in ranked if tones_of(c) in (LEVEL, OBLIQUE)]
-        self.plain = {t: Urn({c: 1.0 for c in plain[:COMMON] if tones_of(c) == t}) for t in (LEVEL, OBLIQUE)}
+        self.plain = {
+            t: Urn({c: 1.0 for c in plain[:COMMON] if tones_of(c) == t}) for t in (LEVEL, OBLIQUE)
+        }
         ends = [c for c in plain if tones_of(c) == LEVEL and len(level_groups(c)) == 1]
         self.favourites = ends[:FAVOURITES]
         self.ends = {g: [c for c in ends if g in level_groups(c)][:ENDS] for g in groups(ends)}
@@ -103,24 +115,42 @@ class Poet:
             form = rng.choice(forms(length, 4))
             rhyme = self.rhymes[rng.choice(sorted(self.ends))]
             used: set[str] = set()
-            ends = [(rhyme if n in form.rhyming else self.read[OBLIQUE]).draw(rng, used) for n in range(3)]
-            given = [loosely(line, self.read, end, rng, used) for line, end in zip(form.lines, ends, strict=False)]
+            ends = [
+                (rhyme if n in form.rhyming else self.read[OBLIQUE]).draw(rng, used)
+                for n in range(3)
+            ]
+            given = [
+                loosely(line, self.read, end, rng, used)
+                for line, end in zip(form.lines, ends, strict=False)
+            ]
             verdict = judge([*given, ""])
-            if verdict.rhyme_group in self.ends:  # characters with several readings may rhyme otherwise
+            if (
+                verdict.rhyme_group in self.ends
+            ):  # characters with several readings may rhyme otherwise
                 return given, verdict.pattern[-1], verdict.rhyme_group
 
-    def last_line(self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random) -> str:
+    def last_line(
+        self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random
+    ) -> str:
         """Return a line in this pattern that rhymes or not; only its last character may occur in the given lines."""
-        ends = self.ends[group] if rhyme else [c for c in self.favourites if group not in level_groups(c)]
+        ends = (
+            self.ends[group]
+            if rhyme
+            else [c for c in self.favourites if group not in level_groups(c)]
+        )
         end = rng.choice(ends)
         used = {*"".join(given), end}
         return "".join(self.plain[tone].draw(rng, used) for tone in pattern[:-1]) + end
 
 
-def loosely(pattern: str, urns: dict[str, Urn], end: str, rng: random.Random, used: set[str]) -> str:
+def loosely(
+    pattern: str, urns: dict[str, Urn], end: str, rng: random.Random, used: set[str]
+) -> str:
     """Return a line that ends on `end` and fits `pattern`; its free places have either tone."""
     counted = counted_places(len(pattern), strict=False)
-    tones = [tone if place in counted else rng.choice(EITHER) for place, tone in enumerate(pattern[:-1])]
+    tones = [
+        tone if place in counted else rng.choice(EITHER) for place, tone in enumerate(pattern[:-1])
+    ]
     return "".join(urns[tone].draw(rng, used) for tone in tones) + end
 
 

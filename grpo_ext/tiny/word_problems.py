@@ -55,7 +55,9 @@ def word_problem_demonstrations(
         yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
 
 
-def attempt(problem: Row, rng: random.Random, stop_early: float, wrong_operation: float) -> tuple[list[str], int]:
+def attempt(
+    problem: Row, rng: random.Random, stop_early: float, wrong_operation: float
+) -> tuple[list[str], int]:
     """Return the sentences of one attempt and its result. A wrong result of a step enters the next step."""
     reference = problem["answer"].splitlines()[:-1]  # the last line is `#### n`
     if rng.random() < stop_early:
@@ -71,7 +73,9 @@ def attempt(problem: Row, rng: random.Random, stop_early: float, wrong_operation
         elif y == was:
             y = now
         if not apply(sign, x, y) or rng.random() < wrong_operation:
-            sign = rng.choice([other for other in "+-" if other != sign and apply(other, x, y)] or [sign])
+            sign = rng.choice(
+                [other for other in "+-" if other != sign and apply(other, x, y)] or [sign]
+            )
         was, now = int(step[4]), apply(sign, x, y) or 0  # never 0: a sum is always possible
         sentences.append(f"{line[: step.start()]}{x}{sign}{y}={now}{line[step.end() :]}")
     return sentences, now

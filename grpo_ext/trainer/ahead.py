@@ -58,5 +58,7 @@ class Ahead:
         return {"rounds": self.sampler.rounds, "asked": asked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["rounds"] == self.sampler.rounds:  # else the options have changed, and what was under way is asked for again
+        if (
+            state["rounds"] == self.sampler.rounds
+        ):  # else the options have changed, and what was under way is asked for again
             self.due, self._arrived, self.sampler.under_way = state["asked"]

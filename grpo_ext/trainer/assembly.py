@@ -42,10 +42,18 @@ class Parts:
     `ValueError` for arguments that do not go with the model, the data set, the sampler or the ranks.
     """
 
-    def __init__(self, trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None):
+    def __init__(
+        self, trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None
+    ):
         check_data(trainer)
         args, process = trainer.args, trainer.accelerator
-        ranks = Ranks(process.process_index, process.num_processes, process.device, process.gather, gather_object)
+        ranks = Ranks(
+            process.process_index,
+            process.num_processes,
+            process.device,
+            process.gather,
+            gather_object,
+        )
         by_trl = settings.trl_generates(trainer)
         check_decoding(trainer, by_trl)
         if sampler is not None and (trainer.as_trl or by_trl):
@@ -53,13 +61,21 @@ class Parts:
                 "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: "
                 "take it out."
             )
-        by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching  # else one call of `generate`
-        self.sampler = sampler or make_sampler(trainer, watched=args.logprob_policy != "trl" and not by_others)
+        by_others = (
+            by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching
+        )  # else one call of `generate`
+        self.sampler = sampler or make_sampler(
+            trainer, watched=args.logprob_policy != "trl" and not by_others
+        )
         params = scoring_params(trainer, self.sampler)
         layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
         self.cutting = settings.cut_rule(trainer, layout, loss)
         self.scorer = settings.make_scorer(trainer, params, layout)
-        self.order, self.judge, self.samples = PromptOrder(trainer), Judge(trainer), Samples(trainer)
+        self.order, self.judge, self.samples = (
+            PromptOrder(trainer),
+            Judge(trainer),
+            Samples(trainer),
+        )
         self.phases = Phases(trainer)
         self.feed = Feed(
             lambda rows: seam.generate_and_score(trainer, rows),
@@ -69,14 +85,31 @@ class Parts:
             args.steps_per_generation * args.num_iterations,
             ranks.device,
         )
-        self.generations = Generations(trainer, self.sampler, self.scorer, self.judge, ranks, by_trl, self.phases)
+        self.generations = Generations(
+            trainer, self.sampler, self.scorer, self.judge, ranks, by_trl, self.phases
+        )
         check_separate(trainer, sampler, self.generations)
-        self.rollout = Rollout(trainer, self.generations, self.order, self.samples, ranks, self.feed.following)
-        change = args.entropy_target, args.entropy_coef_delta, args.entropy_coef_min, args.entropy_coef_max
-        entropy, self.finite = EntropyControl(args.entropy_coef, args.use_adaptive_entropy, *change), FiniteSteps(trainer)
+        self.rollout = Rollout(
+            trainer, self.generations, self.order, self.samples, ranks, self.feed.following
+        )
+        change = (
+            args.entropy_target,
+            args.entropy_coef_delta,
+            args.entropy_coef_min,
+            args.entropy_coef_max,
+        )
+        entropy, self.finite = (
+            EntropyControl(args.entropy_coef, args.use_adaptive_entropy, *change),
+            FiniteSteps(trainer),
+        )
         self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks, self.phases)
         settings.align_reference(trainer)
-        kept: dict[str, Stateful] = {"rollout": self.rollout, "judge": self.judge, "entropy": entropy, "finite": self.finite}
+        kept: dict[str, Stateful] = {
+            "rollout": self.rollout,
+            "judge": self.judge,
+            "entropy": entropy,
+            "finite": self.finite,
+        }
         self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})
         self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
         rules = chosen_rules(args.health_rules, args.health_action)
@@ -86,7 +119,9 @@ class Parts:
 
     def figures(self, training: bool) -> dict[str, float]:
         """Return the figures that are logged in addition to TRL's."""
-        found: dict[str, float] = {f"rewards/{name}/failed": count for name, count in self.judge.failed.items()}
+        found: dict[str, float] = {
+            f"rewards/{name}/failed": count for name, count in self.judge.failed.items()
+        }
         if self.finite.skipped:
             found["skipped_steps"] = self.finite.skipped
         return {**found, **(self.phases.figures() if training else {})}
@@ -95,7 +130,11 @@ class Parts:
 def check_separate(trainer: Any, sampler: Sampler | None, generations: Generations) -> None:
     """Raise a `ValueError` for options about a separate sampler where something else makes the completions."""
     args = trainer.args
-    keys = [key for key in ("overlap", "sampler", "behaviour_policy") if getattr(args, key) != getattr(OverlapOptions, key)]
+    keys = [
+        key
+        for key in ("overlap", "sampler", "behaviour_policy")
+        if getattr(args, key) != getattr(OverlapOptions, key)
+    ]
     others = {
         "environments and tools": generations.begin,
         "images and tools that TRL calls": generations.by_trl,
@@ -104,16 +143,26 @@ def check_separate(trainer: Any, sampler: Sampler | None, generations: Generatio
         "a sampler that is given": sampler and args.sampler,
     }
     for other in (name for name, there in others.items() if there and keys):
-        raise ValueError(f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: take one of the two out.")
+        raise ValueError(
+            f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: take one of the two out."
+        )
 
 
 def check_data(trainer: Any) -> None:
     """Raise a `ValueError` if the data sets lack the prompt or a column of a reward."""
-    columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]  # TRL drops this column
+    columns = [
+        name for name in columns_of(trainer.train_dataset) if name != "completion"
+    ]  # TRL drops this column
     if columns and trainer.rollout_func is None:
         columns += COLUMNS if trainer.args.environment else ()
-        check_columns([r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns)
-    for rows in trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]:
+        check_columns(
+            [r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns
+        )
+    for rows in (
+        trainer.eval_dataset.values()
+        if isinstance(trainer.eval_dataset, dict)
+        else [trainer.eval_dataset]
+    ):
         check_prompt(rows)
 
 

@@ -20,16 +20,29 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from grpo_ext.common.main_rank import from_main
 from grpo_ext.seams import trl as seam
-from grpo_ext.trainer.manifest import MANIFEST, STATE, delete_older, newest_whole, what_is_wrong, write_manifest
+from grpo_ext.trainer.manifest import (
+    MANIFEST,
+    STATE,
+    delete_older,
+    newest_whole,
+    what_is_wrong,
+    write_manifest,
+)
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
 VERSION = 9  # of the format of a rank's file
-UNWRITABLE = (OSError, RuntimeError, SafetensorError)  # errors of torch, safetensors and the system on a full disk
+UNWRITABLE = (
+    OSError,
+    RuntimeError,
+    SafetensorError,
+)  # errors of torch, safetensors and the system on a full disk
 logger = logging.getLogger(__name__)
 
 
 # accelerate puts ranks on `cpu:0`, and transformers 5.17 loads the optimizer's state there; torch itself knows only `cpu`
-torch.serialization.register_package(1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None)
+torch.serialization.register_package(
+    1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None
+)
 
 
 class Checkpoints:
@@ -43,16 +56,23 @@ class Checkpoints:
                 "sync_ref_model changes the reference, and no checkpoint saves it while it is sharded: set it to false."
             )
         self.error: str | None = None  # why the last checkpoint could not be written
-        self._of_trl: dict[str, Any] | None = None  # TRL's state in the checkpoint that the run continues from
+        self._of_trl: dict[str, Any] | None = (
+            None  # TRL's state in the checkpoint that the run continues from
+        )
 
     @property
     def folder(self) -> Path:
         """The folder of the checkpoint of this step."""
-        return Path(self.trainer.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
+        return (
+            Path(self.trainer.args.output_dir)
+            / f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
+        )
 
     def newest(self) -> str | None:
         """Return the newest whole checkpoint of `output_dir`."""
-        return from_main(self.trainer.accelerator, lambda: newest_whole(Path(self.trainer.args.output_dir)))
+        return from_main(
+            self.trainer.accelerator, lambda: newest_whole(Path(self.trainer.args.output_dir))
+        )
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """Restore the checkpoint that a run continues from and return it; `None` if the run begins.
@@ -66,7 +86,9 @@ class Checkpoints:
         if resume_from_checkpoint is not True:
             wrong = from_main(self.trainer.accelerator, lambda: what_is_wrong(folder))
             if wrong:
-                raise CheckpointMismatch(f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest whole one.")
+                raise CheckpointMismatch(
+                    f"{folder} cannot be used: {wrong}. `resume: auto` takes the newest whole one."
+                )
         self._restore(folder)
         self.trainer.args.eval_on_start = False
         return str(found)
@@ -78,16 +100,22 @@ class Checkpoints:
         if not error and trainer.args.should_save:
             try:
                 write_manifest(folder)
-                delete_older(folder, trainer.args.save_total_limit, trainer.state.best_model_checkpoint)
+                delete_older(
+                    folder, trainer.args.save_total_limit, trainer.state.best_model_checkpoint
+                )
             except OSError as failure:
                 error = str(failure)
         self.error = broadcast_object_list([error])[0] or None
         if self.error and trainer.args.should_save:
-            shutil.rmtree(folder, ignore_errors=True)  # an incomplete checkpoint is useless, and its space is needed
+            shutil.rmtree(
+                folder, ignore_errors=True
+            )  # an incomplete checkpoint is useless, and its space is needed
             last = newest_whole(folder.parent)
             kept = f"{last} is kept" if last else "There is no earlier one"
             what_to_do = "The next one is tried as usual. Free space on that disk, or lower save_total_limit."
-            logger.warning(f"{folder} could not be written ({self.error}). {kept}, and the run continues. {what_to_do}")
+            logger.warning(
+                f"{folder} could not be written ({self.error}). {kept}, and the run continues. {what_to_do}"
+            )
         trainer.accelerator.wait_for_everyone()
 
     def write(self, folder: Path, write: Callable[[], None]) -> None:
@@ -109,24 +137,35 @@ class Checkpoints:
     def _state(self) -> dict[str, Any]:
         """Return the state of this rank that transformers does not save."""
         trainer, accelerator = self.trainer, self.trainer.accelerator
-        moves = trainer.ref_model is not None and trainer.args.sync_ref_model and accelerator.is_main_process
+        moves = (
+            trainer.ref_model is not None
+            and trainer.args.sync_ref_model
+            and accelerator.is_main_process
+        )
         return {
             "version": VERSION,
             "ranks": accelerator.num_processes,
             "trl": seam.state_of(trainer),
             "parts": {name: part.state_dict() for name, part in self.parts.items()},
-            "reference": accelerator.unwrap_model(trainer.ref_model).state_dict() if moves else None,
+            "reference": accelerator.unwrap_model(trainer.ref_model).state_dict()
+            if moves
+            else None,
         }
 
     def _restore(self, checkpoint: Path) -> None:
         trainer, accelerator = self.trainer, self.trainer.accelerator
-        path, ranks = checkpoint / STATE.format(accelerator.process_index), accelerator.num_processes
+        path, ranks = (
+            checkpoint / STATE.format(accelerator.process_index),
+            accelerator.num_processes,
+        )
         if not path.exists():
             then = f"fewer than {ranks} ranks, with save_only_model or by another trainer"
             raise CheckpointMismatch(f"{checkpoint} has no {path.name}: it was saved by {then}.")
         state = load_plain(path)
         if state.get("version") != VERSION:
-            raise CheckpointMismatch(f"{checkpoint} was saved by another version of this package: use that version.")
+            raise CheckpointMismatch(
+                f"{checkpoint} was saved by another version of this package: use that version."
+            )
         if state["ranks"] != ranks:
             then = f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {ranks}"
             raise CheckpointMismatch(f"{then}: start as many as then.")
@@ -134,7 +173,9 @@ class Checkpoints:
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         if trainer.ref_model is not None and trainer.args.sync_ref_model:
-            accelerator.unwrap_model(trainer.ref_model).load_state_dict(load_plain(checkpoint / STATE.format(0))["reference"])
+            accelerator.unwrap_model(trainer.ref_model).load_state_dict(
+                load_plain(checkpoint / STATE.format(0))["reference"]
+            )
 
     def restore_trl(self) -> None:
         """Restore the state of TRL's trainer, after transformers' loop has begun."""
@@ -149,7 +190,9 @@ def failure_of(trainer: Any, write: Callable[[], Any]) -> str:
     try:
         write()
     except UNWRITABLE as failure:
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # the other ranks wait inside `write`
+        if (
+            trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        ):  # the other ranks wait inside `write`
             raise
         error = str(failure) or type(failure).__name__
     return next(filter(None, gather_object([error])), "")

@@ -47,11 +47,19 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
-        named, name = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}, datasets
+        named, name = (
+            trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {},
+            datasets,
+        )
         if (datasets := named.get(name)) is None:
-            raise ValueError(f"There is no held-out data set {name!r}: write one of {', '.join(named) or 'none'}.")
+            raise ValueError(
+                f"There is no held-out data set {name!r}: write one of {', '.join(named) or 'none'}."
+            )
     if isinstance(datasets, dict):
-        parts = [evaluate_policy(trainer, dataset, f"{prefix}_{name}") for name, dataset in datasets.items()]
+        parts = [
+            evaluate_policy(trainer, dataset, f"{prefix}_{name}")
+            for name, dataset in datasets.items()
+        ]
         return {key: value for part in parts for key, value in part.items()}
     start = time.perf_counter()
     rows = list(datasets or ())
@@ -76,25 +84,45 @@ def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
     mine = [min(i, len(rows) - 1) for i in range(rank * share, (rank + 1) * share)]
     made = zip(mine, _decode(trainer, [rows[i] for i in mine]), strict=True)
     flat = [(i, completion) for i, group in made for completion in group]
-    models = any(isinstance(reward, nn.Module) for reward in trainer.reward_funcs)  # they take one batch at a time
+    models = any(
+        isinstance(reward, nn.Module) for reward in trainer.reward_funcs
+    )  # they take one batch at a time
     size = trainer.args.per_device_eval_batch_size if models else max(len(flat), 1)
-    samples = [s for n in range(0, len(flat), size) for s in _score(trainer, rows, flat[n : n + size])]
+    samples = [
+        s for n in range(0, len(flat), size) for s in _score(trainer, rows, flat[n : n + size])
+    ]
     seam.drop_reward_logs(trainer)
-    own = max(min(share, len(rows) - rank * share), 0)  # later samples only fill the calls of the last ranks
+    own = max(
+        min(share, len(rows) - rank * share), 0
+    )  # later samples only fill the calls of the last ranks
     return gather_object(samples[: own * trainer.eval_decoding.num_samples])
 
 
-def _score(trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Completion]]) -> list[Sample]:
+def _score(
+    trainer: Any, rows: list[dict[str, Any]], flat: list[tuple[int, Completion]]
+) -> list[Sample]:
     """Score completions, each with the number of its row; all ranks must score the same number."""
     ids = [c.ids for _, c in flat]
     prompts, texts, asked = map(list, zip(*(c.for_rewards(rows[i]) for i, c in flat), strict=True))
     environments = instances([c.episode for _, c in flat if c.episode])
-    scores = trainer.parts.judge.rewards(asked, prompts, texts, ids, environments)  # (completions of all ranks, R)
+    scores = trainer.parts.judge.rewards(
+        asked, prompts, texts, ids, environments
+    )  # (completions of all ranks, R)
     first = trainer.accelerator.process_index * len(flat)
-    given = [by_name(trainer.reward_func_names, row) for row in scores[first : first + len(flat)].tolist()]
+    given = [
+        by_name(trainer.reward_func_names, row)
+        for row in scores[first : first + len(flat)].tolist()
+    ]
     weights = trainer.parts.generations.turn_weights
     return [
-        Sample(i, c.text, g, c.length, c.finish_reason, c.episode.logged(weights) if c.episode else None)
+        Sample(
+            i,
+            c.text,
+            g,
+            c.length,
+            c.finish_reason,
+            c.episode.logged(weights) if c.episode else None,
+        )
         for (i, c), g in zip(flat, given, strict=True)
     ]
 
@@ -112,15 +140,24 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
             batch_size=args.per_device_eval_batch_size,
             fast=args.fast_generate,
             chat_template_kwargs=trainer.chat_template_kwargs,
-            progress=None if args.disable_tqdm or not trainer.is_world_process_zero() else "evaluate",
+            progress=None
+            if args.disable_tqdm or not trainer.is_world_process_zero()
+            else "evaluate",
             begin=begin,
         )
 
 
 def outcome_of(trainer: Any) -> str | None:
     """Return the outcome reward of pass@k by `outcome_index`, among those that are no models; `None` if all of them are."""
-    weighted = zip(trainer.reward_func_names, trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True)
-    weights = {name: weight for name, reward, weight in weighted if not isinstance(reward, nn.Module)}
+    weighted = zip(
+        trainer.reward_func_names,
+        trainer.reward_funcs,
+        trainer.reward_weights.tolist(),
+        strict=True,
+    )
+    weights = {
+        name: weight for name, reward, weight in weighted if not isinstance(reward, nn.Module)
+    }
     metric = trainer.args.group_filter_metric
     named = metric if metric in weights else None
     return list(weights)[outcome_index([*weights], [*weights.values()], named)] if weights else None

@@ -34,7 +34,14 @@ class Generations:
     """Makes generations: completions of rows, with rewards and advantages. All ranks call all methods together."""
 
     def __init__(
-        self, trainer: Any, sampler: Sampler, scorer: Scorer, judge: Judge, ranks: Ranks, by_trl: bool, phases: Phases
+        self,
+        trainer: Any,
+        sampler: Sampler,
+        scorer: Scorer,
+        judge: Judge,
+        ranks: Ranks,
+        by_trl: bool,
+        phases: Phases,
     ):
         self.trainer, self.sampler, self.judge, self.ranks = trainer, sampler, judge, ranks
         self.old_and_reference = OldAndReference(trainer, sampler, scorer, ranks)
@@ -45,7 +52,9 @@ class Generations:
         self.turn_weights = settings.turn_weights(trainer)
         if tokens := trainer.args.partial_rollouts:
             rows = trainer.args.generation_batch_size // ranks.count
-            sampler = PartialSampler(sampler, self.ends, tokens, rows, trainer.args.num_generations, ranks)
+            sampler = PartialSampler(
+                sampler, self.ends, tokens, rows, trainer.args.num_generations, ranks
+            )
         self.ahead = Ahead(sampler)
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
@@ -55,7 +64,9 @@ class Generations:
         self.sync_check.check(judged.table)
         return judged
 
-    def __call__(self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None) -> Judged:
+    def __call__(
+        self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None
+    ) -> Judged:
         """Complete these rows and judge the completions; with `scored`, also score old and reference.
 
         `sampled` is called when the completions are there, before they are judged.
@@ -74,12 +85,21 @@ class Generations:
         if sampled is not None:
             sampled()
         if episodes:
-            counts = [(e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes]
-            seam.log_figures(self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks))
+            counts = [
+                (e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes
+            ]
+            seam.log_figures(
+                self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks)
+            )
         ids = generation.completion_ids
-        completions: Any = generation.messages or seam.completions_of(self.trainer, prompts, generation.prompt_ids, ids)
+        completions: Any = generation.messages or seam.completions_of(
+            self.trainer, prompts, generation.prompt_ids, ids
+        )
         extra = generation.extra_fields.items()
-        rows = [{**row, **{name: v[i] if isinstance(v, list) else v for name, v in extra}} for i, row in enumerate(rows)]
+        rows = [
+            {**row, **{name: v[i] if isinstance(v, list) else v for name, v in extra}}
+            for i, row in enumerate(rows)
+        ]
         self.judge.begin(rows, prompts, completions, ids)
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
         table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
@@ -96,22 +116,44 @@ class Generations:
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
         counted = table.completion_mask.any(1).tolist()
-        logged = [e.logged(self.turn_weights, counts) for e, counts in zip(episodes, counted, strict=False)]
-        return Judged(rows, prompts, completions, truncated, table, given, rewards, advantages, lengths, logged)
+        logged = [
+            e.logged(self.turn_weights, counts)
+            for e, counts in zip(episodes, counted, strict=False)
+        ]
+        return Judged(
+            rows,
+            prompts,
+            completions,
+            truncated,
+            table,
+            given,
+            rewards,
+            advantages,
+            lengths,
+            logged,
+        )
 
     def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
         """Return the table of a generation; truncated completions are left out if `mask_truncated_completions` is set."""
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
 
-    def _compared(self, table: Scored, rewards: Tensor, advantages: Tensor, episodes: list[Episode]) -> Scored:
+    def _compared(
+        self, table: Scored, rewards: Tensor, advantages: Tensor, episodes: list[Episode]
+    ) -> Scored:
         """Set the advantages of this rank's completions, of each turn with `credit: turn`, and which groups have signal."""
         mine = self.ranks.mine(len(rewards))
-        table = replace(table, advantages=advantages[mine], signal=self.rule.signal(rewards)[mine].float())
+        table = replace(
+            table, advantages=advantages[mine], signal=self.rule.signal(rewards)[mine].float()
+        )
         if self.turn_weights is None:
             return table
-        gains = self.ranks.gather_objects([episode.gains(self.turn_weights) for episode in episodes])
-        return replace(table, advantages=by_token(table, self.rule.turn_advantages(rewards, gains)[mine]))
+        gains = self.ranks.gather_objects(
+            [episode.gains(self.turn_weights) for episode in episodes]
+        )
+        return replace(
+            table, advantages=by_token(table, self.rule.turn_advantages(rewards, gains)[mine])
+        )
 
     def _check_resets(self, episodes: list[Episode]) -> None:
         """Raise a `ValueError` on all ranks if no environment could be reset; the prompts would be error messages."""
@@ -138,7 +180,10 @@ class Generations:
                 self.sampler.submit(request)
                 found = self.sampler.collect()
         if training:
-            seam.log_figures(self.trainer, {"sampling/generation_time": sampler.seconds or time.monotonic() - begun})
+            seam.log_figures(
+                self.trainer,
+                {"sampling/generation_time": sampler.seconds or time.monotonic() - begun},
+            )
         return found
 
     def _probe(self, request: Request) -> None:
@@ -157,7 +202,9 @@ class Generations:
             ids = seam.prompt_tokens(self.trainer, prompts)
         for episode, prompt in zip(episodes, ids, strict=False):
             episode.room = self.ends.room(len(prompt))
-        return Request(prompts, ids, self.rule.num_generations, self.trainer.state.global_step, episodes)
+        return Request(
+            prompts, ids, self.rule.num_generations, self.trainer.state.global_step, episodes
+        )
 
     @property
     def rule(self) -> AdvantageRule:

@@ -24,7 +24,11 @@ def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
     Reward models stay as they are. `ValueError` for an unknown name, and for a weight that float32 cannot hold.
     """
     reward_funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
-    found = [find(reward, {}) if isinstance(reward, str) else reward for reward in reward_funcs if reward is not None]
+    found = [
+        find(reward, {}) if isinstance(reward, str) else reward
+        for reward in reward_funcs
+        if reward is not None
+    ]
     for reward, weight in zip(found, args.reward_weights or (), strict=False):  # TRL counts them
         checked_weight(metric_name(reward), weight)
     return guard_rewards(
@@ -41,16 +45,24 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
     """Return the name and weight of each reward, and for a registered one its registered name and its options."""
     found = []
     weights = trainer.reward_weights.tolist()
-    for reward, name, weight in zip(trainer.reward_funcs, trainer.reward_func_names, weights, strict=True):
+    for reward, name, weight in zip(
+        trainer.reward_funcs, trainer.reward_func_names, weights, strict=True
+    ):
         inner = reward.reward if isinstance(reward, Guard) else None
-        known = {"reward": inner.registration.name, "options": inner.options} if isinstance(inner, Reward) else {}
+        known = (
+            {"reward": inner.registration.name, "options": inner.options}
+            if isinstance(inner, Reward)
+            else {}
+        )
         found.append({"name": name, "weight": weight, **known})
     return found
 
 
 def outcome_of_groups(trainer: Any) -> int:
     """Return the index of the reward that judges groups and counts pass rates."""
-    return outcome_index(trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric)
+    return outcome_index(
+        trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
+    )
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,9 @@ class Judged:
     rewards: Tensor  # (B of all ranks, R), the same with missing rewards filled in
     advantages: Tensor  # (B of all ranks,)
     lengths: list[int]
-    episodes: list[Row] = field(default_factory=list)  # of each episode in `samples.jsonl`; empty if a completion is one turn
+    episodes: list[Row] = field(
+        default_factory=list
+    )  # of each episode in `samples.jsonl`; empty if a completion is one turn
 
 
 class Judge:
@@ -74,15 +88,23 @@ class Judge:
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self.failed: dict[str, int] = {}  # number of rows on which a reward failed since the start of the run, on all ranks
-        self._counted: Counter[str] = Counter()  # the counts of the guards of all ranks at the last call of `count_failures`
+        self.failed: dict[
+            str, int
+        ] = {}  # number of rows on which a reward failed since the start of the run, on all ranks
+        self._counted: Counter[str] = (
+            Counter()
+        )  # the counts of the guards of all ranks at the last call of `count_failures`
 
-    def begin(self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]) -> None:
+    def begin(
+        self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
+    ) -> None:
         """Start the rewards in worker processes, so that they run while old and reference log-probs are computed."""
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
         for reward in self.trainer.reward_funcs:
             if isinstance(reward, Guard):
-                reward.begin(prompts=prompts, completions=completions, completion_ids=ids, **columns)
+                reward.begin(
+                    prompts=prompts, completions=completions, completion_ids=ids, **columns
+                )
 
     def rewards(
         self,
@@ -96,7 +118,9 @@ class Judge:
 
         `environments`: instances of TRL's kind. `RewardFailure` on all ranks, if a reward failed too often.
         """
-        found = seam.calculate_rewards(self.trainer, rows, prompts, completions, ids, list(environments))
+        found = seam.calculate_rewards(
+            self.trainer, rows, prompts, completions, ids, list(environments)
+        )
         self.count_failures()
         return found
 
@@ -110,7 +134,10 @@ class Judge:
         lost: dict[str, list[set[int]]] = {}
         errors: dict[str, str] = {}
         for name, count, failure, prompts, error in gather(
-            [(guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error) for guard in guards]
+            [
+                (guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error)
+                for guard in guards
+            ]
         ):
             if failure:
                 raise RewardFailure(failure)
@@ -118,7 +145,9 @@ class Judge:
             lost.setdefault(name, []).append(prompts)
             errors.setdefault(name, error)
         for name, of_ranks in lost.items():
-            if all(of_ranks) and len(set().union(*of_ranks)) > 1:  # a single prompt may be a bad row of the data
+            if (
+                all(of_ranks) and len(set().union(*of_ranks)) > 1
+            ):  # a single prompt may be a bad row of the data
                 raise RewardFailure(
                     f"Reward {name!r} failed on every completion. Fix it, try it with `grpo-ext check`, and resume; "
                     f"`reward_max_failure_rate: 1` continues without it. The last failure: {errors[name]}"

@@ -19,11 +19,18 @@ logger = logging.getLogger(__name__)
 
 def write_manifest(folder: Path) -> None:
     """Write the size and hash of every file of a checkpoint, after the files are on the disk."""
-    files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != MANIFEST}
+    files = {
+        str(p.relative_to(folder)): p
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name != MANIFEST
+    }
     for path in files.values():
         flush(path)
     hashes = _hashes(files.values())
-    entries = {name: {"size": p.stat().st_size, "sha256": h} for (name, p), h in zip(files.items(), hashes, strict=True)}
+    entries = {
+        name: {"size": p.stat().st_size, "sha256": h}
+        for (name, p), h in zip(files.items(), hashes, strict=True)
+    }
     write_atomically(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
     for path in (folder / MANIFEST, folder, folder.parent):
         flush(path)
@@ -48,7 +55,9 @@ def what_is_wrong(folder: Path) -> str | None:
     except OSError as error:
         return f"it cannot be read ({error})"
     pairs = zip(entries.items(), hashes, strict=True)
-    return next((f"{name} is damaged" for (name, (_, wanted)), found in pairs if found != wanted), None)
+    return next(
+        (f"{name} is damaged" for (name, (_, wanted)), found in pairs if found != wanted), None
+    )
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
@@ -63,7 +72,11 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     if not isinstance(entries, dict) or not entries:
         raise ValueError("it names no file")
     for name, entry in entries.items():
-        if not name.isprintable() or not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
+        if (
+            not name.isprintable()
+            or not isinstance(entry, dict)
+            or entry.keys() != {"size", "sha256"}
+        ):
             raise ValueError("an entry does not describe a file")
     return {name: (entry["size"], entry["sha256"]) for name, entry in entries.items()}
 
@@ -74,7 +87,10 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
     Those of later steps are deleted first, because the run has been restarted from before them. File times are not used.
     """
     kept = {newest.resolve(), *([Path(best).resolve()] if best else [])}
-    found = sorted(checkpoints(newest.parent), key=lambda path: (step_of(path) <= step_of(newest), step_of(path)))
+    found = sorted(
+        checkpoints(newest.parent),
+        key=lambda path: (step_of(path) <= step_of(newest), step_of(path)),
+    )
     spare = [path for path in found if path.resolve() not in kept]
     for path in spare[: max(0, len(found) - most) if most else 0]:
         shutil.rmtree(path, ignore_errors=True)

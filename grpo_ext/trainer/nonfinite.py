@@ -35,7 +35,9 @@ class FiniteSteps:
     def check(self, model: Any, norm: Any) -> None:
         """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken the step."""
         trainer, losses, self._losses = self.trainer, self._losses, []
-        if trainer.accelerator.scaler is not None:  # fp16 skips such steps itself, and starts with some
+        if (
+            trainer.accelerator.scaler is not None
+        ):  # fp16 skips such steps itself, and starts with some
             return
         if math.isfinite(float(norm)):
             self.in_a_row = 0
@@ -57,9 +59,17 @@ class FiniteSteps:
         process = self.trainer.accelerator
         if process.is_main_process or not all(map(math.isfinite, losses)):
             words = f"losses of its micro-batches on rank {process.process_index}: {', '.join(f'{x:.4g}' for x in losses)}"
-            odd = [] if math.isnan(norm) else not_finite(process.unwrap_model(model))  # clipping by NaN spoils all gradients
-            words += f"; not finite in {', '.join(odd[:3])}{' and others' if len(odd) > 3 else ''}" if odd else ""
-            logger.warning(f"Step {self.trainer.state.global_step + 1} is skipped: its gradient is {norm} ({words}).")
+            odd = (
+                [] if math.isnan(norm) else not_finite(process.unwrap_model(model))
+            )  # clipping by NaN spoils all gradients
+            words += (
+                f"; not finite in {', '.join(odd[:3])}{' and others' if len(odd) > 3 else ''}"
+                if odd
+                else ""
+            )
+            logger.warning(
+                f"Step {self.trainer.state.global_step + 1} is skipped: its gradient is {norm} ({words})."
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}
@@ -70,5 +80,8 @@ class FiniteSteps:
 
 def not_finite(model: torch.nn.Module) -> list[str]:
     """Return the names of parameters whose gradient is not finite on this rank."""
-    grads = {name: p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad for name, p in model.named_parameters()}
+    grads = {
+        name: p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+        for name, p in model.named_parameters()
+    }
     return [name for name, grad in grads.items() if grad is not None and not grad.isfinite().all()]

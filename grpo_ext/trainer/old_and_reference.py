@@ -27,8 +27,12 @@ class OldAndReference:
         # ratios compare the policy with the sampler, by the log-probs of the sampler
         self.to_sampler = sampler.separate and args.behaviour_policy == "sampler"
         # the log-probs of another engine correct the gradient
-        self.corrects = sampler.separate and not self.to_sampler and args.vllm_importance_sampling_correction
-        self.outlives = ratios_move(args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations)
+        self.corrects = (
+            sampler.separate and not self.to_sampler and args.vllm_importance_sampling_correction
+        )
+        self.outlives = ratios_move(
+            args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
+        )
         self.finds_kept = scorer.params.truncated and not sampler.watched
 
     def __call__(self, table: Scored) -> Scored:
@@ -49,7 +53,9 @@ class OldAndReference:
             return table
         sampled = table.sampling_per_token_logps
         if sampled is None or (sampled.isnan() & table.loss_mask.bool()).any():
-            raise ValueError("behaviour_policy: sampler needs the log-prob of each token, and the sampler did not return all.")
+            raise ValueError(
+                "behaviour_policy: sampler needs the log-prob of each token, and the sampler did not return all."
+            )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
     def with_kept(self, table: Scored) -> Scored:
@@ -63,28 +69,43 @@ class OldAndReference:
         Call it before the policy changes, that is before the step that follows the generation.
         """
         old = table.old_per_token_logps
-        missing = torch.ones(len(table), dtype=torch.bool) if old is None else old.isnan().any(1).cpu()
+        missing = (
+            torch.ones(len(table), dtype=torch.bool) if old is None else old.isnan().any(1).cpu()
+        )
         rows = missing.nonzero().flatten()  # (b,)
         if not len(rows):
             return table
         ranks = self.ranks
         share = -(-len(rows) // ranks.count)
-        places = torch.arange(ranks.index * share, (ranks.index + 1) * share).clamp(max=len(rows) - 1)
+        places = torch.arange(ranks.index * share, (ranks.index + 1) * share).clamp(
+            max=len(rows) - 1
+        )
         mine = table.take(rows[places], trim=False).on(ranks.device)  # all ranks score equally many
         with torch.no_grad(), without_checkpointing(self.trainer):
             logps = self.scorer.score(self.trainer.model, mine, self._block).logps
         found = torch.cat(ranks.gather_objects([logps.cpu()]))[: len(rows)]
         old = torch.full((len(table), table.width), torch.nan) if old is None else old.cpu()
-        return replace(table, old_per_token_logps=old.index_copy(0, rows, found).to(table.completion_ids.device))
+        return replace(
+            table,
+            old_per_token_logps=old.index_copy(0, rows, found).to(table.completion_ids.device),
+        )
 
     @property
     def _block(self) -> int:
         args = self.trainer.args
-        return args.per_device_train_batch_size if self.trainer.model.training else args.per_device_eval_batch_size
+        return (
+            args.per_device_train_batch_size
+            if self.trainer.model.training
+            else args.per_device_eval_batch_size
+        )
 
     def _old(self, table: Scored) -> Scored:
         old = table.old_per_token_logps
-        if old is not None and not old.isnan().any() and (table.kept is not None or not self.finds_kept):
+        if (
+            old is not None
+            and not old.isnan().any()
+            and (table.kept is not None or not self.finds_kept)
+        ):
             return table
         scores = self.scorer.score(self.trainer.model, table, self._block)
         logps = scores.logps if old is None else torch.where(old.isnan(), scores.logps, old)
@@ -92,13 +113,19 @@ class OldAndReference:
 
     def _reference(self, table: Scored) -> Scored:
         if self.scorer.params.truncated and table.kept is None:
-            raise RuntimeError("The reference was scored before the tokens that the policy kept were known.")
+            raise RuntimeError(
+                "The reference was scored before the tokens that the policy kept were known."
+            )
         with reference_of(self.trainer) as model:
             logps = self.scorer.score(model, table, self._block).logps
         return replace(table, ref_per_token_logps=logps)
 
     def _corrected(self, table: Scored) -> Scored:
-        args, old, sampled = self.trainer.args, table.old_per_token_logps, table.sampling_per_token_logps
+        args, old, sampled = (
+            self.trainer.args,
+            table.old_per_token_logps,
+            table.sampling_per_token_logps,
+        )
         assert old is not None
         if sampled is None:
             raise ValueError(
@@ -106,5 +133,7 @@ class OldAndReference:
                 "return them, or set vllm_importance_sampling_correction: false."
             )
         bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
-        ratio = sampler_correction(old, sampled, table.loss_mask, args.vllm_importance_sampling_mode, *bounds)
+        ratio = sampler_correction(
+            old, sampled, table.loss_mask, args.vllm_importance_sampling_mode, *bounds
+        )
         return replace(table, importance_sampling_ratio=ratio)

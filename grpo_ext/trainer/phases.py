@@ -29,7 +29,9 @@ class Phases(TrainerCallback):
 
     def __init__(self, trainer: Any):
         self.state, self.device = trainer.state, trainer.accelerator.device
-        mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(trainer.accelerator.mixed_precision)
+        mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(
+            trainer.accelerator.mixed_precision
+        )
         self.dtype = mixed or trainer.model.dtype
         self.costs = costs(trainer.accelerator.unwrap_model(trainer.model))
         self._stack: list[str] = []
@@ -39,7 +41,11 @@ class Phases(TrainerCallback):
     def _restart(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._needed: Any = 0  # a tensor (3,), see `needed`
-        self._begun, self._step, self._tokens = time.perf_counter(), self.state.global_step, self.state.num_input_tokens_seen
+        self._begun, self._step, self._tokens = (
+            time.perf_counter(),
+            self.state.global_step,
+            self.state.num_input_tokens_seen,
+        )
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -92,7 +98,9 @@ class Phases(TrainerCallback):
             return {}
         seconds = time.perf_counter() - self._begun - sum(self.seconds[name] for name in BESIDE)
         found = {f"time/{name}": value / steps for name, value in self.seconds.items() if value}
-        found["throughput/tokens_per_second"] = (self.state.num_input_tokens_seen - self._tokens) / seconds
+        found["throughput/tokens_per_second"] = (
+            self.state.num_input_tokens_seen - self._tokens
+        ) / seconds
         if torch.is_tensor(self._needed):
             rate = float(self.costs @ self._needed) / self.seconds["train"]
             found["throughput/share_of_rate"] = rate / matrix_rate(self.device.type, self.dtype)
@@ -107,7 +115,9 @@ def peak_bytes(device: str) -> int:
     if device in ("cpu", "mps"):
         import resource  # not on Windows
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
     peak = torch.accelerator.max_memory_allocated()
     torch.accelerator.reset_peak_memory_stats()
     return peak

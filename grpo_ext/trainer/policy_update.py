@@ -40,7 +40,9 @@ class PolicyUpdate:
         scores = self.scorer.score(model, rows, aux_loss=trainer.aux_loss_enabled)
         mask = None
         if trainer.top_entropy_quantile < 1.0:
-            mask = trainer.get_high_entropy_mask(scores.entropies, rows.loss_mask, 1 - trainer.top_entropy_quantile)
+            mask = trainer.get_high_entropy_mask(
+                scores.entropies, rows.loss_mask, 1 - trainer.top_entropy_quantile
+            )
         output = step_loss(scores, batch, self.settings, self.entropy.now, mask, accumulation)
         self._note(output, batch, scores.logps)
         if batch.last:
@@ -54,8 +56,12 @@ class PolicyUpdate:
 
     def _note(self, output: LossOutput, batch: MicroBatch, logps: Tensor) -> None:
         stats, rows, sampled = output.stats, batch.rows, batch.rows.sampling_per_token_logps
-        if self.trainer.model.training and sampled is not None:  # log how far the sampler's log-probs are from ours
-            stats = stats | sampler_stats(old_logps(rows, logps), sampled, rows.loss_mask, rows.importance_sampling_ratio)
+        if (
+            self.trainer.model.training and sampled is not None
+        ):  # log how far the sampler's log-probs are from ours
+            stats = stats | sampler_stats(
+                old_logps(rows, logps), sampled, rows.loss_mask, rows.importance_sampling_ratio
+            )
         if batch.filler:  # its figures mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
         self._stats.add(stats)

@@ -22,7 +22,9 @@ class PromptOrder:
         self.further: PromptSupply | None = None  # prompts beyond those of the data loader
         if trainer.args.group_filter == "refill":
             draw = self._draw_further if self.rates is not None else None
-            self.further = PromptSupply(trainer.train_dataset, trainer.args.seed, trainer.shuffle_dataset, draw)
+            self.further = PromptSupply(
+                trainer.train_dataset, trainer.args.seed, trainer.shuffle_dataset, draw
+            )
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
         """Make the order of prompts for a call of `train()`."""
@@ -31,7 +33,9 @@ class PromptOrder:
         repeats = trainer.num_iterations * args.steps_per_generation
         rows = len(trainer.train_dataset if dataset is None else dataset)
         sizes = rows, prompts, trainer.num_generations, repeats
-        self.sampler = PromptSampler(*sizes, args.seed, trainer.shuffle_dataset, self.rates, args.curriculum_floor)
+        self.sampler = PromptSampler(
+            *sizes, args.seed, trainer.shuffle_dataset, self.rates, args.curriculum_floor
+        )
         if self._state is not None:
             self.sampler.load_state_dict(self._state)
             self._state = None
@@ -44,7 +48,9 @@ class PromptOrder:
     def observe(self, prompts: list[Row], stats: GroupStats) -> None:
         """Record the judged groups of these prompts, of all ranks."""
         if self.rates is not None:
-            for row, right, samples in zip(prompts, stats.right.tolist(), stats.scored.tolist(), strict=True):
+            for row, right, samples in zip(
+                prompts, stats.right.tolist(), stats.scored.tolist(), strict=True
+            ):
                 self.rates.observe(prompt_id(row["prompt"]), right, samples)
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,6 +78,11 @@ def make_rates(trainer: Any) -> PassRates | None:
         )
     start = None
     if args.pass_rates_file:
-        path, outcome = Path(args.pass_rates_file).expanduser(), trainer.reward_func_names[outcome_of_groups(trainer)]
+        path, outcome = (
+            Path(args.pass_rates_file).expanduser(),
+            trainer.reward_func_names[outcome_of_groups(trainer)],
+        )
         start = read_pass_rates(path, outcome, args.pass_threshold)
-    return PassRates([prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start)
+    return PassRates(
+        [prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start
+    )

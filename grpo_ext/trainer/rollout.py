@@ -39,7 +39,9 @@ class Rollout:
     order: PromptOrder
     samples: Samples
     ranks: Ranks
-    following: Callable[..., list[Row] | None]  # `Feed.following`: this rank's rows of a generation after this one
+    following: Callable[
+        ..., list[Row] | None
+    ]  # `Feed.following`: this rank's rows of a generation after this one
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
     _said_missing: bool = False
@@ -70,7 +72,9 @@ class Rollout:
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
         """For `preset: trl`: count, observe and hand out the completions that TRL has made, and return them unchanged."""
         judged = self.generations.made_by_trl(rows, table)
-        self.samples.hand_out(replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3]))
+        self.samples.hand_out(
+            replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3])
+        )
         if self.trainer.model.training:
             self.log.start()
             self._judge_groups(self._seen_prompts(rows), judged)
@@ -81,7 +85,11 @@ class Rollout:
         """Ask for the next generation, if the sampler works ahead."""
         state, size = self.trainer.state, self.trainer.num_generations
         due = state.global_step + self.refill.between
-        if self.trainer.args.overlap == "off" or due >= state.max_steps or (rows := self.following()) is None:
+        if (
+            self.trainer.args.overlap == "off"
+            or due >= state.max_steps
+            or (rows := self.following()) is None
+        ):
             return
         if self.group_filter == "refill":
             supply, wanted = self.order.further, len(rows) * self.ranks.count // size
@@ -117,20 +125,33 @@ class Rollout:
             raise
 
     def _filled(self, rows: list[Row], supply: PromptSupply) -> Scored:
-        size, step, rule, made = self.trainer.num_generations, self.trainer.state.global_step, self.refill, []
+        size, step, rule, made = (
+            self.trainer.num_generations,
+            self.trainer.state.global_step,
+            self.refill,
+            [],
+        )
         # If the sampler does not return the tokens that it kept, a pass finds them now, before the policy changes.
         finds_kept = rule.max_staleness > 0 and self.generations.old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
             judged = self.generations(self._copies(prompts), scored=False)
             if self.generations.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
-                raise ValueError("group_filter: refill does not take prompts with images. Write group_filter: drop.")
+                raise ValueError(
+                    "group_filter: refill does not take prompts with images. Write group_filter: drop."
+                )
             made.append(judged)
             live = self._judge_groups(prompts, judged).kept
-            table = self.generations.old_and_reference.with_kept(judged.table) if finds_kept else judged.table
+            table = (
+                self.generations.old_and_reference.with_kept(judged.table)
+                if finds_kept
+                else judged.table
+            )
             if self.ranks.count > 1:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
-            return Groups(table, judged.rewards, tuple(map(int, table.policy_step[::size, 0]))), live
+            return Groups(
+                table, judged.rewards, tuple(map(int, table.policy_step[::size, 0]))
+            ), live
 
         if self.generations.ahead.due != step:  # else `_ask_ahead` has put them there
             supply.put(self._whole_prompts(rows))
@@ -140,7 +161,10 @@ class Rollout:
             self._record(made)
         self.carried = filled.carried
         if self.carried is not None and rule.max_staleness > 0:
-            self.carried = replace(self.carried, table=self.generations.old_and_reference.scored_everywhere(self.carried.table))
+            self.carried = replace(
+                self.carried,
+                table=self.generations.old_and_reference.scored_everywhere(self.carried.table),
+            )
         self.log.filled = filled
         self._ask_ahead()
         self._say_what_is_missing(filled, wanted)
@@ -156,7 +180,9 @@ class Rollout:
         if self.generations.rule.scale_rewards != "batch":
             return table
         mine = self.ranks.mine(len(rewards))
-        return replace(table, advantages=self.generations.rule.advantages(rewards)[mine].to(table.advantages))
+        return replace(
+            table, advantages=self.generations.rule.advantages(rewards)[mine].to(table.advantages)
+        )
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
@@ -171,8 +197,13 @@ class Rollout:
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
         """Return the prompts of all ranks, one row per group."""
-        first, size = self.ranks.mine(len(rows) * self.ranks.count).start, self.trainer.num_generations
-        return self.ranks.gather_objects([row for i, row in enumerate(rows) if (first + i) % size == 0])
+        first, size = (
+            self.ranks.mine(len(rows) * self.ranks.count).start,
+            self.trainer.num_generations,
+        )
+        return self.ranks.gather_objects(
+            [row for i, row in enumerate(rows) if (first + i) % size == 0]
+        )
 
     def _copies(self, prompts: list[Row]) -> list[Row]:
         """Return this rank's rows of the groups of these prompts of all ranks, one row per completion."""
@@ -197,8 +228,12 @@ class Rollout:
             self.samples.hand_out(judged)
         if self.generations.by_trl:
             return  # TRL has logged it
-        lengths = torch.tensor([n for judged in made for n in judged.lengths], device=self.ranks.device)
-        truncated = torch.tensor([cut for judged in made for cut in judged.truncated], device=self.ranks.device)
+        lengths = torch.tensor(
+            [n for judged in made for n in judged.lengths], device=self.ranks.device
+        )
+        truncated = torch.tensor(
+            [cut for judged in made for cut in judged.truncated], device=self.ranks.device
+        )
         prompts = sum(int(judged.table.prompt_mask.sum()) for judged in made)
         tokens = self.ranks.total(torch.tensor(prompts, device=self.ranks.device) + lengths.sum())
         seam.count_tokens(self.trainer, int(tokens))

@@ -52,7 +52,9 @@ class RunOutput(TrainerCallback):
         try:
             folder = Path(args.output_dir)
             draw_curves(folder)
-            self.trainer.create_model_card(model_name=(args.hub_model_id or folder.name).split("/")[-1])
+            self.trainer.create_model_card(
+                model_name=(args.hub_model_id or folder.name).split("/")[-1]
+            )
         except OSError as error:
             logger.warning(f"The model card could not be written: {error}")
         for name, first, last in gained(state.log_history, self.trainer.reward_func_names):
@@ -63,7 +65,9 @@ class RunOutput(TrainerCallback):
     def add_to_card(self) -> None:
         """Add rewards, gains, curves and recipe to the card that TRL has written."""
         gains = gained(self.trainer.state.log_history, self.trainer.reward_func_names)
-        add_to_card(Path(self.trainer.args.output_dir), rewards_of(self.trainer), gains, self.recipe)
+        add_to_card(
+            Path(self.trainer.args.output_dir), rewards_of(self.trainer), gains, self.recipe
+        )
 
 
 def columns_of(rows: Any) -> list[str]:
@@ -88,13 +92,24 @@ def as_given(trainer: Any) -> dict[str, Any]:
     name, usual = trainer.model.config.name_or_path, settings_here(None, None).items()
     found: dict[str, Any] = {"model_name_or_path": name} if name else {}
     found |= {"use_peft": True} if hasattr(trainer.model, "peft_config") else {}
-    found |= {"task": "prompts", "reward_funcs": [], "reward_weights": [reward["weight"] for reward in known]}
+    found |= {
+        "task": "prompts",
+        "reward_funcs": [],
+        "reward_weights": [reward["weight"] for reward in known],
+    }
     for reward in known:  # a function that is not registered has only a name
-        spec = {"name": reward.get("reward", reward["name"]), "label": reward["name"], **reward.get("options", {})}
+        spec = {
+            "name": reward.get("reward", reward["name"]),
+            "label": reward["name"],
+            **reward.get("options", {}),
+        }
         found["reward_funcs"].append(spec if "reward" in reward else reward["name"])
     found |= {key: getattr(args, key) for key in SHOWN}
     values = argument_values(args, set()).items()
-    return {**found, **{k: v for k, v in values if k not in DERIVED and v != [] and (k, v) not in usual}}
+    return {
+        **found,
+        **{k: v for k, v in values if k not in DERIVED and v != [] and (k, v) not in usual},
+    }
 
 
 def first_lines(trainer: Any) -> str:
@@ -102,9 +117,15 @@ def first_lines(trainer: Any) -> str:
     args, accelerator = trainer.args, trainer.accelerator
     ranks = accelerator.num_processes
     backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
-    where = "1 rank" if ranks == 1 else f"{ranks} ranks ({accelerator.distributed_type.value}{backend})"
+    where = (
+        "1 rank" if ranks == 1 else f"{ranks} ranks ({accelerator.distributed_type.value}{backend})"
+    )
     weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
-    threads = f" with {how_threads_wait(torch.get_num_threads())}" if accelerator.device.type == "cpu" else ""
+    threads = (
+        f" with {how_threads_wait(torch.get_num_threads())}"
+        if accelerator.device.type == "cpu"
+        else ""
+    )
     groups = args.generation_batch_size // args.num_generations
     generation, training = describe(trainer)
     return (
@@ -137,4 +158,6 @@ def describe(trainer: Any) -> tuple[str, str]:
         how = how_it_generates(model, trainer.generation_config, args.fast_generate)
     if trainer.as_trl:
         return how, "as TRL, one rectangle per micro-batch"
-    return how, settings.how_it_trains(parts.scorer.layout, parts.cutting, trainer.accelerator.device.type == "cpu")
+    return how, settings.how_it_trains(
+        parts.scorer.layout, parts.cutting, trainer.accelerator.device.type == "cpu"
+    )

@@ -26,7 +26,10 @@ class Samples:
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.eval_name = "eval"  # the data set that TRL evaluates on
-        self._groups_seen: tuple[tuple[Any, ...], int] = ((), 0)  # a step with its data set, and its number of groups so far
+        self._groups_seen: tuple[tuple[Any, ...], int] = (
+            (),
+            0,
+        )  # a step with its data set, and its number of groups so far
 
     def _callbacks(self) -> list[Any]:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
@@ -37,12 +40,16 @@ class Samples:
         if not callbacks:
             return
         train = trainer.model.training
-        step = trainer.state.global_step + train  # the step that trains on them, or the step of the evaluated weights
+        step = (
+            trainer.state.global_step + train
+        )  # the step that trains on them, or the step of the evaluated weights
         mode, name = ("train", "train") if train else ("eval", self.eval_name)
         group_size = trainer.num_generations if train else trainer.num_generations_eval
         accelerator, own = trainer.accelerator, len(judged.prompts)
         first = accelerator.process_index * own
-        first_group = self._count_groups((step, name), own * accelerator.num_processes // group_size)
+        first_group = self._count_groups(
+            (step, name), own * accelerator.num_processes // group_size
+        )
         given = judged.given[first : first + own].tolist()  # (B, R)
         worth = judged.advantages[first : first + own].tolist()
         mine = []
@@ -68,12 +75,20 @@ class Samples:
             "text": self.trainer.processing_class.batch_decode([[token] for token in ids]), "advantage": advantages,
             "age": (step - 1 - table.policy_step[row][counted]).tolist(),
         }  # fmt: skip
-        logps = table.sampling_per_token_logps if table.old_per_token_logps is None else table.old_per_token_logps
+        logps = (
+            table.sampling_per_token_logps
+            if table.old_per_token_logps is None
+            else table.old_per_token_logps
+        )
         if logps is not None:
-            found["logp"] = [None if value != value else value for value in logps[row][counted].tolist()]
+            found["logp"] = [
+                None if value != value else value for value in logps[row][counted].tolist()
+            ]
         return found
 
-    def hand_out_evaluation(self, samples: list[Sample], rows: list[dict[str, Any]], name: str) -> None:
+    def hand_out_evaluation(
+        self, samples: list[Sample], rows: list[dict[str, Any]], name: str
+    ) -> None:
         """Give out the samples of one evaluation, the same on every rank; `name` is the name of the data set."""
         callbacks, step = self._callbacks(), self.trainer.state.global_step
         self._give([
@@ -90,9 +105,15 @@ class Samples:
         """Add to a sample the id of its prompt, the weighted sum of its rewards, and the columns that rewards read."""
         trainer = self.trainer
         weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-        parts = [weights[key] * reward for key, reward in sample["rewards"].items() if reward is not None]
-        columns = sorted({column for reward in trainer.reward_funcs for column in getattr(reward, "columns", ())})
-        asked = [sample["prompt"], sample["seed"]] if "seed" in sample else sample["prompt"]  # each seed is another problem
+        parts = [
+            weights[key] * reward for key, reward in sample["rewards"].items() if reward is not None
+        ]
+        columns = sorted(
+            {column for reward in trainer.reward_funcs for column in getattr(reward, "columns", ())}
+        )
+        asked = (
+            [sample["prompt"], sample["seed"]] if "seed" in sample else sample["prompt"]
+        )  # each seed is another problem
         found = {"prompt_id": prompt_id(asked), "reward": sum(parts) if parts else None}
         return {**sample, **found, "columns": {key: row[key] for key in columns if key in row}}
 
@@ -120,4 +141,6 @@ def text_of(completion: Any) -> str:
 
 def by_name(names: list[str], scores: list[float]) -> dict[str, float | None]:
     """Return the rewards of one completion by name; `None` for a reward that did not score it (NaN)."""
-    return {name: None if score != score else score for name, score in zip(names, scores, strict=True)}
+    return {
+        name: None if score != score else score for name, score in zip(names, scores, strict=True)
+    }

@@ -53,10 +53,16 @@ def loss_settings(trainer: Any) -> LossSettings:
     def named(kind: Any) -> dict[str, Any]:
         return {f.name: getattr(args, f.name) for f in fields(kind) if hasattr(args, f.name)}
 
-    options = {**named(LossOptions), "epsilon_low": trainer.epsilon_low, "epsilon_high": trainer.epsilon_high}
+    options = {
+        **named(LossOptions),
+        "epsilon_low": trainer.epsilon_low,
+        "epsilon_high": trainer.epsilon_high,
+    }
     given = {**named(LossSettings), "router_aux_loss_coef": trainer.router_aux_loss_coef}
     ranks = trainer.accelerator.num_processes
-    return LossSettings(**given, loss=get_loss(args.loss_type), options=LossOptions(**options), ranks=ranks)
+    return LossSettings(
+        **given, loss=get_loss(args.loss_type), options=LossOptions(**options), ranks=ranks
+    )
 
 
 def end_rule(trainer: Any) -> EndRule:
@@ -81,12 +87,25 @@ def trl_generates(trainer: Any) -> bool:
         return True
     if not trainer.tools:
         return False
-    if trainer.as_trl or trainer.use_transformers_continuous_batching or trainer.rollout_func is not None:
+    if (
+        trainer.as_trl
+        or trainer.use_transformers_continuous_batching
+        or trainer.rollout_func is not None
+    ):
         return True
     try:
-        TurnTokens(trainer.processing_class, trainer.eos_token_ids, trainer.args.chat_template_kwargs, trainer.tools, False)
+        TurnTokens(
+            trainer.processing_class,
+            trainer.eos_token_ids,
+            trainer.args.chat_template_kwargs,
+            trainer.tools,
+            False,
+        )
     except ValueError as error:
-        logger.warning("TRL generates and calls the tools, one rank at a time: %s", str(error).removeprefix("environment: "))
+        logger.warning(
+            "TRL generates and calls the tools, one rank at a time: %s",
+            str(error).removeprefix("environment: "),
+        )
         return True
     return False
 
@@ -100,12 +119,18 @@ def episodes_of(trainer: Any, sampler: Sampler, by_trl: bool) -> Begin | None:
     if args.environment is None and (by_trl or not trainer.tools):
         return None
     if args.environment is not None and trainer.tools:
-        raise ValueError("environment in the arguments does not go with tools or environment_factory: take one of the two out.")
+        raise ValueError(
+            "environment in the arguments does not go with tools or environment_factory: take one of the two out."
+        )
     if not sampler.plays or by_trl or trainer.as_trl:
-        raise ValueError(f"{sampler.name} does not play episodes of several turns, as environment and tools need them.")
+        raise ValueError(
+            f"{sampler.name} does not play episodes of several turns, as environment and tools need them."
+        )
     tokenizer, ends = trainer.processing_class, trainer.eos_token_ids
     if given := sorted(TURN_ENDS & {*(args.generation_kwargs or {})}):
-        raise ValueError(f"A turn ends with an end token or at the limit: take {given[0]} out of generation_kwargs.")
+        raise ValueError(
+            f"A turn ends with an end token or at the limit: take {given[0]} out of generation_kwargs."
+        )
     if args.environment is not None:
         return beginning(args.environment, tokenizer, ends, args)
     return beginning_with_tools(*seam.tools_of(trainer), tokenizer, ends, args)
@@ -113,7 +138,10 @@ def episodes_of(trainer: Any, sampler: Sampler, by_trl: bool) -> Begin | None:
 
 def turn_weights(trainer: Any) -> dict[str, float] | None:
     """Return for `credit: turn` the entries of the state that rewards `environment` read, with their weights; else `None`."""
-    if trainer.args.environment is None or episode_rules(trainer.args.environment).credit == "episode":
+    if (
+        trainer.args.environment is None
+        or episode_rules(trainer.args.environment).credit == "episode"
+    ):
         return None
     found: dict[str, float] = defaultdict(float)
     for guard, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
@@ -142,7 +170,9 @@ def layout_of(trainer: Any) -> Layout:
     one_call = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     # each chunk of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for the last one
     reentrant = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
-    one_call |= bool(args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1)
+    one_call |= bool(
+        args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1
+    )
     return choose_layout(
         args.layout,
         model,
@@ -156,7 +186,9 @@ def layout_of(trainer: Any) -> Layout:
 def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
     """Return how a step may be cut; `ValueError` if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut."""
     args = trainer.args
-    by_batch = trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled  # the loss depends on which rows run together
+    by_batch = (
+        trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
+    )  # the loss depends on which rows run together
     deals = layout.trimmed and not by_batch
     if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
         reason = "a model whose positions count padding"
@@ -166,21 +198,32 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
             reason = "DeepSpeed, which counts backward passes"
         raise ValueError(f"max_tokens_per_micro_batch does not go with {reason}. Take it out.")
     bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
-    skips = args.skip_dead_rows and settings.loss.needs_advantage and not settings.beta and not bonus
+    skips = (
+        args.skip_dead_rows and settings.loss.needs_advantage and not settings.beta and not bonus
+    )
     return CutRule(deals, skips, args.max_tokens_per_micro_batch)
 
 
 def make_scorer(trainer: Any, params: SamplingParams, layout: Layout) -> Scorer:
     """Make the scorer of a trainer; `ValueError` for `layout: packed` if packed sequences see each other in the model."""
     probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
-    check = partial(probe.refuse_unless_separate, shares=layout.in_row) if layout.kind == "packed" else None
-    if check is not None and not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):  # else the model is not ready yet
+    check = (
+        partial(probe.refuse_unless_separate, shares=layout.in_row)
+        if layout.kind == "packed"
+        else None
+    )
+    if check is not None and not (
+        trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    ):  # else the model is not ready yet
         try:
             check = check(model)
         except ValueError as error:
             if trainer.args.layout == "packed":
                 raise
-            layout, check = replace(layout, kind="chunks", by_cost=False, why=str(error).partition(": ")[2]), None
+            layout, check = (
+                replace(layout, kind="chunks", by_cost=False, why=str(error).partition(": ")[2]),
+                None,
+            )
     if layout.shares and not layout.in_row:
         layout = replace(layout, shares=probe.shares_prompts(model))
     return Scorer(probe.run, params, layout, partial(score_images, trainer), check)
@@ -199,13 +242,19 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
     why = f" ({layout.why})" if layout.why else ""
     if layout.kind == "padded":
         return f"one rectangle per micro-batch{why}"
-    rows = {"chunks": "completions of similar length together", "packed": "rows without padding"}[layout.kind]
-    done = [f"micro-batches by tokens, {rows}{' or chunks, by their tokens' if layout.by_cost else ''}{why}"]
+    rows = {"chunks": "completions of similar length together", "packed": "rows without padding"}[
+        layout.kind
+    ]
+    done = [
+        f"micro-batches by tokens, {rows}{' or chunks, by their tokens' if layout.by_cost else ''}{why}"
+    ]
     if layout.shares:
         once = layout.kind == "chunks" and layout.recomputes
         done.append("a group's prompt once" + (" (not in the backward pass)" if once else ""))
     elif layout.kind == "chunks":
-        done.append("each prompt with its completions (the model cannot continue from a shared one)")
+        done.append(
+            "each prompt with its completions (the model cannot continue from a shared one)"
+        )
     if layout.compact_head and on_cpu:
         done.append("logits of completions only")
     if rule.skips:

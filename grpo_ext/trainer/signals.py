@@ -41,7 +41,9 @@ class StopSignals:
         self.seen = 0
         if threading.current_thread() is threading.main_thread():
             usual = (signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler)
-            self._before = {s: signal.signal(s, self._note) for s in SIGNALS if signal.getsignal(s) in usual}
+            self._before = {
+                s: signal.signal(s, self._note) for s in SIGNALS if signal.getsignal(s) in usual
+            }
             tell_ready()
         return self
 
@@ -56,7 +58,11 @@ class StopSignals:
             os.kill(os.getpid(), signal.SIGINT)
         self.seen = number
         again = " A second Ctrl-C ends it at once." if number == signal.SIGINT else ""
-        logger.warning("%s: the run stops with a checkpoint at the end of this step.%s", signal.Signals(number).name, again)
+        logger.warning(
+            "%s: the run stops with a checkpoint at the end of this step.%s",
+            signal.Signals(number).name,
+            again,
+        )
 
     def agreed(self, accelerator: Accelerator) -> int:
         """Return the signal that any rank has received, 0 for none; the same on every rank."""

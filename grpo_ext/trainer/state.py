@@ -16,7 +16,14 @@ from grpo_ext.step.records import Generation, MicroBatch, PartialRollout, Scored
 # a file may hold these, tensors and plain types
 RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]
 # in rows of the data set
-RECORDS += [datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal]
+RECORDS += [
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
+    decimal.Decimal,
+]
 
 
 class CheckpointMismatch(ValueError):
@@ -29,4 +36,6 @@ def load_plain(path: Path) -> Any:
         with torch.serialization.safe_globals(RECORDS):
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
-        raise CheckpointMismatch(f"{path} cannot be loaded ({str(error).partition(chr(10))[0]}).") from error
+        raise CheckpointMismatch(
+            f"{path} cannot be loaded ({str(error).partition(chr(10))[0]})."
+        ) from error

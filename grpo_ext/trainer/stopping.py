@@ -22,7 +22,9 @@ class Stopping(TrainerCallback):
         self._signals = StopSignals()
         self._stop: Interrupted | NonFiniteSteps | None = None
 
-    def train(self, train: Callable[[str | None], Any], resume_from_checkpoint: str | bool | None) -> Any:
+    def train(
+        self, train: Callable[[str | None], Any], resume_from_checkpoint: str | bool | None
+    ) -> Any:
         """Train by `train`, which begins or continues from a checkpoint.
 
         `Interrupted` if a signal asked the run to stop. `NonFiniteSteps` if more than `max_skipped_steps` steps in a row had no

@@ -74,22 +74,34 @@ class GRPOExtTrainer(GRPOTrainer):
         self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
         with our_vllm(args):
-            super().__init__(model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs)
+            super().__init__(
+                model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs
+            )
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs  # TRL's trainer does not take it
         self.parts = parts = Parts(self, sampler, recipe)
         show_progress(self)
-        for callback in (parts.phases, parts.log, parts.output, parts.monitor, parts.stopping):  # the last may stop the run
+        for callback in (
+            parts.phases,
+            parts.log,
+            parts.output,
+            parts.monitor,
+            parts.stopping,
+        ):  # the last may stop the run
             if callback is not None:
                 self.add_callback(callback)
 
     # ---- a run
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts if there is none."""
         plain = super().train
         self.accelerator.print(first_lines(self))
         try:
-            return self.parts.stopping.train(lambda found: plain(found, *args, **kwargs), resume_from_checkpoint)
+            return self.parts.stopping.train(
+                lambda found: plain(found, *args, **kwargs), resume_from_checkpoint
+            )
         except (RewardFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
             raise
@@ -108,19 +120,27 @@ class GRPOExtTrainer(GRPOTrainer):
 
     # ---- an optimizer step
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        batches, num_items = super().get_batch_samples(self.parts.feed.batches.of(epoch_iterator), num_batches, device)
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: Any
+    ) -> tuple[list[Any], Any]:
+        batches, num_items = super().get_batch_samples(
+            self.parts.feed.batches.of(epoch_iterator), num_batches, device
+        )
         self.parts.feed.begin_step(batches)
         return batches, num_items
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
         loss: Any = 0.0
         plain = super(GRPOTrainer, self).training_step
         with self.parts.phases("train"):
             if self.args.max_tokens_per_micro_batch:
                 self.model.train()
                 for _ in range(self.parts.feed.surplus(inputs)):
-                    with self.accelerator.no_sync(model):  # not by TRL's method, which counts micro-batches
+                    with self.accelerator.no_sync(
+                        model
+                    ):  # not by TRL's method, which counts micro-batches
                         loss = loss + plain(model, inputs, num_items_in_batch)
             return loss + super().training_step(model, inputs, num_items_in_batch)
 
@@ -133,11 +153,17 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
         fast = self.args.fast_generate and not self.use_vllm
-        with fast_generation(self.accelerator.unwrap_model(self.model_wrapped)) if fast else nullcontext():
+        with (
+            fast_generation(self.accelerator.unwrap_model(self.model_wrapped))
+            if fast
+            else nullcontext()
+        ):
             if not self.as_trl:
                 return self.parts.rollout(inputs)
             with whole_table(self, len(inputs) * self.accelerator.num_processes):
-                return self.parts.rollout.watch_trl(inputs, super()._generate_and_score_completions(inputs))
+                return self.parts.rollout.watch_trl(
+                    inputs, super()._generate_and_score_completions(inputs)
+                )
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
         if isinstance(inputs, MicroBatch):
@@ -168,7 +194,9 @@ class GRPOExtTrainer(GRPOTrainer):
         TRL's `log` would add the training metrics collected so far, and write the training completions of this step again.
         """
         super(GRPOTrainer, self).log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
 
     def evaluate(
         self,

@@ -12,22 +12,39 @@ from grpo_ext.trainer.judging import Judged
 
 # Inputs of the model that a table of TRL may have in addition to the fields of `Scored`.
 MODEL_INPUTS = (
-    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
+    *(
+        "pixel_values",
+        "image_grid_thw",
+        "num_images",
+        "pixel_attention_mask",
+        "spatial_shapes",
+        "num_tiles",
+    ),
     *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
 )
 
 
-def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: EndRule, rule: AdvantageRule) -> Judged:
+def scored_by_trl(
+    trainer: Any, rows: list[Any], table: dict[str, Any], ends: EndRule, rule: AdvantageRule
+) -> Judged:
     """Return the generation of this rank's rows that TRL has just made and judged; TRL returned `table`."""
     ranks, own = trainer.accelerator.num_processes, len(rows)
-    mine = slice(trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own)
+    mine = slice(
+        trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own
+    )
     prompts, completions, given, _ = seam.last_completions(trainer, own * ranks)
     rewards = fill_unscored(given, rule.num_generations)
     ids, mask = table["completion_ids"], table["completion_mask"].bool()
     tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
-    asked = [row[kept].tolist() for row, kept in zip(table["prompt_ids"], table["prompt_mask"].bool(), strict=True)]
+    asked = [
+        row[kept].tolist()
+        for row, kept in zip(table["prompt_ids"], table["prompt_mask"].bool(), strict=True)
+    ]
     counted = mask.any(1)  # TRL has masked truncated completions if it was asked to
-    truncated = [cut or not there for cut, there in zip(ends.truncated(asked, tokens), counted.tolist(), strict=True)]
+    truncated = [
+        cut or not there
+        for cut, there in zip(ends.truncated(asked, tokens), counted.tolist(), strict=True)
+    ]
     advantages = rule.advantages(rewards)
     more = {
         "advantages": advantages[mine],
@@ -36,11 +53,23 @@ def scored_by_trl(trainer: Any, rows: list[Any], table: dict[str, Any], ends: En
         "policy_step": torch.full_like(ids[:own], trainer.state.global_step),
     }
     # the prompt of the row, to which an environment may have added
-    given_prompts = [row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)]
+    given_prompts = [
+        row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)
+    ]
     written = mask & table["tool_mask"].bool() if "tool_mask" in table else mask
     lengths = torch.where(counted, written.sum(1), (ids != seam.pad_token(trainer)).sum(1)).tolist()
     scored = as_scored({**table, **more})
-    return Judged(rows, given_prompts, completions[mine], truncated, scored, given, rewards, advantages, lengths)
+    return Judged(
+        rows,
+        given_prompts,
+        completions[mine],
+        truncated,
+        scored,
+        given,
+        rewards,
+        advantages,
+        lengths,
+    )
 
 
 def as_scored(table: dict[str, Any]) -> Scored:
@@ -48,10 +77,19 @@ def as_scored(table: dict[str, Any]) -> Scored:
 
     `ValueError` for a field that the record does not have.
     """
-    dropped = ("num_items_in_batch", "old_per_token_logps", "ref_per_token_logps", "importance_sampling_ratio")
-    given = {name: value for name, value in table.items() if name not in dropped and value is not None}
+    dropped = (
+        "num_items_in_batch",
+        "old_per_token_logps",
+        "ref_per_token_logps",
+        "importance_sampling_ratio",
+    )
+    given = {
+        name: value for name, value in table.items() if name not in dropped and value is not None
+    }
     if unknown := given.keys() - {*COLUMNS, *MODEL_INPUTS}:
-        raise ValueError(f"TRL added {', '.join(sorted(unknown))} to a batch, which this package does not know.")
+        raise ValueError(
+            f"TRL added {', '.join(sorted(unknown))} to a batch, which this package does not know."
+        )
     images = {name: given.pop(name) for name in MODEL_INPUTS if name in given}
     return Scored(**given, model_inputs=images)
 
@@ -62,4 +100,9 @@ def split(table: Scored, number: int, trim: bool) -> list[Scored]:
         return shuffled_slices(table, number, trim)
     columns = {name: getattr(table, name) for name in COLUMNS}
     parts = seam.split_with_images({**columns, **table.model_inputs}, number)
-    return [Scored(**{n: part[n] for n in columns}, model_inputs={n: part[n] for n in table.model_inputs}) for part in parts]
+    return [
+        Scored(
+            **{n: part[n] for n in columns}, model_inputs={n: part[n] for n in table.model_inputs}
+        )
+        for part in parts
+    ]

@@ -11,11 +11,15 @@ class Found(TypedDict):
 
     prompt_ids: list[Any]
     completion_ids: list[list[Annotated[int, Field(ge=0)]]]
-    logprobs: list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None  # rounding can exceed 0
+    logprobs: (
+        list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None
+    )  # rounding can exceed 0
     logprob_token_ids: list[list[list[int]]] | None
 
 
-def completions_fault(found: Any, prompts: list, n: int, longest: int, num_logprobs: int | None, vocabulary: int) -> str | None:
+def completions_fault(
+    found: Any, prompts: list, n: int, longest: int, num_logprobs: int | None, vocabulary: int
+) -> str | None:
     """Return what is wrong with completions; `None` if nothing is.
 
     `found` is the server's answer, in the form of `Found`, for P `prompts` (texts or lists of tokens): `n` completions of each
@@ -28,7 +32,9 @@ def completions_fault(found: Any, prompts: list, n: int, longest: int, num_logpr
         return f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg'][:100]}"
     if len(rows) != n * len(prompts):
         return f"{len(rows)} for {len(prompts)} prompts x {n}"
-    if not isinstance(prompts[0], str) and found["prompt_ids"] != [list(prompt) for prompt in prompts]:
+    if not isinstance(prompts[0], str) and found["prompt_ids"] != [
+        list(prompt) for prompt in prompts
+    ]:
         return "they belong to other prompts"
     for i, row in enumerate(rows):
         if len(row) > longest:
@@ -42,7 +48,13 @@ def completions_fault(found: Any, prompts: list, n: int, longest: int, num_logpr
         return "their log-probs are missing"
     for i, (row, values, tokens) in enumerate(zip(rows, logps, names, strict=True)):
         counts = [len(position) for position in tokens]
-        there = len(row) == len(tokens) and all(token in position for token, position in zip(row, tokens, strict=True))
-        if not there or max(counts, default=0) > num_logprobs or counts != [len(position) for position in values]:
+        there = len(row) == len(tokens) and all(
+            token in position for token, position in zip(row, tokens, strict=True)
+        )
+        if (
+            not there
+            or max(counts, default=0) > num_logprobs
+            or counts != [len(position) for position in values]
+        ):
             return f"number {i} has log-probs of other tokens"
     return None

@@ -21,7 +21,9 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        known = hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {self.key}".encode())
+        known = hmac.compare_digest(
+            headers.get(b"authorization", b""), f"Bearer {self.key}".encode()
+        )
         own = (PROOF.encode(), proof(self.key, headers.get(NONCE.encode(), b"").decode("latin-1")))
 
         async def proven(message: Any) -> None:
@@ -34,4 +36,9 @@ class Guard:
         else:
             kind = (b"content-type", b"text/plain")
             await proven({"type": "http.response.start", "status": 401, "headers": [kind]})
-            await send({"type": "http.response.body", "body": f"set {KEY} to the key of this server".encode()})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": f"set {KEY} to the key of this server".encode(),
+                }
+            )

@@ -32,7 +32,9 @@ TRANSFER, LORA = shape(backend=str) | None, shape(max_lora_rank=int) | None
 SHAPES = {
     "/version": shape(version=str),
     "/v1/models": shape(data=Annotated[list[shape(id=str)], Field(min_length=1)]),  # type: ignore[misc]  # a call
-    "/server_info": shape(vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)),
+    "/server_info": shape(
+        vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)
+    ),
     "/get_world_size": shape(world_size=Annotated[int, Field(ge=1, le=2**16)]),
     "/weight_info": shape(weight_version=str | None),
 }
@@ -43,13 +45,17 @@ class VllmAnswer(Answer):
 
     def json(self) -> Any:
         """Return the object in the answer; `ConnectionError` if it does not have vLLM's form."""
-        kind = next((kind for path, kind in SHAPES.items() if self.path.endswith(path)), dict[str, Any])
+        kind = next(
+            (kind for path, kind in SHAPES.items() if self.path.endswith(path)), dict[str, Any]
+        )
         try:
             return TypeAdapter(kind).validate_json(self.body)
         except ValidationError as error:
             wrong = error.errors(include_input=False, include_url=False)[0]
             where = ".".join(map(str, (self.path, *wrong["loc"])))
-            raise ConnectionError(f"what answers is not vLLM: {where}: {wrong['msg'][:100]}") from None
+            raise ConnectionError(
+                f"what answers is not vLLM: {where}: {wrong['msg'][:100]}"
+            ) from None
 
 
 @dataclass
@@ -58,12 +64,20 @@ class VllmLine(Line):
 
     key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)
 
-    def ask(self, method: str, url: str, body: bytes | None, seconds: float, **headers: str) -> VllmAnswer:
+    def ask(
+        self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
+    ) -> VllmAnswer:
         nonce, place = secrets.token_hex(16), urlsplit(url)
-        if self.key and not place.path.endswith("/health"):  # the first request, whose answer proves the key
+        if self.key and not place.path.endswith(
+            "/health"
+        ):  # the first request, whose answer proves the key
             headers["Authorization"] = f"Bearer {self.key}"
-        answer = VllmAnswer(**vars(super().ask(method, url, body, seconds, **headers, **{NONCE: nonce})))
-        if self.key and not hmac.compare_digest(answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)):
+        answer = VllmAnswer(
+            **vars(super().ask(method, url, body, seconds, **headers, **{NONCE: nonce}))
+        )
+        if self.key and not hmac.compare_digest(
+            answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)
+        ):
             wrong = f"what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
             raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {wrong}")
         return answer

@@ -14,7 +14,9 @@ def register() -> None:
 
     utils.dispatch_cpu_unquantized_gemm = keep_weight
     if "gloo" not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine("gloo", "grpo_ext.vllm.transfer", "GlooTransferEngine")
+        WeightTransferEngineFactory.register_engine(
+            "gloo", "grpo_ext.vllm.transfer", "GlooTransferEngine"
+        )
 
 
 def keep_weight(layer: Any, remove_weight: bool) -> None:

@@ -23,7 +23,13 @@ from grpo_ext.vllm.settings import TextModel, server_url, server_words
 
 logger = logging.getLogger(__name__)
 STOP_SECONDS = 20.0
-RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables of a launcher of trainers
+RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)  # variables of a launcher of trainers
 LOG = "vllm_server.log"  # in the run's folder
 
 
@@ -35,10 +41,18 @@ class Server:
 
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
         self.words, self.url, self.log = words, url, log
-        self.environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # endpoints that take weights
+        self.environment = {
+            **os.environ,
+            "VLLM_SERVER_DEV_MODE": "1",
+        }  # endpoints that take weights
         if "--enable-lora" in words:
-            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # endpoints that take adapters
-        for name in (*RANKS, "VLLM_CPU_KVCACHE_SPACE"):  # the last would replace the size in `words`
+            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = (
+                "1"  # endpoints that take adapters
+            )
+        for name in (
+            *RANKS,
+            "VLLM_CPU_KVCACHE_SPACE",
+        ):  # the last would replace the size in `words`
             self.environment.pop(name, None)
         if devices is not None:
             self.environment["CUDA_VISIBLE_DEVICES"] = devices
@@ -47,15 +61,24 @@ class Server:
     def start(self) -> subprocess.Popen:
         """Start the server without waiting for it; `ValueError` if something already answers at its address."""
         place = urlsplit(self.url)
-        with suppress(OSError), socket.create_connection((place.hostname, place.port or 80), PROBE_SECONDS):
-            raise ValueError(f"a server answers at {self.url} already: stop it, or set another vllm_server_port.")
+        with (
+            suppress(OSError),
+            socket.create_connection((place.hostname, place.port or 80), PROBE_SECONDS),
+        ):
+            raise ValueError(
+                f"a server answers at {self.url} already: stop it, or set another vllm_server_port."
+            )
         return self._launch()
 
     def _launch(self) -> subprocess.Popen:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as out:
             self.process = subprocess.Popen(
-                self.words, stdout=out, stderr=subprocess.STDOUT, env=self.environment, start_new_session=True
+                self.words,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
             )
         return self.process
 
@@ -66,7 +89,9 @@ class Server:
             if (code := self.process.poll()) is not None:
                 raise EngineFailure(f"The vLLM server ended with code {code}:\n{self.last_lines()}")
             if time.monotonic() > end:
-                raise EngineFailure(f"The vLLM server did not answer within {seconds:g} s:\n{self.last_lines()}")
+                raise EngineFailure(
+                    f"The vLLM server did not answer within {seconds:g} s:\n{self.last_lines()}"
+                )
             time.sleep(0.5)
 
     def stop(self) -> None:
@@ -81,7 +106,12 @@ class Server:
 
     def last_lines(self, number: int = 15) -> str:
         """Return the end of the log and the path of the log."""
-        return "\n".join([*self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:], f"({self.log})"])
+        return "\n".join(
+            [
+                *self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:],
+                f"({self.log})",
+            ]
+        )
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
@@ -131,14 +161,20 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
     """
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":
-        raise ValueError("this recipe uses no vLLM server: write use_vllm: true and vllm_mode: server.")
+        raise ValueError(
+            "this recipe uses no vLLM server: write use_vllm: true and vllm_mode: server."
+        )
     check_reach(server_url(v))
     model = None
     if v["use_cpu"] or not gpu_is_there():
         from transformers import AutoConfig
 
         name, trust = v["model_name_or_path"], bool(v["trust_remote_code"])
-        how = {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": here}
+        how = {
+            "revision": v["model_revision"],
+            "trust_remote_code": trust,
+            "local_files_only": here,
+        }
         try:
             model = TextModel.of(AutoConfig.from_pretrained(name, **how))
         except OSError:
@@ -167,7 +203,9 @@ def check_reach(url: str) -> None:
             f"anyone who reaches {host} could send the server weights and adapters, and run code with them: set {KEY} to a "
             "secret in the environment of server and trainers, or write vllm_server_host: 127.0.0.1."
         )
-    logger.warning(f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the network.")
+    logger.warning(
+        f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the network."
+    )
 
 
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
@@ -177,7 +215,11 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
     """
     if recipe.flat["use_cpu"] or not gpu_is_there():
         return {}
-    theirs = [name.strip() for name in (recipe.flat["vllm_server_devices"] or "").split(",") if name.strip()]
+    theirs = [
+        name.strip()
+        for name in (recipe.flat["vllm_server_devices"] or "").split(",")
+        if name.strip()
+    ]
     mine = [name for name in visible_gpus() if name not in theirs]
     if not theirs or not mine:
         raise ValueError(

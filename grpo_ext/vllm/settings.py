@@ -15,7 +15,19 @@ from grpo_ext.vllm.http import KEY
 
 MIB = 2**20
 BLOCK = 128  # tokens in a block of vLLM's CPU cache
-HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of CPUAttentionBackend in vLLM 0.31
+HEAD_SIZES = (
+    32,
+    64,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    512,
+)  # of CPUAttentionBackend in vLLM 0.31
 MOST_SEQUENCES = 256  # sequences that a vLLM server runs at once
 
 
@@ -56,11 +68,21 @@ class TextModel:
         It is never too small for one sequence; vLLM lets other sequences wait.
         """
         blocks = -(-tokens // BLOCK) + 1
-        one = blocks * BLOCK * 2 * self.num_hidden_layers * self.kv_heads * self.head_size * BYTES[dtype]
+        one = (
+            blocks
+            * BLOCK
+            * 2
+            * self.num_hidden_layers
+            * self.kv_heads
+            * self.head_size
+            * BYTES[dtype]
+        )
         return max(one, min(max(one * sequences, 64 * MIB), 4096 * MIB))
 
 
-def cpu_settings(model: TextModel, dtype: str, sequences: int, tokens: int | None) -> dict[str, Any]:
+def cpu_settings(
+    model: TextModel, dtype: str, sequences: int, tokens: int | None
+) -> dict[str, Any]:
     """Return the arguments of `vllm.LLM` on a CPU: no compilation, for a start in seconds, and the size of the cache.
 
     `ValueError` if vLLM has no CPU kernel for the size of the attention heads.
@@ -84,7 +106,9 @@ def adapter_settings(r: int) -> dict[str, Any]:
 
 def server_url(v: Mapping[str, Any]) -> str:
     """Return the address of the recipe's server, without a slash at the end."""
-    return (v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}").rstrip("/")
+    return (
+        v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}"
+    ).rstrip("/")
 
 
 def server_words(v: Values, model: TextModel | None, completions: int) -> list[str]:
@@ -99,7 +123,9 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         "host": place.hostname,
         "port": place.port or 80,
         "max-model-len": v["vllm_max_model_length"],
-        "tensor-parallel-size": v["vllm_tensor_parallel_size"] if v["vllm_tensor_parallel_size"] != 1 else None,
+        "tensor-parallel-size": v["vllm_tensor_parallel_size"]
+        if v["vllm_tensor_parallel_size"] != 1
+        else None,
         "model-impl": v["vllm_model_impl"] if v["vllm_model_impl"] != "vllm" else None,
         "trust-remote-code": v["trust_remote_code"],
         "seed": v["seed"],
@@ -113,11 +139,15 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
     else:
         flags["weight-transfer-config"] = json.dumps({"backend": "gloo" if model else "nccl"})
     loaded = str(v["dtype"] or "auto").removeprefix("torch.")
-    dtype = vllm_dtype(model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"])
+    dtype = vllm_dtype(
+        model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"]
+    )
     if model is None:
         flags["dtype"] = dtype
     else:
-        flags |= cpu_settings(model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"])
+        flags |= cpu_settings(
+            model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"]
+        )
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in flags.items():
         if value is not None and value is not False:

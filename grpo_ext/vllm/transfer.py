@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
-from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
 
 TIMEOUT = timedelta(seconds=120)  # for the workers to join, and for the transfer of one tensor
 PORTS = 20  # another program, or the last group of this run, may still have the first ones
@@ -31,9 +35,21 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
     """Return the store in which the workers find the trainer, at `port` or the next free one; raise `ConnectionError`."""
     for candidate in range(port, port + PORTS):
         with suppress(OSError):  # in use; an error of the store itself is another class, and raised
-            listener = socket.create_server((address, candidate), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
-            return TCPStore(address, candidate, world_size, True, TIMEOUT, False, master_listen_fd=listener.detach())
-    raise ConnectionError(f"the workers of the vLLM server cannot join: no port from {port} to {port + PORTS - 1} is free")
+            listener = socket.create_server(
+                (address, candidate), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+            )
+            return TCPStore(
+                address,
+                candidate,
+                world_size,
+                True,
+                TIMEOUT,
+                False,
+                master_listen_fd=listener.detach(),
+            )
+    raise ConnectionError(
+        f"the workers of the vLLM server cannot join: no port from {port} to {port + PORTS - 1} is free"
+    )
 
 
 class WeightGroup:
@@ -81,7 +97,9 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
         ranks = self.parallel_config
         rank = 1 + ranks.data_parallel_index * ranks.world_size + ranks.rank
         store = TCPStore(init_info.address, init_info.port, init_info.world_size, timeout=TIMEOUT)
-        self.weights = WeightGroup(store, own_address(init_info.address), rank, init_info.world_size)
+        self.weights = WeightGroup(
+            store, own_address(init_info.address), rank, init_info.world_size
+        )
 
     def start_weight_update(self) -> None:
         if self.weights is None:
@@ -91,7 +109,9 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
         pass  # each tensor is already loaded
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self.receive_weights(self.parse_update_info(update_info))  # the base class waits for an accelerator
+        self.receive_weights(
+            self.parse_update_info(update_info)
+        )  # the base class waits for an accelerator
 
     @torch.no_grad()
     def receive_weights(self, update_info: GlooUpdate) -> None:

@@ -62,7 +62,9 @@ def test_no_piece_is_larger_than_with_equal_numbers_of_rows(case):
 
 def test_the_rows_of_a_prompt_stay_together():
     prompts = torch.tensor([0, 1, 0, 1, 0, 1])
-    dealt = deal_rows(prompts, torch.full((6,), 4), torch.full((6,), 3), torch.ones(6, dtype=bool), 2)
+    dealt = deal_rows(
+        prompts, torch.full((6,), 4), torch.full((6,), 3), torch.ones(6, dtype=bool), 2
+    )
     assert [set(prompts[part].tolist()) for part in dealt] in ([{0}, {1}], [{1}, {0}])
 
 
@@ -75,8 +77,12 @@ def test_chunks_cost_least(lengths, per_row, call):
         return sum(len(part) * (per_row + max(part)) + call for part in parts)
 
     line = sorted(lengths)
-    ways = [[]] + [c for k in range(1, len(line)) for c in itertools.combinations(range(1, len(line)), k)]
-    best = min(cost([line[a:b] for a, b in itertools.pairwise([0, *way, len(line)])]) for way in ways)
+    ways = [[]] + [
+        c for k in range(1, len(line)) for c in itertools.combinations(range(1, len(line)), k)
+    ]
+    best = min(
+        cost([line[a:b] for a, b in itertools.pairwise([0, *way, len(line)])]) for way in ways
+    )
     assert cost([[lengths[i] for i in chunk.tolist()] for chunk in chunks]) == best
 
 

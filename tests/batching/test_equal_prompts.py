@@ -14,7 +14,9 @@ def test_prompts_are_told_apart_by_their_tokens_alone(prompts):
     widest = max(map(len, prompts))
     mask = torch.tensor([[0] * (widest - len(p)) + [1] * len(p) for p in prompts])
     noise = torch.arange(mask.numel()).view_as(mask)  # padding may hold anything
-    ids = torch.where(mask.bool(), torch.tensor([[0] * (widest - len(p)) + p for p in prompts]), noise)
+    ids = torch.where(
+        mask.bool(), torch.tensor([[0] * (widest - len(p)) + p for p in prompts]), noise
+    )
     first, number = equal_prompts(ids, mask)
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     assert [tuple(prompts[i]) for i in first.tolist()] == distinct

@@ -20,10 +20,16 @@ SMALL = {
 
 
 def words(model, **more):
-    return [word for key, value in {"model_name_or_path": model, **SMALL, **more}.items() for word in (f"--{key}", str(value))]
+    return [
+        word
+        for key, value in {"model_name_or_path": model, **SMALL, **more}.items()
+        for word in (f"--{key}", str(value))
+    ]
 
 
-def test_the_settings_it_names_keep_the_completions_of_a_step(tiny_folder, tmp_path, monkeypatch, capsys):
+def test_the_settings_it_names_keep_the_completions_of_a_step(
+    tiny_folder, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     recipe = "countdown/tiny"
     given = words(tiny_folder, steps_per_generation=8, gradient_checkpointing="true")
@@ -33,10 +39,18 @@ def test_the_settings_it_names_keep_the_completions_of_a_step(tiny_folder, tmp_p
     tried = found["training_phase"]
     assert {row["layout"] for row in tried} == {"auto", "chunks", "packed", "padded"}
     assert {row["gradient_checkpointing"] for row in tried} == {True, False}
-    assert all(row["seconds"] > 0 and row["tokens_per_second"] > 0 and row["peak_gib"] > 0 for row in tried)
-    assert all(found["as_it_stands"][f"time/{phase}"] > 0 for phase in ("generation", "rewards", "train"))
+    assert all(
+        row["seconds"] > 0 and row["tokens_per_second"] > 0 and row["peak_gib"] > 0 for row in tried
+    )
+    assert all(
+        found["as_it_stands"][f"time/{phase}"] > 0 for phase in ("generation", "rewards", "train")
+    )
     assert {row["name"] for row in found["placements"]} == {"colocate", "in turn", "overlap"}
-    overrides = [word for key, value in found["settings"].items() for word in (f"--{key}", json.dumps(value).strip('"'))]
+    overrides = [
+        word
+        for key, value in found["settings"].items()
+        for word in (f"--{key}", json.dumps(value).strip('"'))
+    ]
     old, new = (batch_of(load_recipe(recipe, [*given, *more]).flat, 1) for more in ([], overrides))
     assert (old.completions, old.completions_per_step, old.passes / old.gradient_accumulation_steps) == (
         new.completions, new.completions_per_step, new.passes / new.gradient_accumulation_steps,
@@ -45,14 +59,24 @@ def test_the_settings_it_names_keep_the_completions_of_a_step(tiny_folder, tmp_p
 
 def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder, tmp_path):
     shutil.copy(tiny_folder / "config.json", tmp_path)
-    assert is_here(str(tiny_folder)) and not is_here(str(tmp_path)) and not is_here("nobody/no-such-model")
+    assert (
+        is_here(str(tiny_folder))
+        and not is_here(str(tmp_path))
+        and not is_here("nobody/no-such-model")
+    )
     bench = Bench("countdown/tiny", words(tmp_path))
     stands = bench.as_it_stands()
     lengths = [len(ids) for ids in bench.completions.completion_ids]
-    assert bench.untrained and max(lengths) <= SMALL["max_completion_length"] and len({*lengths}) > 2
+    assert (
+        bench.untrained and max(lengths) <= SMALL["max_completion_length"] and len({*lengths}) > 2
+    )
     assert stands["time/generation"] > 0 and bench.work.prompt_tokens > 1
-    measured = bench.training_phase({"layout": "padded", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False})
-    assert measured is not None and measured.seconds > 0 and measured.share > 0  # although a random model gets no reward
+    measured = bench.training_phase(
+        {"layout": "padded", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
+    )
+    assert (
+        measured is not None and measured.seconds > 0 and measured.share > 0
+    )  # although a random model gets no reward
 
 
 @pytest.mark.parametrize(
@@ -60,15 +84,22 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
     [("guess/tiny", {"max_completion_length": 24}),
      ("countdown/tiny", {"group_filter": "refill", "max_staleness": 1, "curriculum": "adaptive", "curriculum_floor": 0.2})],
 )  # fmt: skip
-def test_episodes_and_options_of_other_options_do_not_matter_to_the_training_phase(tiny_folder, recipe, more):
+def test_episodes_and_options_of_other_options_do_not_matter_to_the_training_phase(
+    tiny_folder, recipe, more
+):
     bench = Bench(recipe, words(tiny_folder, **more))
     bench.as_it_stands()
-    assert bench.training_phase({"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False})
+    assert bench.training_phase(
+        {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
+    )
 
 
 def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):
     assert main(["bench", "--config", "countdown/tiny", *words(tmp_path / "nowhere")]) == 2
-    assert "nowhere is not here, and its shape is not known: write --model_name_or_path FOLDER" in capsys.readouterr().err
+    assert (
+        "nowhere is not here, and its shape is not known: write --model_name_or_path FOLDER"
+        in capsys.readouterr().err
+    )
 
 
 def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
@@ -76,18 +107,28 @@ def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
     bench.as_it_stands()
     search, plain = Search(bench), bench.training_phase
 
-    def training_phase(settings):  # layouts that may be the fastest, but need memory that is not there
+    def training_phase(
+        settings,
+    ):  # layouts that may be the fastest, but need memory that is not there
         return None if settings["layout"] in ("chunks", "padded") else plain(settings)
 
     monkeypatch.setattr(bench, "training_phase", training_phase)
     rows = list(search())
-    assert any(measured is None for _, measured in rows) and search.best["layout"] not in ("chunks", "padded")
+    assert any(measured is None for _, measured in rows) and search.best["layout"] not in (
+        "chunks",
+        "padded",
+    )
     assert any(settings["max_tokens_per_micro_batch"] for settings, _ in rows)
 
 
 @pytest.mark.parametrize(
     ("name", "parameters"),  # as their cards say
-    [("0.5B", 494_032_768), ("1.5B", 1_543_714_304), ("3B-Instruct", 3_085_938_688), ("7B-Instruct", 7_615_616_512)],
+    [
+        ("0.5B", 494_032_768),
+        ("1.5B", 1_543_714_304),
+        ("3B-Instruct", 3_085_938_688),
+        ("7B-Instruct", 7_615_616_512),
+    ],
 )
 def test_shapes_that_are_known_by_name(name, parameters):
     recipe = load_recipe("countdown/tiny", ["--model_name_or_path", f"Qwen/Qwen2.5-{name}"])
@@ -99,13 +140,27 @@ def test_other_names_have_no_known_shape():
 
 
 def test_limits_of_a_micro_batch_lie_between_the_longest_row_and_all_rows():
-    assert budgets([100] * 100) == [2048, 4096, 8192] and budgets([100]) == [] and budgets([300, 10]) == []
+    assert (
+        budgets([100] * 100) == [2048, 4096, 8192]
+        and budgets([100]) == []
+        and budgets([300, 10]) == []
+    )
 
 
-@pytest.mark.parametrize(("offered", "more"), [(80e9, {}), (80e9, {"use_vllm": True}), (40e9, {"beta": 0.04})])
+@pytest.mark.parametrize(
+    ("offered", "more"), [(80e9, {}), (80e9, {"use_vllm": True}), (40e9, {"beta": 0.04})]
+)
 def test_the_longest_completion_is_the_last_that_fits(offered, more):
-    values = {"model_name_or_path": "Qwen/Qwen2.5-1.5B", "per_device_train_batch_size": 16, "gradient_checkpointing": True}
-    given = [word for key, value in {**values, **more}.items() for word in (f"--{key}", str(value).lower())]
+    values = {
+        "model_name_or_path": "Qwen/Qwen2.5-1.5B",
+        "per_device_train_batch_size": 16,
+        "gradient_checkpointing": True,
+    }
+    given = [
+        word
+        for key, value in {**values, **more}.items()
+        for word in (f"--{key}", str(value).lower())
+    ]
     given[1] = values["model_name_or_path"]
     recipe = load_recipe("countdown/tiny", given)
     size, batch = model_size(recipe.flat, recipe.model), batch_of(recipe.flat, 1)
@@ -115,4 +170,7 @@ def test_the_longest_completion_is_the_last_that_fits(offered, more):
     weights = size.parameters * 4 * (5 if recipe.flat["beta"] else 4)
     kept = 1536 * tokens * (34 + 2 * 28)
     cache = 0 if more.get("use_vllm") else 2 * 28 * 256 * 2 * batch.completions * tokens
-    assert longest > 100 and weights + kept + cache <= offered < weights + (kept + cache) * (tokens + 1) / tokens
+    assert (
+        longest > 100
+        and weights + kept + cache <= offered < weights + (kept + cache) * (tokens + 1) / tokens
+    )

@@ -40,19 +40,27 @@ def test_an_error_has_a_traceback_only_with_debug(capsys):
 def test_any_other_error_is_one_line_and_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr("grpo_ext.cli.rewards.run_list", lambda args: {}["missing"])
     assert main(["rewards", "list"]) == 1
-    assert capsys.readouterr().err == "grpo-ext: KeyError: 'missing' (`grpo-ext --debug` shows where)\n"
+    assert (
+        capsys.readouterr().err
+        == "grpo-ext: KeyError: 'missing' (`grpo-ext --debug` shows where)\n"
+    )
 
 
 def test_a_missing_recipe_is_one_sentence():
     code, printed = grpo_ext("train", "--config", "nowhere.yaml")
     assert code == 2
-    assert printed.startswith("grpo-ext: There is no recipe at nowhere.yaml.") and "grpo-ext recipes" in printed
+    assert (
+        printed.startswith("grpo-ext: There is no recipe at nowhere.yaml.")
+        and "grpo-ext recipes" in printed
+    )
     assert len(printed.strip().splitlines()) == 1
 
 
 def test_a_mistyped_key_is_named_before_a_model_is_loaded(tmp_path):
     recipe = tmp_path / "r.yaml"
-    recipe.write_text("model_name_or_path: no/such-model\naccelerate_config: cpu\nlearning_rte: 1.0\n")
+    recipe.write_text(
+        "model_name_or_path: no/such-model\naccelerate_config: cpu\nlearning_rte: 1.0\n"
+    )
     code, printed = grpo_ext("train", "--config", str(recipe), "--num_generation", "4")
     assert code == 2
     assert "r.yaml:3" in printed and "'learning_rate'" in printed

@@ -24,10 +24,15 @@ def test_every_recipe_is_listed_with_what_it_is(capsys):
     assert all(len(line.split()) > 5 and "#" not in line for line in lines)
 
 
-@pytest.mark.parametrize("name", ["countdown/tiny", "countdown/tiny.yaml", "recipes/countdown/tiny.yaml"])
+@pytest.mark.parametrize(
+    "name", ["countdown/tiny", "countdown/tiny.yaml", "recipes/countdown/tiny.yaml"]
+)
 def test_a_recipe_is_found_by_name_from_any_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert recipe_path(name).read_bytes() == (REPO / "recipes" / "countdown" / "tiny.yaml").read_bytes()
+    assert (
+        recipe_path(name).read_bytes()
+        == (REPO / "recipes" / "countdown" / "tiny.yaml").read_bytes()
+    )
 
 
 def test_a_file_goes_before_a_recipe_of_that_name(tmp_path, monkeypatch):
@@ -39,13 +44,17 @@ def test_a_file_goes_before_a_recipe_of_that_name(tmp_path, monkeypatch):
 
 
 def test_a_mistyped_name_is_told_the_nearest():
-    with pytest.raises(FileNotFoundError, match=r"no recipe at countdwn/tiny\. Did you mean 'countdown/tiny'\?"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no recipe at countdwn/tiny\. Did you mean 'countdown/tiny'\?"
+    ):
         recipe_path("countdwn/tiny")
 
 
 def test_a_recipe_is_printed_as_it_is(capsys):
     assert main(["recipes", "poem/tiny"]) == 0
-    assert capsys.readouterr().out == (REPO / "recipes" / "poem" / "tiny.yaml").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == (REPO / "recipes" / "poem" / "tiny.yaml").read_text(
+        encoding="utf-8"
+    )
     assert main(["recipes", "poem/tny"]) == 2
     assert "Did you mean 'poem/tiny'?" in capsys.readouterr().err
 

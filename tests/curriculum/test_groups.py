@@ -34,13 +34,18 @@ def test_further_prompts_go_on_from_any_point(stream):
     assert rows_until(other, 3, 9) == rows_until(supply, 3, 9)
     assert rows_until(make(), 7) == [first]
     peeking = make()
-    assert [row["n"] for row in peeking.peek(4)] == first[:4] and rows_until(peeking, 7, 3) == [first, second]
+    assert [row["n"] for row in peeking.peek(4)] == first[:4] and rows_until(peeking, 7, 3) == [
+        first,
+        second,
+    ]
     assert rows_until(PromptSupply(rows, seed=4), 7) != [first]
 
 
 def test_a_supply_without_rows_says_so():
     with pytest.raises(ValueError, match="no rows"):
-        PromptSupply(Dataset.from_list([{"n": 1}]).to_iterable_dataset().filter(lambda row: False), 0).take(1)
+        PromptSupply(
+            Dataset.from_list([{"n": 1}]).to_iterable_dataset().filter(lambda row: False), 0
+        ).take(1)
 
 
 def test_the_figures_of_a_generation():
@@ -50,7 +55,11 @@ def test_the_figures_of_a_generation():
         log.start()
         log.generated(stats)
         figures = log.figures()
-    assert (figures["groups/all_right"], figures["groups/all_wrong"], figures["groups/mixed"]) == (0.25, 0.5, 0.25)
+    assert (figures["groups/all_right"], figures["groups/all_wrong"], figures["groups/mixed"]) == (
+        0.25,
+        0.5,
+        0.25,
+    )
     assert figures["groups/kept"] == 1
     log.start()
     log.generated(GroupRule(2).judge(torch.tensor([0, 1, math.nan, math.nan])))

@@ -18,7 +18,12 @@ NAMES = [f"prompt {i}" for i in range(12)]
 
 
 @settings(deadline=None)
-@given(rows=st.integers(1, 30), prompts=st.integers(1, 6), seed=st.integers(0, 9), shuffle=st.booleans())
+@given(
+    rows=st.integers(1, 30),
+    prompts=st.integers(1, 6),
+    seed=st.integers(0, 9),
+    shuffle=st.booleans(),
+)
 def test_without_a_curriculum_the_order_is_that_of_trl_in_every_epoch(rows, prompts, seed, shuffle):
     theirs = RepeatSampler(range(rows), 2, prompts, 3, shuffle, seed)
     ours = PromptSampler(rows, prompts, 2, 3, seed, shuffle)
@@ -33,7 +38,10 @@ def test_without_a_curriculum_the_order_is_that_of_trl_in_every_epoch(rows, prom
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=5), st.integers(2, 16))
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=5),
+    st.integers(2, 16),
+)
 def test_the_chance_of_signal_is_that_of_a_beta(counts, size):
     rates = PassRates([str(i) for i in range(len(counts))])
     for i, (right, wrong) in enumerate(counts):
@@ -102,11 +110,21 @@ def test_an_epoch_begun_again_is_the_same_although_more_is_known():
 
 def test_pass_rates_are_counted_from_completions(tmp_path):
     path, chat = tmp_path / "rates_completions.jsonl", [{"role": "user", "content": "two"}]
-    rows = [{"prompt": "one", "part": part, "rewards": {"right": x}} for part, x in (("greedy", 1.0), ("sampled", 0.9))]
-    rows += [{"prompt": "one", "part": "sampled", "rewards": {"right": x}} for x in (2.0, 1.0, None)]
-    rows += [{"step": 3, "prompt": chat, "rewards": {"right": 0.0, "form": 1.0}}]  # as a run's samples.jsonl has it
+    rows = [
+        {"prompt": "one", "part": part, "rewards": {"right": x}}
+        for part, x in (("greedy", 1.0), ("sampled", 0.9))
+    ]
+    rows += [
+        {"prompt": "one", "part": "sampled", "rewards": {"right": x}} for x in (2.0, 1.0, None)
+    ]
+    rows += [
+        {"step": 3, "prompt": chat, "rewards": {"right": 0.0, "form": 1.0}}
+    ]  # as a run's samples.jsonl has it
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_pass_rates(path, "right", 1.0) == {prompt_id("one"): (2, 3), prompt_id(chat): (0, 1)}
+    assert read_pass_rates(path, "right", 1.0) == {
+        prompt_id("one"): (2, 3),
+        prompt_id(chat): (0, 1),
+    }
     for bad in (
         "{",
         '{"prompt": "x"}',
@@ -114,5 +132,7 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
         '{"prompt": "x", "rewards": {"right": "1"}}',
     ):
         (tmp_path / "bad.jsonl").write_text(bad + "\n")
-        with pytest.raises(ValueError, match=r"bad\.jsonl:1: not a completion with the reward right"):
+        with pytest.raises(
+            ValueError, match=r"bad\.jsonl:1: not a completion with the reward right"
+        ):
             read_pass_rates(tmp_path / "bad.jsonl", "right", 1.0)

@@ -6,7 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, QuantizedCache, StaticCache
+from transformers.cache_utils import (
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    QuantizedCache,
+    StaticCache,
+)
 
 from grpo_ext.decoding import cache as decoding_cache
 from grpo_ext.decoding.cache import BufferedLayer, expand, is_supported
@@ -62,7 +67,11 @@ def test_layers_with_a_window_stay_transformers_own():
         layer.update(*states(2, 3, 0))
     assert is_supported(cache)
     expand(cache, torch.tensor([1, 1, 0]))
-    assert [type(layer) for layer in cache.layers] == [BufferedLayer, DynamicSlidingWindowLayer, DynamicLayer]
+    assert [type(layer) for layer in cache.layers] == [
+        BufferedLayer,
+        DynamicSlidingWindowLayer,
+        DynamicLayer,
+    ]
     assert torch.equal(cache.layers[0].keys, cache.layers[1].keys)
     assert cache.layers[1].keys.size(0) == 3
 
@@ -70,7 +79,9 @@ def test_layers_with_a_window_stay_transformers_own():
 def test_other_caches_are_left_alone():
     from transformers import LlamaConfig
 
-    config = LlamaConfig(hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8)
+    config = LlamaConfig(
+        hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8
+    )
     assert is_supported(DynamicCache(config=config))
     assert not is_supported(StaticCache(config=config, max_cache_len=8))
     assert not is_supported(None)

@@ -28,7 +28,10 @@ def both(model, batch, config, **more):
 
 
 def lengths(ids, width):
-    return [next((t + 1 for t, token in enumerate(row) if token in ENDS), len(row)) for row in ids[:, width:].tolist()]
+    return [
+        next((t + 1 for t, token in enumerate(row) if token in ENDS), len(row))
+        for row in ids[:, width:].tolist()
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,12 +84,18 @@ def test_stop_strings(tiny_folder):
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(tiny_folder).eval()
-    batch = tokenizer([f"Use {a}, {a + 1} to make {2 * a}." for a in range(1, 40)], return_tensors="pt", padding=True)
+    batch = tokenizer(
+        [f"Use {a}, {a + 1} to make {2 * a}." for a in range(1, 40)],
+        return_tensors="pt",
+        padding=True,
+    )
     batch.pop("token_type_ids", None)
     config = decoding(40, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
     free = model.generate(**batch, generation_config=config)[:, batch["input_ids"].size(1) :]
     early, late = (set(tokenizer.batch_decode(free[:, step : step + 1])) for step in (0, 20))
-    stops = StoppingCriteriaList([StopStringCriteria(tokenizer=tokenizer, stop_strings=sorted(late - early))])
+    stops = StoppingCriteriaList(
+        [StopStringCriteria(tokenizer=tokenizer, stop_strings=sorted(late - early))]
+    )
     theirs, ours, passes = both(model, batch, config, stopping_criteria=stops)
     assert torch.equal(theirs, ours)
     assert not torch.equal(theirs[:, : free.size(1)], free)
@@ -104,7 +113,10 @@ def sequence_probabilities(model, batch, steps, vocab, temperature=1.0, top_k=0)
                 grown[done] = grown.get(done, 0.0) + chance
                 continue
             with torch.no_grad():
-                logits = model(input_ids=torch.tensor([[*prompt, *done]])).logits[0, -1].double() / temperature
+                logits = (
+                    model(input_ids=torch.tensor([[*prompt, *done]])).logits[0, -1].double()
+                    / temperature
+                )
             if top_k:
                 logits[logits < logits.topk(top_k).values[-1]] = -torch.inf
             for token, p in enumerate(logits.softmax(-1).tolist()):
@@ -114,12 +126,17 @@ def sequence_probabilities(model, batch, steps, vocab, temperature=1.0, top_k=0)
     return chances
 
 
-@pytest.mark.parametrize("sampling", [{"top_k": 0}, {"temperature": 0.6, "top_k": 4}], ids=["plain", "truncated"])
+@pytest.mark.parametrize(
+    "sampling", [{"top_k": 0}, {"temperature": 0.6, "top_k": 4}], ids=["plain", "truncated"]
+)
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_samples_follow_the_distribution(family, sampling):
     """8,000 completions of at most three tokens of six, three of which end, by a chi-squared statistic."""
     model = make_model(family, vocab_size=6, initializer_range=0.15)
-    batch = {"input_ids": torch.tensor([[0, 2, 3, 4]]), "attention_mask": torch.tensor([[0, 1, 1, 1]])}
+    batch = {
+        "input_ids": torch.tensor([[0, 2, 3, 4]]),
+        "attention_mask": torch.tensor([[0, 1, 1, 1]]),
+    }
     batch = {name: rows.repeat(8000, 1) for name, rows in batch.items()}
     config = decoding(3, do_sample=True, eos_token_id=[1, 2, 3], **sampling)
     torch.manual_seed(1)
@@ -129,13 +146,17 @@ def test_samples_follow_the_distribution(family, sampling):
     chances = sequence_probabilities(model, batch, 3, 6, **sampling)
     counts = dict.fromkeys(chances, 0)
     for row in ids.tolist():
-        counts[tuple(row[: next((t + 1 for t, token in enumerate(row) if token in (1, 2, 3)), 3)])] += 1
+        counts[
+            tuple(row[: next((t + 1 for t, token in enumerate(row) if token in (1, 2, 3)), 3)])
+        ] += 1
     assert all(count == 0 for done, count in counts.items() if chances[done] == 0)
     likely = [done for done, chance in chances.items() if chance * 8000 >= 5]
     observed = [counts[done] for done in likely]
     expected = [chances[done] * 8000 for done in likely]
     observed, expected = [*observed, 8000 - sum(observed)], [*expected, 8000 - sum(expected)]
-    statistic = sum((o - e) ** 2 / max(e, 1e-9) for o, e in zip(observed, expected, strict=True) if e > 1)
+    statistic = sum(
+        (o - e) ** 2 / max(e, 1e-9) for o, e in zip(observed, expected, strict=True) if e > 1
+    )
     freedom = len(likely) - 1
     assert freedom >= 10
     assert abs(statistic - freedom) < 5 * (2 * freedom) ** 0.5
@@ -181,7 +202,9 @@ def test_a_processor_with_select_rows_is_told_who_leaves():
     model = make_model()
     with fast_generation(model):
         ours = model.generate(
-            **make_batch([5, 3, 9]), generation_config=decoding(), logits_processor=LogitsProcessorList([watcher])
+            **make_batch([5, 3, 9]),
+            generation_config=decoding(),
+            logits_processor=LogitsProcessorList([watcher]),
         )
     assert watcher.final
     for row, ids in watcher.final.items():
@@ -192,10 +215,14 @@ def test_a_processor_with_select_rows_is_told_who_leaves():
 @pytest.mark.parametrize("masked", [True, False])
 def test_prefill_reads_each_distinct_row_once_and_answers_all(masked):
     model = make_model()
-    ids = torch.randint(13, 40, (4, 5), generator=torch.Generator().manual_seed(0))[[0, 1, 0, 2, 3, 1, 0]]
+    ids = torch.randint(13, 40, (4, 5), generator=torch.Generator().manual_seed(0))[
+        [0, 1, 0, 2, 3, 1, 0]
+    ]
     inputs = {"past_key_values": DynamicCache(config=model.config)}
     if masked:
-        inputs["attention_mask"] = torch.tensor([[1] * 5, [0] + [1] * 4, *[[1] * 5] * 3, [0] + [1] * 4, [1] * 5])
+        inputs["attention_mask"] = torch.tensor(
+            [[1] * 5, [0] + [1] * 4, *[[1] * 5] * 3, [0] + [1] * 4, [1] * 5]
+        )
     expected = model(input_ids=ids, attention_mask=inputs.get("attention_mask")).logits[:, -1]
     with batch_sizes(model) as passes:
         logits = prefill(model, ids, inputs)

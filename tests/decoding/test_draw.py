@@ -39,7 +39,9 @@ def test_what_was_taken_away_is_never_drawn(left):
 def test_not_even_at_the_ends_of_the_unit_interval(monkeypatch):
     scores = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
     for uniform, token in ((0.0, 1), (1.0 - 2**-53, 2), (1.0, 2)):
-        monkeypatch.setattr(torch, "rand", lambda shape, u=uniform, **_: torch.full(shape, u, dtype=torch.float64))
+        monkeypatch.setattr(
+            torch, "rand", lambda shape, u=uniform, **_: torch.full(shape, u, dtype=torch.float64)
+        )
         assert draw_tokens(scores, do_sample=True).tolist() == [token]
 
 
@@ -50,7 +52,9 @@ def test_tokens_of_a_large_vocabulary_keep_their_small_probabilities():
     probs = scores.double().softmax(-1)
     point = float(probs[0, :100_000].sum())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, point, dtype=torch.float64))
+        patch.setattr(
+            torch, "rand", lambda shape, **_: torch.full(shape, point, dtype=torch.float64)
+        )
         drawn = int(draw_tokens(scores, do_sample=True))
     assert abs(drawn - 100_000) < 1_000
 

@@ -48,10 +48,22 @@ def told(monkeypatch):
         ({"cache_implementation": "static"}, {}, "cache_implementation is set"),
         ({"use_cache": False}, {}, "use_cache is off"),
         ({"return_dict_in_generate": True}, {}, "return_dict_in_generate is set"),
-        ({"repetition_penalty": 1.3}, {}, "RepetitionPenaltyLogitsProcessor may have a state per row"),
+        (
+            {"repetition_penalty": 1.3},
+            {},
+            "RepetitionPenaltyLogitsProcessor may have a state per row",
+        ),
         ({}, {"logits_processor": LogitsProcessorList([Own()])}, "Own may have a state per row"),
-        ({}, {"stopping_criteria": StoppingCriteriaList([Long()])}, "Long may have a state per row"),
-        ({}, {"prefix_allowed_tokens_fn": lambda row, ids: [20, 21]}, "generate gets prefix_allowed_tokens_fn"),
+        (
+            {},
+            {"stopping_criteria": StoppingCriteriaList([Long()])},
+            "Long may have a state per row",
+        ),
+        (
+            {},
+            {"prefix_allowed_tokens_fn": lambda row, ids: [20, 21]},
+            "generate gets prefix_allowed_tokens_fn",
+        ),
     ],
     ids=["beams", "static", "no_cache", "outputs", "penalty", "processor", "criterion", "prefix"],
 )
@@ -71,10 +83,14 @@ def test_transformers_decodes_what_the_loop_does_not(told, config, arguments, re
 
 def test_models_that_need_their_own_way_are_named():
     small = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
-    phi = AutoConfig.for_model("phi3", **small, num_attention_heads=2, num_key_value_heads=2, pad_token_id=0)
+    phi = AutoConfig.for_model(
+        "phi3", **small, num_attention_heads=2, num_key_value_heads=2, pad_token_id=0
+    )
     with pytest.raises(NotSupported, match="Phi3ForCausalLM prepares its inputs with its own"):
         check_model(AutoModelForCausalLM.from_config(phi))
-    t5 = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    t5 = AutoConfig.for_model(
+        "t5", vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+    )
     with pytest.raises(NotSupported, match="encoder"):
         check_model(AutoModelForSeq2SeqLM.from_config(t5))
 
@@ -126,7 +142,9 @@ def test_an_error_in_the_model_is_not_a_reason_to_try_again(told):
 def test_adapters():
     from peft import LoraConfig, get_peft_model
 
-    model = get_peft_model(make_model(), LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "v_proj"]))
+    model = get_peft_model(
+        make_model(), LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "v_proj"])
+    )
     model.eval()
     batch = make_batch([5, 3, 9, 2])
     theirs = model.generate(**batch, generation_config=decoding())

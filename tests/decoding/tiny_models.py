@@ -27,12 +27,27 @@ FAMILIES = {
     "qwen2": {**GROUPED, "tie_word_embeddings": True},
     "qwen3": GROUPED,
     "mistral": {**GROUPED, "sliding_window": 6},
-    "gemma2": {**GROUPED, **GEMMA, "attn_implementation": "eager"},  # soft caps, every second layer with a window
+    "gemma2": {
+        **GROUPED,
+        **GEMMA,
+        "attn_implementation": "eager",
+    },  # soft caps, every second layer with a window
     "gemma3_text": {**GROUPED, **GEMMA},
     "gpt_neox": COMMON,
-    "opt": {**COMMON, "ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0, "max_position_embeddings": 300},
+    "opt": {
+        **COMMON,
+        "ffn_dim": 48,
+        "word_embed_proj_dim": 32,
+        "dropout": 0.0,
+        "max_position_embeddings": 300,
+    },
     "mixtral": {**GROUPED, "num_local_experts": 4},
-    "qwen3_moe": {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "qwen3_moe": {
+        **GROUPED,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+    },
 }
 
 
@@ -42,7 +57,9 @@ def make_model(family: str = "llama", seed: int = 0, initializer_range: float = 
     config = AutoConfig.for_model(family, initializer_range=initializer_range, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation=attention
+        )
     return model.eval()
 
 
@@ -54,11 +71,22 @@ def make_batch(lengths=(5, 3, 9, 1), group: int = 4, seed: int = 0) -> dict[str,
     for row, n in enumerate(lengths):
         ids[row, ids.size(1) - n :] = torch.randint(13, VOCAB, (n,), generator=generator)
         mask[row, ids.size(1) - n :] = 1
-    return {"input_ids": ids.repeat_interleave(group, 0), "attention_mask": mask.repeat_interleave(group, 0)}
+    return {
+        "input_ids": ids.repeat_interleave(group, 0),
+        "attention_mask": mask.repeat_interleave(group, 0),
+    }
 
 
 def decoding(length: int = 24, **more) -> GenerationConfig:
-    return GenerationConfig(**{"max_new_tokens": length, "do_sample": False, "pad_token_id": 0, "eos_token_id": ENDS, **more})
+    return GenerationConfig(
+        **{
+            "max_new_tokens": length,
+            "do_sample": False,
+            "pad_token_id": 0,
+            "eos_token_id": ENDS,
+            **more,
+        }
+    )
 
 
 @contextmanager

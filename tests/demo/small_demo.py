@@ -13,7 +13,9 @@ def shortened(name: str, folder: Path, values: dict[str, int]) -> str:
     lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.split(":")[0] not in values]
     path = folder / Path(name).name
-    path.write_text("\n".join([*kept, *(f"{key}: {value}" for key, value in values.items())]), encoding="utf-8")
+    path.write_text(
+        "\n".join([*kept, *(f"{key}: {value}" for key, value in values.items())]), encoding="utf-8"
+    )
     return str(path)
 
 

@@ -24,7 +24,9 @@ def test_what_is_prepared_fits_the_recipes_and_the_tool_is_not_learnt_by_heart(t
         "output_dir": str(tmp_path / "out"),
     }
     sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe, given)
-    assert demo.count == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen once
+    assert (
+        demo.count == sft.training.max_steps * sft.training.per_device_train_batch_size
+    )  # each is seen once
     replace(demo, count=400).prepare(recipe.task, tmp_path, 0)
     trainer = make_trainer(sft)
     tokenizer = trainer.processing_class
@@ -42,7 +44,9 @@ def test_what_is_prepared_fits_the_recipes_and_the_tool_is_not_learnt_by_heart(t
             if before == -100:
                 turns.append([])
             turns[-1].append(token)
-        *calls, answer = (tokenizer.decode(turn).strip() for turn in turns)  # the template sets newlines around
+        *calls, answer = (
+            tokenizer.decode(turn).strip() for turn in turns
+        )  # the template sets newlines around
         assert calls and all(re.fullmatch(CALL, call) for call in calls)
         assert re.fullmatch(r"<answer>[-+\d ]+</answer><\|im_end\|>", answer)
         longest = max(longest, *map(len, turns))

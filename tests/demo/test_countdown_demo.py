@@ -23,10 +23,16 @@ def test_what_is_prepared_fits_the_recipes(tmp_path, name, times):
     recipe = load_recipe(REPO / "recipes" / demo.recipe)
     sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe)
     ranks = accelerate_settings(sft.get("accelerate_config"))["num_processes"]
-    assert demo.count * times == sft.training.max_steps * sft.training.per_device_train_batch_size * ranks  # seen so often
+    assert (
+        demo.count * times
+        == sft.training.max_steps * sft.training.per_device_train_batch_size * ranks
+    )  # seen so often
     replace(demo, count=500).prepare(recipe.task, tmp_path, 0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    rows = [json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     for row in rows:
         (completion,) = row["completion"]
         ids = tokenizer(completion["content"]).input_ids

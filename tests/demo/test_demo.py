@@ -27,7 +27,12 @@ SMALL = {
 
 def test_completions_with_line_separators_are_shown(tmp_path):
     for when, score in (("before", 0.0), ("after", 1.0)):
-        row = {"prompt": "p", "text": f"{when} a\u2028b\x85c\x1cd", "part": "greedy", "rewards": {"countdown": score}}
+        row = {
+            "prompt": "p",
+            "text": f"{when} a\u2028b\x85c\x1cd",
+            "part": "greedy",
+            "rewards": {"countdown": score},
+        }
         lines = [row, row | {"part": "sampled"}]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         (tmp_path / f"eval_{when}_completions.jsonl").write_text(text, encoding="utf-8")
@@ -40,13 +45,19 @@ def small_recipe(name: str, folder: Path) -> Path:
     lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.split(":")[0] not in SMALL[name]]
     path = folder / Path(name).name
-    path.write_text("\n".join([*kept, *(f"{key}: {value}" for key, value in SMALL[name].items())]), encoding="utf-8")
+    path.write_text(
+        "\n".join([*kept, *(f"{key}: {value}" for key, value in SMALL[name].items())]),
+        encoding="utf-8",
+    )
     return path
 
 
 def small_demo(folder: Path):
     folder.mkdir(exist_ok=True)
-    names = {field: str(small_recipe(getattr(DEMOS["countdown"], field), folder)) for field in ("recipe", "sft_recipe")}
+    names = {
+        field: str(small_recipe(getattr(DEMOS["countdown"], field), folder))
+        for field in ("recipe", "sft_recipe")
+    }
     return replace(DEMOS["countdown"], **names)
 
 

@@ -47,7 +47,11 @@ def test_every_equation_is_right():
     equations = []
     for row in word_problem_demonstrations(task, 1_500, wrong_operation=0.5, bare=0.5):
         found = EQUATION.findall(row["completion"][0]["content"])
-        assert len(found) == 8 if row["prompt"][-1]["content"] == "Calculate." else 1 <= len(found) <= 2
+        assert (
+            len(found) == 8
+            if row["prompt"][-1]["content"] == "Calculate."
+            else 1 <= len(found) <= 2
+        )
         equations += found
     values = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
     for x, sign, y, result in equations:
@@ -65,7 +69,9 @@ def test_slips_are_as_frequent_as_asked_for():
     # at least 700 draws each: four standard errors are at most 7.5 points
     two_steps = [text for _, answer, text in demonstrate(stop_early=0.6) if answer.count("<<") == 2]
     assert len(two_steps) > 700
-    assert sum(text.count("=") == 1 for text in two_steps) / len(two_steps) == pytest.approx(0.6, abs=0.075)
+    assert sum(text.count("=") == 1 for text in two_steps) / len(two_steps) == pytest.approx(
+        0.6, abs=0.075
+    )
     tidy = build("format")(completions=[text for _, _, text in demonstrate(untidy=0.25)])
     assert sum(tidy) / len(tidy) == pytest.approx(0.75, abs=0.06)
     rows = list(word_problem_demonstrations(GSM8K(max_number=12), 1_500, bare=0.25))
@@ -74,7 +80,9 @@ def test_slips_are_as_frequent_as_asked_for():
 
 
 def test_the_seed_fixes_everything():
-    first, again, other = (list(word_problem_demonstrations(GSM8K(), 50, seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        list(word_problem_demonstrations(GSM8K(), 50, seed=seed)) for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
@@ -108,8 +116,12 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.config.vocab_size == len(tokenizer)
 
-    rows = [json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text().splitlines()]
-    assert len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen once
+    rows = [
+        json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text().splitlines()
+    ]
+    assert (
+        len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size
+    )  # each is seen once
     for row in rows[:500]:
         (completion,) = row["completion"]
         ids = tokenizer(completion["content"]).input_ids
@@ -142,7 +154,13 @@ def test_the_demo_in_small_runs_from_nothing_to_its_report(tmp_path, monkeypatch
     for when in ("before", "after"):
         summary = json.loads((tmp_path / "run" / f"eval_{when}.json").read_text())
         assert summary["n"] == 8
-        assert set(summary["greedy"]) >= {"accuracy", "accuracy_se", "format", "tag_count", "length"}
+        assert set(summary["greedy"]) >= {
+            "accuracy",
+            "accuracy_se",
+            "format",
+            "tag_count",
+            "length",
+        }
     assert (tmp_path / "run" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     said, _ = capfd.readouterr()
     assert "rewards: format x 0.5, tag_count x 0.5, accuracy x 1" in said

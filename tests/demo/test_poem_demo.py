@@ -34,12 +34,19 @@ def demonstrate(count: int = 1_500, **shares: float) -> list[tuple[list[str], st
 def parts(text: str) -> tuple[str, str, str]:
     """The tones and the group that a completion says, and its line."""
     think, tones, group, think_end, answer, line, answer_end = text.splitlines()
-    assert (think, think_end, answer, answer_end) == ("<think>", "</think>", "<answer>", "</answer>")
+    assert (think, think_end, answer, answer_end) == (
+        "<think>",
+        "</think>",
+        "<answer>",
+        "</answer>",
+    )
     return tones, group, line
 
 
 def test_only_characters_of_training_poems_are_shown_and_no_line_of_a_held_out_one():
-    known = {character for row in TASK.generate("train") for line in row["lines"] for character in line}
+    known = {
+        character for row in TASK.generate("train") for line in row["lines"] for character in line
+    }
     held_out = {line for row in TASK.generate("test") for line in row["lines"]}
     shown = {line for given, text in demonstrate() for line in (*given, parts(text)[2])}
     assert len(held_out) > 250 and len(shown) == 6_000
@@ -60,7 +67,10 @@ def test_the_pattern_is_right_and_the_line_rhymes_as_often_as_stated():
     right, rhymes, others = [], [], set()
     for given, text in demonstrate(3_000, right_pattern=0.3, rhyme=0.3):
         tones, group, line = parts(text)
-        wanted, favourite = judge([*given, ""]).pattern[-1], {5: "平平仄仄平", 7: "平平仄仄仄平平"}[len(line)]
+        wanted, favourite = (
+            judge([*given, ""]).pattern[-1],
+            {5: "平平仄仄平", 7: "平平仄仄仄平平"}[len(line)],
+        )
         assert tones in (wanted, favourite)
         right += [tones == wanted] if wanted != favourite else []
         rhymes.append(level_groups(line[-1]) == (group,))
@@ -82,9 +92,13 @@ def test_entries_of_the_rhyme_book_are_right():
     rows = list(verse_demonstrations(TASK, 1_500, entries=0.4))
     for row in rows:
         if "\n" not in row["prompt"][-1]["content"]:
-            entries.setdefault(row["prompt"][-1]["content"], []).append(row["completion"][0]["content"])
+            entries.setdefault(row["prompt"][-1]["content"], []).append(
+                row["completion"][0]["content"]
+            )
     assert sum(map(len, entries.values())) / len(rows) == pytest.approx(0.4, abs=0.05)
-    assert len(entries) > 25 and max(len(text) for texts in entries.values() for text in texts) == ENDS
+    assert (
+        len(entries) > 25 and max(len(text) for texts in entries.values() for text in texts) == ENDS
+    )
     for group, texts in entries.items():
         assert len(set(map(frozenset, texts))) == 1 and len(set(texts[0])) == len(texts[0])
         assert all(level_groups(c) == (group,) and tones_of(c) == "平" for c in texts[0])
@@ -109,8 +123,13 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.config.vocab_size == len(tokenizer)
 
-    rows = [json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size  # each is seen once
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert (
+        len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size
+    )  # each is seen once
     for row in rows[:500]:
         (completion,) = row["completion"]
         ids = tokenizer(completion["content"]).input_ids
@@ -118,7 +137,9 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
         (prompt,) = encode_prompts([row["prompt"]], tokenizer)
         assert len(prompt) + len(ids) + 2 <= sft.training.max_length  # nothing is cut
         assert len(ids) < recipe.training.max_completion_length
-        if "\n" in completion["content"]:  # one token a character, a line break, a tag and the group's name
+        if (
+            "\n" in completion["content"]
+        ):  # one token a character, a line break, a tag and the group's name
             tones, _, line = parts(completion["content"])
             assert len(ids) == 4 + 6 + 1 + len(tones) + len(line)
 

@@ -15,7 +15,14 @@ from benchmarks.step_bench import Bench
 from benchmarks.step_work import Case
 from grpo_ext.run.ranks import leave_ranks
 
-COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "barrier")
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "broadcast",
+    "barrier",
+)
 # prompts and completions of very different lengths, so that ranks hold rows of different sizes
 UNEVEN = Case(32, 16, 4, (10, 140), (25, 0.9, 60), 0.25, 300, hidden=32)
 VARIANTS = {
@@ -58,7 +65,11 @@ def compare(out: Path) -> None:
         trainer._compute_loss = noted
         calls.clear()
         ours = bench.step("ours")[2]
-        mine = {"calls": dict(calls), "tokens": tokens, "apart": float((ours - plain).abs().max() / plain.abs().max())}
+        mine = {
+            "calls": dict(calls),
+            "tokens": tokens,
+            "apart": float((ours - plain).abs().max() / plain.abs().max()),
+        }
         both = [None, None]
         dist.all_gather_object(both, mine)
         found[name] = both

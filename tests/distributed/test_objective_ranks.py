@@ -34,6 +34,14 @@ def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path, monkeypatch):
         numbers = invariance.first_of_two_ranks(ga, spg)
         key = (loss_type, ours, beta, tuple(numbers))
         if key not in on_one:
-            on_one[key] = invariance.gradient(tiny_folder, loss_type, 1, 1, ours, numbers=numbers, beta=beta)
+            on_one[key] = invariance.gradient(
+                tiny_folder, loss_type, 1, 1, ours, numbers=numbers, beta=beta
+            )
         difference = invariance.apart(gradient, on_one[key])
-        assert difference < 1e-5 if ours else difference > 1e-3, (loss_type, ga, spg, beta, difference)
+        assert difference < 1e-5 if ours else difference > 1e-3, (
+            loss_type,
+            ga,
+            spg,
+            beta,
+            difference,
+        )

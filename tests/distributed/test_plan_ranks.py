@@ -38,14 +38,20 @@ VALUES = {
 @pytest.mark.slow
 def test_two_ranks_take_the_steps_of_the_plan(tiny_folder, tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump({**VALUES, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run")}))
+    path.write_text(
+        yaml.safe_dump(
+            {**VALUES, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run")}
+        )
+    )
     on_ranks(2, train, ["--config", str(path)])
     plan = make_forecast(load_recipe(path, num_processes=2), num_processes=2).plan
     assert (plan.batch.prompts, plan.batch.completions, plan.rows_dropped) == (3, 18, 2)
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     assert (state["global_step"], state["max_steps"]) == (plan.steps, plan.steps)
     assert state["epoch"] == pytest.approx(plan.epochs)
-    saved = sorted(int(folder.name.partition("-")[2]) for folder in (tmp_path / "run").glob("checkpoint-*"))
+    saved = sorted(
+        int(folder.name.partition("-")[2]) for folder in (tmp_path / "run").glob("checkpoint-*")
+    )
     assert tuple(saved) == plan.checkpoints
     rates = [entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry]
     assert len(rates) == plan.steps

@@ -22,7 +22,9 @@ def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder):
     ]
     refilled, cut, dropped = scripted_groups.on_two_ranks(tiny_folder, jobs)
     for found, loss_type in ((refilled, "grpo"), (cut, "dapo")):
-        assert found["calls"] == test_refill.CALLS  # 3 groups of 4 on two ranks: the second lies on both
+        assert (
+            found["calls"] == test_refill.CALLS
+        )  # 3 groups of 4 on two ranks: the second lies on both
         test_refill.check_steps(tiny_folder, found["steps"], test_refill.PLAN, loss_type=loss_type)
     test_refill.check_steps(tiny_folder, dropped["steps"], [[(1, 0), (4, 0)]], scale="batch")
     assert refilled["logs"][0]["groups/carried"] == 1

@@ -13,7 +13,9 @@ def test_two_ranks_whole_and_sharded_learn_what_one_does(tiny_folder, tmp_path):
     for how, share in (("plain", 1.0), ("fsdp2", 0.5)):
         check_same(one, ten_steps(tiny_folder, tmp_path, how, 2), share)
     entropy = one["curves"]["entropy"]
-    assert entropy[4] != pytest.approx(entropy[0], abs=1e-5)  # the same prompts again, and other weights
+    assert entropy[4] != pytest.approx(
+        entropy[0], abs=1e-5
+    )  # the same prompts again, and other weights
 
 
 def test_steps_without_a_finite_gradient_are_left_out_on_all_ranks(tiny_folder, tmp_path):

@@ -25,7 +25,16 @@ SMALL = [
         "--max_completion_length",
         "16",
     ),
-    *("--num_problems", "64", "--eval_strategy", "no", "--save_strategy", "no", "--disable_tqdm", "true"),
+    *(
+        "--num_problems",
+        "64",
+        "--eval_strategy",
+        "no",
+        "--save_strategy",
+        "no",
+        "--disable_tqdm",
+        "true",
+    ),
 ]
 
 
@@ -67,7 +76,13 @@ def test_accelerate_launch_with_the_two_process_config_starts_two_ranks(tiny_fol
         "--output_dir",
         str(tmp_path),
     ]
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "recipes/accelerate/cpu_2.yaml"]
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        "recipes/accelerate/cpu_2.yaml",
+    ]
     out = run([*launch, "--main_process_port", "0", "-m", "grpo_ext.train", *words, *SMALL])
     assert "2 ranks (MULTI_CPU, gloo)" in out
 
@@ -76,15 +91,32 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
     """Held-out figures do not depend on how the rows are shared out; 9 rows do not divide by 2."""
     figures = []
     for ranks in (1, 2):
-        words = ["--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder)]
+        words = [
+            "--config",
+            "recipes/countdown/tiny.yaml",
+            "--model_name_or_path",
+            str(tiny_folder),
+        ]
         words += ["--output_dir", str(tmp_path / str(ranks)), "--learning_rate", "0"]
         settings = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
-        settings |= {"--max_steps": "1", "--eval_strategy": "steps", "--eval_steps": "1", "--max_eval_samples": "9"}
+        settings |= {
+            "--max_steps": "1",
+            "--eval_strategy": "steps",
+            "--eval_steps": "1",
+            "--max_eval_samples": "9",
+        }
         on_ranks(ranks, train, [*words, *sum(settings.items(), ())])
-        history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())["log_history"]
+        history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())[
+            "log_history"
+        ]
         found = [entry for entry in history if "eval_length" in entry]
         assert len(found) == 2  # at the start and after the step
-        figures.append([{key: entry[key] for key in ("eval_countdown", "eval_format", "eval_length")} for entry in found])
+        figures.append(
+            [
+                {key: entry[key] for key in ("eval_countdown", "eval_format", "eval_length")}
+                for entry in found
+            ]
+        )
     assert figures[0] == figures[1]
 
 
@@ -92,6 +124,9 @@ def test_a_run_that_would_not_be_sharded_is_refused(tiny_folder, tmp_path):
     """accelerate sets FSDP aside on a CPU; the run says so instead of training unsharded."""
     words = ["--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder)]
     words += ["--output_dir", str(tmp_path), *SMALL]
-    with pytest.raises(AssertionError, match="The accelerate config asks for FSDP, and accelerate has not set it up"):
+    with pytest.raises(
+        AssertionError,
+        match="The accelerate config asks for FSDP, and accelerate has not set it up",
+    ):
         on_ranks(2, train, words, environment={"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"})
     assert not (tmp_path / "trainer_state.json").exists()

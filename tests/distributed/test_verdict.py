@@ -25,7 +25,9 @@ def ask(folder, mode):
     accelerator = Accelerator(cpu=True)
     rank = int(os.environ["RANK"])
     client = SimpleNamespace(get_server_info=lambda: server_info(mode))
-    trainer = SimpleNamespace(accelerator=accelerator, vllm_generation=SimpleNamespace(vllm_client=client))
+    trainer = SimpleNamespace(
+        accelerator=accelerator, vllm_generation=SimpleNamespace(vllm_client=client)
+    )
     if rank:
         del trainer.vllm_generation  # only the main process talks to the server
     try:
@@ -40,7 +42,11 @@ def ask(folder, mode):
 
 @pytest.mark.parametrize(
     "mode, words",
-    [("raw_logprobs", "2 The vLLM server returns raw"), ("processed_logprobs", "2 taken"), (None, "2 no answer")],
+    [
+        ("raw_logprobs", "2 The vLLM server returns raw"),
+        ("processed_logprobs", "2 taken"),
+        (None, "2 no answer"),
+    ],
 )
 def test_both_ranks_hear_of_the_server(tmp_path, mode, words):
     on_ranks(2, ask, tmp_path, mode)

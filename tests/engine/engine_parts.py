@@ -67,15 +67,23 @@ def make_trainer(engine_folder, output_dir, peft_config=None, reward=spread, **o
             **options,
         },
     )
-    rows = Countdown(num_problems=64, max_numbers=3, max_number=9, operators="+-", max_target=30).dataset("train")
+    rows = Countdown(
+        num_problems=64, max_numbers=3, max_number=9, operators="+-", max_target=30
+    ).dataset("train")
     return GRPOExtTrainer(str(engine_folder), [reward], args, rows, peft_config=peft_config)
 
 
 def differences(trainer) -> list[float]:
     """After training, the largest difference of the sampler's and the trainer's log-probs, a number a step."""
-    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    before = {
+        name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad
+    }
     trainer.train()
-    moved = max((p - before[name]).abs().max().item() for name, p in trainer.model.named_parameters() if name in before)
+    moved = max(
+        (p - before[name]).abs().max().item()
+        for name, p in trainer.model.named_parameters()
+        if name in before
+    )
     assert moved > 5e-3  # it trained
     found = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert len(found) == STEPS and found[0]["grad_norm"] > 0
@@ -128,10 +136,31 @@ def words(engine_folder, folder, ranks, **options):
             "output_dir": str(folder / f"{ranks}"),
             "accelerate_config": "cpu",
         },
-        **{"task": "countdown", "num_problems": 64, "reward_funcs": ["spread"], "reward_plugins": [str(rewards)]},
-        **{"num_generations": 4, "per_device_train_batch_size": 16 // ranks, "max_completion_length": 24},
-        **{"learning_rate": 1e-3, "max_steps": 10, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True},
-        **{"use_cpu": True, "bf16": False, "report_to": "none", "health_action": "none", "use_vllm": True},
+        **{
+            "task": "countdown",
+            "num_problems": 64,
+            "reward_funcs": ["spread"],
+            "reward_plugins": [str(rewards)],
+        },
+        **{
+            "num_generations": 4,
+            "per_device_train_batch_size": 16 // ranks,
+            "max_completion_length": 24,
+        },
+        **{
+            "learning_rate": 1e-3,
+            "max_steps": 10,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        },
+        **{
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "health_action": "none",
+            "use_vllm": True,
+        },
         **{"vllm_max_model_length": 256, **options},
     }
     path = folder / f"{ranks}.json"
@@ -140,14 +169,25 @@ def words(engine_folder, folder, ranks, **options):
 
 
 def train_words(path, ranks):
-    return [sys.executable, "-m", "grpo_ext", "train", "--config", str(path), "--num_processes", str(ranks)]
+    return [
+        sys.executable,
+        "-m",
+        "grpo_ext",
+        "train",
+        "--config",
+        str(path),
+        "--num_processes",
+        str(ranks),
+    ]
 
 
 def check_run(words):
     """Run a command to its end; what it said. It finds the modules of this folder."""
     path = os.pathsep.join([str(REPO / "tests" / "engine"), os.environ.get("PYTHONPATH", "")])
     environment = {**outside(), "PYTHONPATH": path}
-    done = subprocess.run(words, capture_output=True, text=True, cwd=REPO, timeout=400, env=environment)
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=REPO, timeout=400, env=environment
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 

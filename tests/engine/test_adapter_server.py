@@ -20,8 +20,19 @@ def server(engine_folder, tmp_path_factory):
     recipe = {
         "model_name_or_path": str(engine_folder),
         "output_dir": str(tmp_path_factory.mktemp("server")),
-        **{"use_cpu": True, "bf16": False, "use_vllm": True, "vllm_mode": "server", "vllm_max_model_length": 256},
-        **{"use_peft": True, "lora_r": 8, "vllm_sync_adapter": "adapter", "max_completion_length": 16},
+        **{
+            "use_cpu": True,
+            "bf16": False,
+            "use_vllm": True,
+            "vllm_mode": "server",
+            "vllm_max_model_length": 256,
+        },
+        **{
+            "use_peft": True,
+            "lora_r": 8,
+            "vllm_sync_adapter": "adapter",
+            "max_completion_length": 16,
+        },
         **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()},
     }
     server = server_of(load_recipe(None, recipe))
@@ -31,7 +42,11 @@ def server(engine_folder, tmp_path_factory):
 
 @pytest.fixture
 def place(server):
-    where = {"vllm_mode": "server", "vllm_server_base_url": server.url, "vllm_sync_adapter": "adapter"}
+    where = {
+        "vllm_mode": "server",
+        "vllm_server_base_url": server.url,
+        "vllm_sync_adapter": "adapter",
+    }
     return {**where, "vllm_server_timeout": 30}
 
 
@@ -43,7 +58,10 @@ def models(server) -> list[str]:
 def test_five_steps(engine_folder, tmp_path, place, server):
     trainer = make_trainer(engine_folder, tmp_path, lora(), **place)
     assert max(differences(trainer)) <= CLOSE
-    assert models(server) == [str(engine_folder), trainer.vllm_generation.vllm_client.model]  # the last alone
+    assert models(server) == [
+        str(engine_folder),
+        trainer.vllm_generation.vllm_client.model,
+    ]  # the last alone
     assert not list(tmp_path.glob("vllm-adapter-*"))
 
 
@@ -59,7 +77,9 @@ def test_a_server_without_our_adapter_is_given_it(engine_folder, tmp_path, place
     generation = make_trainer(engine_folder, tmp_path, lora(), **place).vllm_generation
     generation.sync_weights()
     lost = generation.vllm_client.model
-    requests.post(f"{server.url}/v1/unload_lora_adapter", json={"lora_name": lost}, timeout=10).raise_for_status()
+    requests.post(
+        f"{server.url}/v1/unload_lora_adapter", json={"lora_name": lost}, timeout=10
+    ).raise_for_status()
     answer = generation.generate([[5, 6, 7]] * 4, None, 4)
     assert generation.syncs == 2 and len(answer[1]) == 4
     assert lost not in models(server) and generation.vllm_client.model in models(server)
@@ -68,11 +88,16 @@ def test_a_server_without_our_adapter_is_given_it(engine_folder, tmp_path, place
 def test_a_folder_that_the_server_does_not_see_is_told(engine_folder, tmp_path, place):
     client = make_trainer(engine_folder, tmp_path, lora(), **place).vllm_generation.vllm_client
     client.load_adapter(nullcontext(str(tmp_path / "elsewhere")))
-    assert "Request failed: 404" in client.failure and "it must have output_dir under the same path" in client.failure
+    assert (
+        "Request failed: 404" in client.failure
+        and "it must have output_dir under the same path" in client.failure
+    )
 
 
 def test_a_server_for_smaller_ranks_is_refused(engine_folder, tmp_path, place):
     config = lora()
     config.r = 16
-    with pytest.raises(ValueError, match=r"takes no adapters of rank 16 .* --enable-lora --max-lora-rank 16"):
+    with pytest.raises(
+        ValueError, match=r"takes no adapters of rank 16 .* --enable-lora --max-lora-rank 16"
+    ):
         make_trainer(engine_folder, tmp_path, config, **place)

@@ -25,7 +25,11 @@ def base(trainer) -> dict[str, torch.Tensor]:
 
 def frozen(trainer) -> dict[str, torch.Tensor]:
     """A copy of the trainer's own base, which merging an adapter and taking it out again would round."""
-    return {name: p.detach().clone() for name, p in trainer.model.named_parameters() if not p.requires_grad}
+    return {
+        name: p.detach().clone()
+        for name, p in trainer.model.named_parameters()
+        if not p.requires_grad
+    }
 
 
 def test_five_steps(engine_folder, tmp_path):
@@ -35,7 +39,11 @@ def test_five_steps(engine_folder, tmp_path):
     before, own = base(trainer), frozen(trainer)
     assert sum(weight.numel() for weight in before.values()) > 90_000
     assert max(differences(trainer)) <= CLOSE
-    checked = [e["sampling/sync_difference"] for e in trainer.state.log_history if "sampling/sync_difference" in e]
+    checked = [
+        e["sampling/sync_difference"]
+        for e in trainer.state.log_history
+        if "sampling/sync_difference" in e
+    ]
     assert len(checked) == STEPS and max(checked) <= CLOSE
     assert trainer.vllm_generation.syncs == STEPS
     assert len(engine.list_loras()) == 1  # the last alone
@@ -53,7 +61,9 @@ def test_control_without_sync(engine_folder, tmp_path):
 
 def test_an_engine_that_keeps_the_first_adapter_ends_the_run(engine_folder, tmp_path, monkeypatch):
     load = AdapterVLLM._load
-    monkeypatch.setattr(AdapterVLLM, "_load", lambda self, folder: self.request or load(self, folder))
+    monkeypatch.setattr(
+        AdapterVLLM, "_load", lambda self, folder: self.request or load(self, folder)
+    )
     trainer = make_trainer(engine_folder, tmp_path, lora(), **ALONE)
     with pytest.raises(EngineFailure, match="does not compute with the weights that it was given"):
         trainer.train()
@@ -73,7 +83,11 @@ def off(trainer, prompt) -> tuple[float, list]:
     worst = 0.0
     for ids, given in zip(completions, logps, strict=True):
         with torch.no_grad():
-            found = trainer.model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            found = (
+                trainer.model(torch.tensor([prompt + ids]))
+                .logits[0, len(prompt) - 1 : -1]
+                .log_softmax(-1)
+            )
         found = found[torch.arange(len(ids)), ids]
         worst = max(worst, (found - torch.tensor(given)[:, 0]).abs().max().item())
     return worst, completions
@@ -83,7 +97,9 @@ def test_nothing_of_an_earlier_adapter_is_left(engine_folder, tmp_path):
     """Two rank-stabilised adapters one after the other, on a prompt that the prefix cache keeps; rank 5 in room for 8."""
     from peft import LoraConfig
 
-    config = LoraConfig(r=5, lora_alpha=7, use_rslora=True, target_modules=["q_proj", "up_proj", "down_proj"])
+    config = LoraConfig(
+        r=5, lora_alpha=7, use_rslora=True, target_modules=["q_proj", "up_proj", "down_proj"]
+    )
     trainer = make_trainer(engine_folder, tmp_path, config, **ALONE)
     generation, model = trainer.vllm_generation, trainer.model.eval()
     assert generation.llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
@@ -109,7 +125,9 @@ def test_first_generation_after_a_resume_has_the_adapter(engine_folder, tmp_path
     last = next(entry for entry in reversed(trainer.state.log_history) if "loss" in entry)
     assert last["step"] == 3 and last["sampling/logp_difference/max"] <= CLOSE
     assert trainer.vllm_generation.syncs == 1
-    trainer.vllm_generation.request = None  # the base alone, to see that the adapter is worth something
+    trainer.vllm_generation.request = (
+        None  # the base alone, to see that the adapter is worth something
+    )
     assert off(trainer, [5, 6, 7, 8])[0] > 1e-2
 
 

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_parts import STEPS, WANDERING, check_truncated, differences, fifth, lora, make_trainer, without_sync
-from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm as packed  # before any engine is made
+from engine_parts import (
+    STEPS,
+    WANDERING,
+    check_truncated,
+    differences,
+    fifth,
+    lora,
+    make_trainer,
+    without_sync,
+)
+from vllm.model_executor.layers.utils import (
+    dispatch_cpu_unquantized_gemm as packed,
+)  # before any engine is made
 
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.vllm import EngineFailure, plugin
@@ -18,13 +29,21 @@ def test_five_steps(engine_folder, tmp_path):
     trainer = make_trainer(engine_folder, tmp_path)
     assert trainer.vllm_generation.dtype() == "float32"
     assert max(differences(trainer)) <= CLOSE
-    checked = [e["sampling/sync_difference"] for e in trainer.state.log_history if "sampling/sync_difference" in e]
+    checked = [
+        e["sampling/sync_difference"]
+        for e in trainer.state.log_history
+        if "sampling/sync_difference" in e
+    ]
     assert len(checked) == STEPS and max(checked) <= CLOSE
 
 
 def test_five_steps_of_an_adapter(engine_folder, tmp_path):
     trainer = make_trainer(engine_folder, tmp_path, lora())
-    base = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if not p.requires_grad}
+    base = {
+        name: p.detach().clone()
+        for name, p in trainer.model.named_parameters()
+        if not p.requires_grad
+    }
     assert max(differences(trainer)) <= CLOSE
     weights = dict(trainer.model.named_parameters())
     assert base and all(torch.equal(weights[name], before) for name, before in base.items())
@@ -34,7 +53,9 @@ def test_five_steps_of_an_adapter(engine_folder, tmp_path):
 
 
 def test_control_without_sync(engine_folder, tmp_path):
-    found = differences(without_sync(make_trainer(engine_folder, tmp_path, vllm_sync_check_steps=0)))
+    found = differences(
+        without_sync(make_trainer(engine_folder, tmp_path, vllm_sync_check_steps=0))
+    )
     assert found[0] <= CLOSE  # the weights it was started with
     assert found[-1] > 0.1
 
@@ -58,7 +79,9 @@ def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampli
     assert ratios == pytest.approx([1.0] * STEPS, abs=5e-3)
 
 
-@pytest.mark.parametrize("sampling", [{}, {"top_k": 20, "top_p": 0.9, "temperature": 0.7}], ids=["whole", "truncated"])
+@pytest.mark.parametrize(
+    "sampling", [{}, {"top_k": 20, "top_p": 0.9, "temperature": 0.7}], ids=["whole", "truncated"]
+)
 def test_episodes_are_scored_as_sampled(engine_folder, tmp_path, sampling):
     """Each turn is asked for by the tokens of all before it; what the environment said is no sample."""
     settings = {"environment": WANDERING, "max_completion_length": 60, **sampling}
@@ -78,19 +101,31 @@ def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
     assert trainer.vllm_generation.syncs == STEPS
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert max(entry["sampling/sync_difference"] for entry in logged) <= CLOSE
-    assert [e["sampling/importance_sampling_ratio/mean"] for e in logged] == pytest.approx([1.0] * STEPS, abs=1e-3)
+    assert [e["sampling/importance_sampling_ratio/mean"] for e in logged] == pytest.approx(
+        [1.0] * STEPS, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("sampling", [{}, {"top_k": 20}], ids=["whole", "truncated"])
-def test_refilled_groups_are_scored_under_the_weights_that_sampled_them(engine_folder, tmp_path, sampling):
+def test_refilled_groups_are_scored_under_the_weights_that_sampled_them(
+    engine_folder, tmp_path, sampling
+):
     """Groups carried from one step to the next keep the log-probs of their own policy; new ones alone are checked."""
-    options = {"group_filter": "refill", "max_staleness": 2, "per_device_train_batch_size": 16, **sampling}
+    options = {
+        "group_filter": "refill",
+        "max_staleness": 2,
+        "per_device_train_batch_size": 16,
+        **sampling,
+    }
     trainer = make_trainer(engine_folder, tmp_path, reward=fifth, **options)
     found = differences(trainer)
     assert max(found) <= CLOSE if not sampling else check_truncated(found, CLOSE) is None
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert sum(entry["groups/reused"] for entry in logged) > 0
-    assert sum("sampling/sync_difference" in entry for entry in logged) == trainer.vllm_generation.syncs
+    assert (
+        sum("sampling/sync_difference" in entry for entry in logged)
+        == trainer.vllm_generation.syncs
+    )
     assert max(entry.get("sampling/sync_difference", 0.0) for entry in logged) <= CLOSE
 
 

@@ -14,7 +14,16 @@ import psutil
 import pytest
 import torch
 from conftest import REPO
-from engine_parts import WANDERING, check_run, check_truncated, free_port, outside, steps_of, train_words, words
+from engine_parts import (
+    WANDERING,
+    check_run,
+    check_truncated,
+    free_port,
+    outside,
+    steps_of,
+    train_words,
+    words,
+)
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.server import server_of
@@ -55,15 +64,26 @@ def test_two_ranks_have_the_losses_of_one(engine_folder, tmp_path, server):
     for ranks in (1, 2):
         path = words(engine_folder, tmp_path, ranks, vllm_group_port=free_port(), **options)
         found.append(train(path, ranks))
-    assert [entry["reward"] for entry in found[0]] == pytest.approx([entry["reward"] for entry in found[1]], abs=1e-7)
-    assert [entry["loss"] for entry in found[0]] == pytest.approx([entry["loss"] for entry in found[1]], abs=1e-5)
+    assert [entry["reward"] for entry in found[0]] == pytest.approx(
+        [entry["reward"] for entry in found[1]], abs=1e-7
+    )
+    assert [entry["loss"] for entry in found[0]] == pytest.approx(
+        [entry["loss"] for entry in found[1]], abs=1e-5
+    )
     norms = [[entry["grad_norm"] for entry in steps] for steps in found]
     assert norms[0] == pytest.approx(norms[1], rel=1e-3) and min(norms[0]) > 0
 
 
-def test_episodes_of_different_lengths_come_back_to_the_rank_that_asked(engine_folder, tmp_path, server):
+def test_episodes_of_different_lengths_come_back_to_the_rank_that_asked(
+    engine_folder, tmp_path, server
+):
     """Another rank's completion would have other log-probs than the trainer finds for it."""
-    options = {**server.where, "environment": WANDERING, "max_completion_length": 60, "max_steps": 4}
+    options = {
+        **server.where,
+        "environment": WANDERING,
+        "max_completion_length": 60,
+        "max_steps": 4,
+    }
     path = words(engine_folder, tmp_path, 2, vllm_group_port=free_port(), **options)
     turns = [entry["episodes/turns"] for entry in train(path, 2)]
     assert 1 < min(turns) < 4
@@ -74,7 +94,9 @@ def sockets(process):
     found = set()
     for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
         with suppress(psutil.Error):  # it has ended
-            found |= {(plain(s.laddr), plain(s.raddr), s.status) for s in one.net_connections("tcp")}
+            found |= {
+                (plain(s.laddr), plain(s.raddr), s.status) for s in one.net_connections("tcp")
+            }
     return found
 
 
@@ -86,11 +108,18 @@ def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, serv
     """Weights travel between the trainers' address and the worker, whatever address the server answers at."""
     assert own_address(THERE) == HERE  # a listener there is one that the server reaches
     port, group = server.where["vllm_server_port"], free_port()
-    options = {"learning_rate": 1e-2, "lr_scheduler_type": "constant", "max_steps": 5, "vllm_group_port": group}
+    options = {
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "max_steps": 5,
+        "vllm_group_port": group,
+    }
     path = words(engine_folder, tmp_path, 2, **server.where, **options)
     samplers, trainers, log = set(), set(), tmp_path / "run.log"
     with log.open("w") as out:
-        run = subprocess.Popen(train_words(path, 2), stdout=out, stderr=subprocess.STDOUT, cwd=REPO, env=outside())
+        run = subprocess.Popen(
+            train_words(path, 2), stdout=out, stderr=subprocess.STDOUT, cwd=REPO, env=outside()
+        )
     try:
         while run.poll() is None:
             samplers |= sockets(server.process)
@@ -101,10 +130,20 @@ def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, serv
         run.terminate()
     assert run.returncode == 0, log.read_text()[-3000:]
     close_steps(path)
-    assert {own[0] for own, _, status in samplers if own[1] == port and status == "LISTEN"} == {THERE}
-    between = {(own, other) for own, other, status in samplers if status == "ESTABLISHED" and (other, own, status) in trainers}
-    weights = {(own, other) for own, other in between if own != (THERE, port)}  # no requests, which come and go
-    assert (HERE, group) in {other for _, other in weights}  # the worker came to the trainers' store
+    assert {own[0] for own, _, status in samplers if own[1] == port and status == "LISTEN"} == {
+        THERE
+    }
+    between = {
+        (own, other)
+        for own, other, status in samplers
+        if status == "ESTABLISHED" and (other, own, status) in trainers
+    }
+    weights = {
+        (own, other) for own, other in between if own != (THERE, port)
+    }  # no requests, which come and go
+    assert (HERE, group) in {
+        other for _, other in weights
+    }  # the worker came to the trainers' store
     assert {end[0] for link in weights for end in link} == {HERE}
     assert any(other[1] != group for _, other in weights)  # and gloo made a link of its own
 
@@ -112,8 +151,21 @@ def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, serv
 # All that shapes a step at once. A generation serves two steps, so that checkpoint 5 lies in the midst of one.
 FEATURES = {
     "reward_funcs": ["fifth"],
-    **{"group_filter": "refill", "max_staleness": 2, "curriculum": "adaptive", "num_iterations": 2, "beta": 0.04},
-    **{"top_p": 0.95, "top_k": 20, "learning_rate": 1e-2, "max_steps": 10, "save_strategy": "steps", "save_steps": 5},
+    **{
+        "group_filter": "refill",
+        "max_staleness": 2,
+        "curriculum": "adaptive",
+        "num_iterations": 2,
+        "beta": 0.04,
+    },
+    **{
+        "top_p": 0.95,
+        "top_k": 20,
+        "learning_rate": 1e-2,
+        "max_steps": 10,
+        "save_strategy": "steps",
+        "save_steps": 5,
+    },
     **{"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 8, "lora_dropout": 0.05},
 }
 
@@ -128,7 +180,9 @@ def run_features(path):
     one, two = (torch.load(path.with_suffix("") / f"weights-{rank}.pt") for rank in (0, 1))
     assert one.keys() == two.keys() and all("lora_" in name for name in one)
     assert all(torch.equal(weight, two[name]) for name, weight in one.items())
-    assert max(weight.abs().max().item() for name, weight in one.items() if "lora_B" in name) > 5e-3  # it was 0
+    assert (
+        max(weight.abs().max().item() for name, weight in one.items() if "lora_B" in name) > 5e-3
+    )  # it was 0
     return said, steps_of(path)
 
 
@@ -156,8 +210,12 @@ def test_everything_at_once_beside_a_server(engine_folder, tmp_path, server):
     options = {**server.where, "vllm_group_port": free_port(), "generation_kwargs": {"seed": 1}}
     whole, again = check_features(words(engine_folder, tmp_path, 2, **options, **FEATURES))
     for name in ("loss", "kl", "grad_norm"):
-        assert [entry[name] for entry in whole] == pytest.approx([entry[name] for entry in again], abs=1e-5), name
-    assert [entry.get("reward") for entry in whole] == [entry.get("reward") for entry in again]  # of each generation
+        assert [entry[name] for entry in whole] == pytest.approx(
+            [entry[name] for entry in again], abs=1e-5
+        ), name
+    assert [entry.get("reward") for entry in whole] == [
+        entry.get("reward") for entry in again
+    ]  # of each generation
 
 
 def test_everything_at_once_with_an_engine_in_each(engine_folder, tmp_path):
@@ -165,7 +223,9 @@ def test_everything_at_once_with_an_engine_in_each(engine_folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "adapter", [{}, {"use_peft": True, "lora_dropout": 0, "vllm_sync_adapter": "adapter"}], ids=["full", "adapter"]
+    "adapter",
+    [{}, {"use_peft": True, "lora_dropout": 0, "vllm_sync_adapter": "adapter"}],
+    ids=["full", "adapter"],
 )
 def test_two_ranks_each_with_an_engine(engine_folder, tmp_path, adapter):
     train(words(engine_folder, tmp_path, 2, vllm_mode="colocate", **adapter), 2)

@@ -47,9 +47,15 @@ WRONG = {
     "more": ({"choices": GOOD * 2}, "4 for 1 prompts x 2"),
     "no_choices": ({"status": "ok"}, "do not have vLLM's format (KeyError)"),
     "no_logps": ({"choices": [{**c, "logprobs": None} for c in GOOD]}, "log-probs are missing"),
-    "other_logps": ({"choices": [GOOD[0], {**GOOD[1], "logprobs": GOOD[0]["logprobs"]}]}, "log-probs of other tokens"),
+    "other_logps": (
+        {"choices": [GOOD[0], {**GOOD[1], "logprobs": GOOD[0]["logprobs"]}]},
+        "log-probs of other tokens",
+    ),
     "nan": ({"choices": [GOOD[0], choice([7], [1, 2], [float("nan")])]}, "logprobs.1.0.0"),
-    "of_another_prompt": ({"choices": [choice([5], [1, 3]), choice([7], [1, 3])]}, "belong to other prompts"),
+    "of_another_prompt": (
+        {"choices": [choice([5], [1, 3]), choice([7], [1, 3])]},
+        "belong to other prompts",
+    ),
     "too_long": ({"choices": [GOOD[0], choice([7] * 4, [1, 2])]}, "at most 3"),
     "no_such_token": ({"choices": [GOOD[0], choice([10], [1, 2])]}, "not among the model's 10"),
     "a_list": ([1], "is not vLLM: /v1/completions"),
@@ -78,7 +84,9 @@ def test_a_generation_is_bounded_in_size(monkeypatch):
     monkeypatch.setattr(vllm_client, "TOKEN_BYTES", 1)
     endless = says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536, for_ever=True)
     found, failure = generate(after(WELL, endless))
-    assert found == NOTHING and "more than 65,546 bytes" in failure  # two of two tokens of prompt and three of completion
+    assert (
+        found == NOTHING and "more than 65,546 bytes" in failure
+    )  # two of two tokens of prompt and three of completion
 
 
 def test_a_generation_is_bounded_in_time():
@@ -87,9 +95,14 @@ def test_a_generation_is_bounded_in_time():
     assert found == NOTHING and "no whole answer within 0.5 s" in failure
 
 
-@pytest.mark.parametrize("answer", [says(b"\x00\xff\r\n"), says(reply(b"<html>")), says(reply({"a": 1}))])
+@pytest.mark.parametrize(
+    "answer", [says(b"\x00\xff\r\n"), says(reply(b"<html>")), says(reply({"a": 1}))]
+)
 def test_what_is_not_vllm_is_told_at_the_start(answer):
-    with serving(answer) as base, pytest.raises(ConnectionError, match="no vLLM server was up at") as told:
+    with (
+        serving(answer) as base,
+        pytest.raises(ConnectionError, match="no vLLM server was up at") as told,
+    ):
         client(base)
     assert str(told.value).isprintable() and len(str(told.value)) < 300
 

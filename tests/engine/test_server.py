@@ -12,7 +12,15 @@ import time
 import pytest
 import requests
 import torch
-from engine_parts import STEPS, check_truncated, differences, free_port, lora, make_trainer, without_sync
+from engine_parts import (
+    STEPS,
+    check_truncated,
+    differences,
+    free_port,
+    lora,
+    make_trainer,
+    without_sync,
+)
 from oracle import token_logps
 from transformers import TrainerCallback
 
@@ -28,7 +36,13 @@ def server(engine_folder, tmp_path_factory):
     recipe = {
         "model_name_or_path": str(engine_folder),
         "output_dir": str(tmp_path_factory.mktemp("server")),
-        **{"use_cpu": True, "bf16": False, "use_vllm": True, "vllm_mode": "server", "vllm_max_model_length": 256},
+        **{
+            "use_cpu": True,
+            "bf16": False,
+            "use_vllm": True,
+            "vllm_mode": "server",
+            "vllm_max_model_length": 256,
+        },
         "max_completion_length": 16,
         **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()},
     }
@@ -39,7 +53,11 @@ def server(engine_folder, tmp_path_factory):
 
 @pytest.fixture
 def place(server):
-    where = {"vllm_mode": "server", "vllm_server_base_url": f"{server.url}/", "vllm_group_port": free_port()}
+    where = {
+        "vllm_mode": "server",
+        "vllm_server_base_url": f"{server.url}/",
+        "vllm_group_port": free_port(),
+    }
     return {**where, "vllm_server_timeout": 30}
 
 
@@ -61,7 +79,13 @@ def test_the_server_samples_while_the_trainer_trains(engine_folder, tmp_path, pl
 
 def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_path, place):
     del place["vllm_group_port"]  # each trainer has its own
-    options = {"overlap": "one_step", "generation_kwargs": {"seed": 1}, "save_strategy": "steps", "save_steps": 3, **place}
+    options = {
+        "overlap": "one_step",
+        "generation_kwargs": {"seed": 1},
+        "save_strategy": "steps",
+        "save_steps": 3,
+        **place,
+    }
     runs = []
     for resumes in (False, True):
         trainer = make_trainer(engine_folder, tmp_path, **options, vllm_group_port=free_port())
@@ -74,7 +98,9 @@ def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_
     # step 4 trains on what was under way at step 3; later steps sample anew, and rounding may change a token
     assert [entry["reward"] for entry in whole] == [entry["reward"] for entry in again]
     for name in ("loss", "grad_norm"):
-        assert [entry[name] for entry in whole] == pytest.approx([entry[name] for entry in again], abs=1e-5), name
+        assert [entry[name] for entry in whole] == pytest.approx(
+            [entry[name] for entry in again], abs=1e-5
+        ), name
 
 
 def test_tokens_that_went_on_under_new_weights_are_of_these(engine_folder, tmp_path, place):
@@ -94,7 +120,9 @@ def test_tokens_that_went_on_under_new_weights_are_of_these(engine_folder, tmp_p
     trainer.add_callback(Keep())
     trainer.train()
     rows = [
-        (g.prompt_ids[i], ids, g.policy_step[i], g.sampling_logps[i]) for g in made for i, ids in enumerate(g.completion_ids)
+        (g.prompt_ids[i], ids, g.policy_step[i], g.sampling_logps[i])
+        for g in made
+        for i, ids in enumerate(g.completion_ids)
     ]
     assert len(rows) == 8 * (STEPS - 1) and any(len(set(versions)) > 1 for *_, versions, _ in rows)
     for version, given in enumerate(weights):
@@ -102,12 +130,16 @@ def test_tokens_that_went_on_under_new_weights_are_of_these(engine_folder, tmp_p
         for prompt, ids, versions, logps in (row for row in rows if version in row[2]):
             with torch.no_grad():
                 wanted = token_logps(trainer.model, prompt, ids)
-            off = [abs(float(wanted[t] - logps[t])) for t, own in enumerate(versions) if own == version]
+            off = [
+                abs(float(wanted[t] - logps[t])) for t, own in enumerate(versions) if own == version
+            ]
             assert max(off) < 1e-4
 
 
 def test_a_server_that_hangs_under_way_is_asked_again(engine_folder, tmp_path, place, server):
-    trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", vllm_server_request_timeout=10, **place)
+    trainer = make_trainer(
+        engine_folder, tmp_path, overlap="one_step", vllm_server_request_timeout=10, **place
+    )
     client, calls, plain = trainer.vllm_generation.vllm_client, [], trainer.vllm_generation.start
 
     def start(*args, **kwargs):
@@ -145,7 +177,9 @@ def test_weights_of_another_run_are_noticed(engine_folder, tmp_path, place, serv
     trainer = make_trainer(engine_folder, tmp_path, **place)
     generation = trainer.vllm_generation
     generation.sync_weights()
-    requests.post(f"{server.url}/update_weight_version", json={"new_version": "theirs"}, timeout=10).raise_for_status()
+    requests.post(
+        f"{server.url}/update_weight_version", json={"new_version": "theirs"}, timeout=10
+    ).raise_for_status()
     syncs = generation.syncs
     answer = generation.generate([[5, 6, 7]] * 4, None, 4)
     assert generation.syncs == syncs + 1 and len(answer[1]) == 4
@@ -173,7 +207,9 @@ def test_a_taken_port_for_the_weights_is_passed_over(engine_folder, tmp_path, pl
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
-        trainer = make_trainer(engine_folder, tmp_path, **{**place, "vllm_group_port": other.getsockname()[1]})
+        trainer = make_trainer(
+            engine_folder, tmp_path, **{**place, "vllm_group_port": other.getsockname()[1]}
+        )
         assert max(differences(trainer)) <= CLOSE
 
 

@@ -35,13 +35,47 @@ def recipe(engine_folder, tmp_path, monkeypatch):
         "    return [sum(map(ord, text)) % 17 / 16 for text in completions]\n"
     )
     values = {
-        **{"model_name_or_path": str(engine_folder), "output_dir": str(tmp_path / "run"), "accelerate_config": "cpu"},
-        **{"task": "countdown", "num_problems": 64, "reward_funcs": ["spread"], "reward_plugins": [str(rewards)]},
-        **{"num_generations": 4, "per_device_train_batch_size": 16, "max_completion_length": 256, "max_steps": STEPS},
-        **{"learning_rate": 1e-2, "lr_scheduler_type": "constant", "logging_steps": 1, "save_strategy": "no"},
-        **{"use_cpu": True, "bf16": False, "report_to": "none", "health_action": "none", "disable_tqdm": True},
-        **{"use_vllm": True, "vllm_mode": "server", "vllm_max_model_length": 400, "vllm_server_timeout": 240},
-        **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port(), "vllm_group_port": free_port()},
+        **{
+            "model_name_or_path": str(engine_folder),
+            "output_dir": str(tmp_path / "run"),
+            "accelerate_config": "cpu",
+        },
+        **{
+            "task": "countdown",
+            "num_problems": 64,
+            "reward_funcs": ["spread"],
+            "reward_plugins": [str(rewards)],
+        },
+        **{
+            "num_generations": 4,
+            "per_device_train_batch_size": 16,
+            "max_completion_length": 256,
+            "max_steps": STEPS,
+        },
+        **{
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "logging_steps": 1,
+            "save_strategy": "no",
+        },
+        **{
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "health_action": "none",
+            "disable_tqdm": True,
+        },
+        **{
+            "use_vllm": True,
+            "vllm_mode": "server",
+            "vllm_max_model_length": 400,
+            "vllm_server_timeout": 240,
+        },
+        **{
+            "vllm_server_host": "127.0.0.1",
+            "vllm_server_port": free_port(),
+            "vllm_group_port": free_port(),
+        },
     }
     path = tmp_path / "recipe.json"
     path.write_text(json.dumps(values))  # JSON is YAML
@@ -51,18 +85,31 @@ def recipe(engine_folder, tmp_path, monkeypatch):
 def start(path, *words):
     command = [sys.executable, "-m", "grpo_ext", "train", "--config", str(path), *words]
     with path.with_suffix(".log").open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=REPO, env=outside())
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=REPO, env=outside()
+        )
 
 
 def wait_for_generation(process, url, run, step):
     """Until the server is generating for a step of the run after `step`."""
     while process.poll() is None:
-        done = (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").exists() else 0
+        done = (
+            (run / "metrics.jsonl").read_text().count("\n")
+            if (run / "metrics.jsonl").exists()
+            else 0
+        )
         try:
-            lines = requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=5).text.splitlines() if done >= step else []
+            lines = (
+                requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=5).text.splitlines()
+                if done >= step
+                else []
+            )
         except requests.RequestException:
             lines = []
-        if any(line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0 for line in lines):
+        if any(
+            line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0
+            for line in lines
+        ):
             return
         time.sleep(0.05)
     said = (run.parent / "recipe.log").read_text()
@@ -79,7 +126,11 @@ def test_run_that_serves_itself_goes_on(recipe, tmp_path):
     run = start(path, "--serve")
     try:
         wait_for_generation(run, url, tmp_path / "run", step=2)
-        servers = [p for p in psutil.Process(run.pid).children(recursive=True) if "api_server" in " ".join(p.cmdline())]
+        servers = [
+            p
+            for p in psutil.Process(run.pid).children(recursive=True)
+            if "api_server" in " ".join(p.cmdline())
+        ]
         os.killpg(servers[0].pid, signal.SIGKILL)
         assert run.wait(400) == 0, path.with_suffix(".log").read_text()[-3000:]
     finally:

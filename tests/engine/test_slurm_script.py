@@ -67,7 +67,9 @@ def test_two_machines_train_and_one_serves(engine_folder, tmp_path):
         timeout=400,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert "2 ranks (MULTI_CPU, gloo)" in done.stdout and "answers at http://127.0.0.3" in done.stdout
+    assert (
+        "2 ranks (MULTI_CPU, gloo)" in done.stdout and "answers at http://127.0.0.3" in done.stdout
+    )
     state = json.loads((tmp_path / "2" / "trainer_state.json").read_text())
     steps = [entry for entry in state["log_history"] if "loss" in entry]
     assert len(steps) == 3

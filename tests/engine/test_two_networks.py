@@ -16,7 +16,15 @@ TRAINERS, SAMPLERS = "10.77.0.1", "10.77.0.2"
 
 def enter(process):
     """What a command begins with that is to run in the namespaces of a process."""
-    return ["nsenter", "--target", str(process.pid), "--user", "--preserve-credentials", "--net", "--"]
+    return [
+        "nsenter",
+        "--target",
+        str(process.pid),
+        "--user",
+        "--preserve-credentials",
+        "--net",
+        "--",
+    ]
 
 
 @pytest.fixture
@@ -56,7 +64,10 @@ def networks():
             str(samplers.pid),
         ]
         ip(trainers, *cable)
-        for where, address, end in ((trainers, TRAINERS, "to-samplers"), (samplers, SAMPLERS, "to-trainers")):
+        for where, address, end in (
+            (trainers, TRAINERS, "to-samplers"),
+            (samplers, SAMPLERS, "to-trainers"),
+        ):
             ip(where, "addr", "add", f"{address}/24", "dev", end)
             ip(where, "link", "set", end, "up")
             ip(where, "link", "set", "lo", "up")
@@ -68,7 +79,9 @@ def networks():
 
 
 def test_weights_travel_between_two_networks(engine_folder, tmp_path, networks, monkeypatch):
-    monkeypatch.setenv("VLLM_API_KEY", "secret")  # without one a server refuses to listen at such an address
+    monkeypatch.setenv(
+        "VLLM_API_KEY", "secret"
+    )  # without one a server refuses to listen at such an address
     trainers, samplers = networks
     place = {"vllm_mode": "server", "vllm_server_host": SAMPLERS, "vllm_server_port": free_port()}
     rate = {"learning_rate": 1e-2, "lr_scheduler_type": "constant", "max_steps": 5}
@@ -85,7 +98,9 @@ def test_weights_travel_between_two_networks(engine_folder, tmp_path, networks, 
         "2",
     ]
     with (tmp_path / "serve.log").open("w") as log:
-        server = subprocess.Popen(serve, stdout=log, stderr=subprocess.STDOUT, cwd=REPO, env=outside())
+        server = subprocess.Popen(
+            serve, stdout=log, stderr=subprocess.STDOUT, cwd=REPO, env=outside()
+        )
     try:
         check_run([*enter(trainers), *train_words(path, 2)])  # it waits for the server
     finally:

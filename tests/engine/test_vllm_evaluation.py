@@ -21,7 +21,9 @@ pytestmark = pytest.mark.vllm
 def test_completions_of_both_engines(engine_folder, tmp_path):
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_pretrained(engine_folder)
-    config = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    config = LoraConfig(
+        r=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+    )
     get_peft_model(base, config).save_pretrained(tmp_path / "adapter")
     assert merge_adapter(tmp_path / "adapter", tmp_path / "merged") <= 1e-5
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "merged", padding_side="left")
@@ -35,17 +37,24 @@ def test_completions_of_both_engines(engine_folder, tmp_path):
     expected = generate_completions(model, tokenizer, rows, greedy, chat_template_kwargs=start)
     assert generate_completions(model, tokenizer, rows, greedy) != expected
     base = AutoModelForCausalLM.from_pretrained(engine_folder)
-    assert generate_completions(base, tokenizer, rows, greedy, chat_template_kwargs=start) != expected
+    assert (
+        generate_completions(base, tokenizer, rows, greedy, chat_template_kwargs=start) != expected
+    )
     engine = VllmCompletions(str(tmp_path / "merged"), tokenizer, None, 256, start)
     try:
         assert engine(rows, greedy) == expected
         ours = engine(rows, sampled)
     finally:
         engine.close()
-    theirs = generate_completions(model, tokenizer, rows, sampled, batch_size=1024, chat_template_kwargs=start)
+    theirs = generate_completions(
+        model, tokenizer, rows, sampled, batch_size=1024, chat_template_kwargs=start
+    )
     for mine, other in zip(ours, theirs, strict=True):
         assert len(mine) == len(other) == 64
-        counts = [[[c.ids[0] for c in some].count(token) for some in (mine, other)] for token in {c.ids[0] for c in other}]
+        counts = [
+            [[c.ids[0] for c in some].count(token) for some in (mine, other)]
+            for token in {c.ids[0] for c in other}
+        ]
         assert len(counts) <= 3  # top_k
         for a, b in counts:  # two binomials of 64: five standard deviations at most
             assert abs(a - b) <= 5 * (2 * 64 * 0.25) ** 0.5

@@ -36,7 +36,9 @@ def twice(path, run, steps, close):
     """A recipe's run, and once more from its checkpoint of step 2; what of the second is not as in the first is told."""
     found = []
     for begins in ("Starts without a checkpoint", "Resumes from"):
-        out = launched("zero3", 2, path.parent, "train", "--config", str(path), environment=outside())
+        out = launched(
+            "zero3", 2, path.parent, "train", "--config", str(path), environment=outside()
+        )
         assert "2 ranks (DEEPSPEED, gloo), sharded by DeepSpeed ZeRO-3" in out and begins in out
         state = json.loads((run / "trainer_state.json").read_text())
         logged = [entry for entry in state["log_history"] if "loss" in entry]
@@ -50,11 +52,22 @@ def twice(path, run, steps, close):
     return found
 
 
-OPTIONS = {"max_steps": 4, "learning_rate": 1e-2, "save_strategy": "steps", "save_steps": 2, "beta": 0.04}
+OPTIONS = {
+    "max_steps": 4,
+    "learning_rate": 1e-2,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "beta": 0.04,
+}
 
 
 def test_zero3_goes_on_from_its_checkpoint_bit_for_bit(engine_folder, tmp_path):
-    options = {**OPTIONS, "use_vllm": False, "vllm_max_model_length": None, "group_filter": "refill"}
+    options = {
+        **OPTIONS,
+        "use_vllm": False,
+        "vllm_max_model_length": None,
+        "group_filter": "refill",
+    }
     path = words(engine_folder, tmp_path, 2, **options)
     (weights, losses), (again, losses_again) = twice(path, tmp_path / "2", 4, "logp_difference/max")
     assert losses == losses_again
@@ -63,12 +76,23 @@ def test_zero3_goes_on_from_its_checkpoint_bit_for_bit(engine_folder, tmp_path):
 
 def test_zero3_beside_a_server_goes_on_from_its_checkpoint(engine_folder, tmp_path):
     """To rounding: vLLM runs requests together as they come, so that log-probs of the same tokens differ in their last bits."""
-    where = {"vllm_mode": "server", "vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()}
-    options = {**OPTIONS, "group_filter": "refill", "generation_kwargs": {"seed": 1}, "vllm_group_port": free_port()}
+    where = {
+        "vllm_mode": "server",
+        "vllm_server_host": "127.0.0.1",
+        "vllm_server_port": free_port(),
+    }
+    options = {
+        **OPTIONS,
+        "group_filter": "refill",
+        "generation_kwargs": {"seed": 1},
+        "vllm_group_port": free_port(),
+    }
     path = words(engine_folder, tmp_path, 2, **where, **options)
     with server_of(load_recipe(path)).running(seconds=240, restarts=0):
         (_, losses), (_, again) = twice(path, tmp_path / "2", 4, "logp_difference/max")
-    assert losses == pytest.approx(again, abs=1e-5) and losses[3] != pytest.approx(losses[2], abs=1e-5)
+    assert losses == pytest.approx(again, abs=1e-5) and losses[3] != pytest.approx(
+        losses[2], abs=1e-5
+    )
 
 
 def test_an_adapter_that_was_trained_in_parts_is_merged(engine_folder, tmp_path):

@@ -14,7 +14,9 @@ from grpo_ext.train import make_trainer
 
 class KeepWeights(TrainerCallback):
     def on_train_end(self, args, state, control, model=None, **kwargs):
-        weights = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        weights = {
+            name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad
+        }
         torch.save(weights, Path(args.output_dir) / f"weights-{args.process_index}.pt")
 
 

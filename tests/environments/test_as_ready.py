@@ -54,7 +54,10 @@ def test_tokens_keep_their_log_probs_and_masks(make):
     assert attempts == 0
     for episode, values in zip(episodes, logps, strict=True):
         assert episode.ended and episode.turns == 3 and 0 in episode.mask
-        expected = [-float(token) if own else None for token, own in zip(episode.ids, episode.mask, strict=True)]
+        expected = [
+            -float(token) if own else None
+            for token, own in zip(episode.ids, episode.mask, strict=True)
+        ]
         assert values == expected
 
 

@@ -56,7 +56,9 @@ def fail(kind: str) -> object:
         raise MemoryError
     if kind == "surrogate":
         raise RuntimeError("\ud800")
-    return {"long": "x" * 10_000_000, "none": None, "object": object(), "list": [{"type": "text"}]}[kind]
+    return {"long": "x" * 10_000_000, "none": None, "object": object(), "list": [{"type": "text"}]}[
+        kind
+    ]
 
 
 async def wait(seconds: float) -> str:
@@ -96,7 +98,9 @@ def tokenizer(tiny_folder):
 def episode(tokenizer, tools=TOOLS, room=100_000, **rules):
     environment = ToolEnvironment(tools)
     tokens = TurnTokens(tokenizer, [tokenizer.eos_token_id], None, tools)
-    return Episode(EpisodeRules(ToolEnvironment, **{"turns": 99, **rules}), tokens, room, ASKED, environment)
+    return Episode(
+        EpisodeRules(ToolEnvironment, **{"turns": 99, **rules}), tokens, room, ASKED, environment
+    )
 
 
 def say(one, text):
@@ -120,26 +124,47 @@ def test_a_call_is_answered_and_a_turn_without_one_is_the_last(tokenizer):
         {"role": "tool", "name": "wait", "content": "waited"},
     ]
     say(one, "It is 12.")
-    assert one.ended and not one.truncated and one.world.calls == 2 and one.world.failed_calls == one.world.failures == 0
+    assert (
+        one.ended
+        and not one.truncated
+        and one.world.calls == 2
+        and one.world.failed_calls == one.world.failures == 0
+    )
     assert one.messages[-1] == {"role": "assistant", "content": "It is 12."}
     assert as_text(one.messages).splitlines() == [
         "I multiply.", 'multiply({"a": 3, "b": 4})', 'wait({"seconds": 0.0})', "> 12", "> waited", "It is 12.",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_6"])
+@pytest.mark.parametrize(
+    "name", ["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_6"]
+)
 def test_the_tokens_are_those_that_the_template_writes(tiny_folder, name):
     tokenizer = with_template(tiny_folder, name)
     one = episode(tokenizer)
-    answers = [{"role": "tool", "name": n, "content": c} for n, c in (("multiply", "12"), ("wait", "waited"))]
-    calls = [{"type": "function", "function": {"name": a["name"], "arguments": {}}} for a in answers]
-    messages = [*ASKED["prompt"], {"role": "assistant", "content": "a turn", "tool_calls": calls}, *answers]
+    answers = [
+        {"role": "tool", "name": n, "content": c}
+        for n, c in (("multiply", "12"), ("wait", "waited"))
+    ]
+    calls = [
+        {"type": "function", "function": {"name": a["name"], "arguments": {}}} for a in answers
+    ]
+    messages = [
+        *ASKED["prompt"],
+        {"role": "assistant", "content": "a turn", "tool_calls": calls},
+        *answers,
+    ]
     options = {"tools": TOOLS, "tokenize": False}
     whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
-    turn = whole[: whole.rindex(tokenizer.eos_token, 0, whole.index("12")) + len(tokenizer.eos_token)]
+    turn = whole[
+        : whole.rindex(tokenizer.eos_token, 0, whole.index("12")) + len(tokenizer.eos_token)
+    ]
     assert tokenizer.decode(one.tokens.answer(answers, ended=True)) == whole.removeprefix(turn)
     assert (
-        one.prompt_ids == tokenizer.apply_chat_template(ASKED["prompt"], add_generation_prompt=True, tools=TOOLS)["input_ids"]
+        one.prompt_ids
+        == tokenizer.apply_chat_template(ASKED["prompt"], add_generation_prompt=True, tools=TOOLS)[
+            "input_ids"
+        ]
     )
 
 
@@ -171,14 +196,29 @@ def test_a_hundred_faulty_calls_are_answered_and_counted(tokenizer):
     for text in pairs:
         say(one, text)
     faults = [m["content"] for m in one.messages if m["role"] == "tool"]
-    assert not one.ended and one.world.calls == one.world.failed_calls == len(faults) >= 100 and one.world.failures == 0
+    assert (
+        not one.ended
+        and one.world.calls == one.world.failed_calls == len(faults) >= 100
+        and one.world.failures == 0
+    )
     assert all(fault.startswith("error: ") and len(fault) < 1000 for fault in faults)
     say(one, called("multiply", a=3, b=4))
     assert one.messages[-1]["content"] == "12" and one.world.failed_calls == one.world.calls - 1
 
 
 def test_ten_faulty_tools_are_answered_within_their_time(tokenizer):
-    kinds = ["hang", "leave", "deep", "memory", "surrogate", "long", "none", "object", "list", "unknown"]
+    kinds = [
+        "hang",
+        "leave",
+        "deep",
+        "memory",
+        "surrogate",
+        "long",
+        "none",
+        "object",
+        "list",
+        "unknown",
+    ]
     for kind in kinds:
         one = episode(tokenizer, step_timeout=0.5, answer_characters=200)
         before = time.process_time()
@@ -186,17 +226,29 @@ def test_ten_faulty_tools_are_answered_within_their_time(tokenizer):
         assert time.process_time() - before < 20
         answer = one.messages[-1]
         assert answer["role"] == "tool" and len(answer["content"]) < 300, kind
-        assert one.world.failed_calls == (kind in ("hang", "leave", "deep", "memory", "surrogate", "unknown")), kind
+        assert one.world.failed_calls == (
+            kind in ("hang", "leave", "deep", "memory", "surrogate", "unknown")
+        ), kind
         assert not one.ended
     one = episode(tokenizer, step_timeout=0.3)
-    for text in (called("wait", seconds=30), called("block", seconds=2), called("fail", kind="hang")):
+    for text in (
+        called("wait", seconds=30),
+        called("block", seconds=2),
+        called("fail", kind="hang"),
+    ):
         say(one, text)
     late = ["error: it took more than 0.3 s"] * 2
     assert [m["content"] for m in one.messages if m["role"] == "tool"] == late
-    assert one.world.failed_calls == one.world.failures == 3 and one.ended  # the third time ends the episode
+    assert (
+        one.world.failed_calls == one.world.failures == 3 and one.ended
+    )  # the third time ends the episode
 
 
-@given(st.text(alphabet=st.sampled_from('{}[]":, \n<>/_toolcalnameargumentsmultiply0123'), max_size=200))
+@given(
+    st.text(
+        alphabet=st.sampled_from('{}[]":, \n<>/_toolcalnameargumentsmultiply0123'), max_size=200
+    )
+)
 def test_any_text_is_a_turn(text):
     one = test_any_text_is_a_turn.episode
     one.ended = False
@@ -235,7 +287,9 @@ def test_async_environments_answer_beside_each_other(tokenizer):
     for token in turn:
         ids = torch.cat([ids, torch.full((16, 1), token)], 1)
         player.see(ids)
-    assert all(one.messages[-1] == {"role": "user", "content": "GO"} and one.pending for one in episodes)
+    assert all(
+        one.messages[-1] == {"role": "user", "content": "GO"} and one.pending for one in episodes
+    )
 
 
 class Counter:
@@ -282,7 +336,9 @@ def options(**more):
 
 def test_environments_of_trl_are_reset_and_kept(tokenizer):
     Counter.made = 0
-    begin = beginning_with_tools([multiply], {None: Counter}, tokenizer, [tokenizer.eos_token_id], options())
+    begin = beginning_with_tools(
+        [multiply], {None: Counter}, tokenizer, [tokenizer.eos_token_id], options()
+    )
     rows = [{**ASKED, "start": start} for start in (0, 5, 7)]
     for _ in range(2):
         first, second, third = begin(rows)
@@ -299,15 +355,21 @@ def test_environments_of_trl_are_reset_and_kept(tokenizer):
 
 def test_each_row_names_its_environment(tokenizer):
     factories = {"counting": Counter, "strict": Strict}
-    begin = beginning_with_tools([], factories, tokenizer, [tokenizer.eos_token_id], options(max_tool_calling_iterations=1))
-    one, other = begin([{**ASKED, "start": 1, "environment": name} for name in ("counting", "strict")])
+    begin = beginning_with_tools(
+        [], factories, tokenizer, [tokenizer.eos_token_id], options(max_tool_calling_iterations=1)
+    )
+    one, other = begin(
+        [{**ASKED, "start": 1, "environment": name} for name in ("counting", "strict")]
+    )
     assert type(one.environment.instance) is Counter and type(other.environment.instance) is Strict
     assert one.world.failures == other.world.failures == 0
     say(other, called("increment", step=2))
     assert not other.ended
     say(other, called("increment", step=2))
     assert other.ended and other.turns == 2
-    with pytest.raises(ValueError, match="A row has environment 'count'; environment_factory has counting, strict"):
+    with pytest.raises(
+        ValueError, match="A row has environment 'count'; environment_factory has counting, strict"
+    ):
         begin([{**ASKED, "environment": "count"}])
 
 
@@ -356,10 +418,17 @@ def test_calls_of_the_last_turn_are_not_made(tokenizer):
 def test_all_calls_of_a_turn_share_their_time(tokenizer):
     one = episode(tokenizer, step_timeout=0.5)
     before = time.process_time()
-    say(one, called("fail", kind="hang") + called("wait", seconds=30) + called("wait", seconds=0) * 3)
-    assert time.process_time() - before < 20 and one.world.calls == 5 and one.world.failed_calls >= 2
+    say(
+        one,
+        called("fail", kind="hang") + called("wait", seconds=30) + called("wait", seconds=0) * 3,
+    )
+    assert (
+        time.process_time() - before < 20 and one.world.calls == 5 and one.world.failed_calls >= 2
+    )
     assert one.messages[1]["content"] == "error: it took more than 0.5 s"
-    assert one.world.failures == 1 and not one.ended  # one turn, however many of its calls were late
+    assert (
+        one.world.failures == 1 and not one.ended
+    )  # one turn, however many of its calls were late
 
 
 class Leaves(Environment):
@@ -383,17 +452,25 @@ class Leaves(Environment):
 
 
 def test_exits_and_errors_without_words_are_answers(tokenizer):
-    begin = beginning({"name": f"{__file__}:Leaves"}, tokenizer, [tokenizer.eos_token_id], options())
+    begin = beginning(
+        {"name": f"{__file__}:Leaves"}, tokenizer, [tokenizer.eos_token_id], options()
+    )
     one, other = begin([ASKED, ASKED])
     say(one, called("leave") + called("speechless"))
-    assert [m["content"] for m in one.messages[1:]] == ["error: RuntimeError: SystemExit: 3", "error: Silent"]
+    assert [m["content"] for m in one.messages[1:]] == [
+        "error: RuntimeError: SystemExit: 3",
+        "error: Silent",
+    ]
     say(other, called("leave"))  # the loop of async tools goes on
     assert other.messages[-1]["content"] == "error: RuntimeError: SystemExit: 3"
 
 
 def test_text_that_later_readers_could_not_write(tokenizer):
     one = episode(tokenizer)
-    say(one, '<tool_call>\n{"name": "multiply", "arguments": {"a": "\\ud800", "b": 1}}\n</tool_call>')
+    say(
+        one,
+        '<tool_call>\n{"name": "multiply", "arguments": {"a": "\\ud800", "b": 1}}\n</tool_call>',
+    )
     json.dumps(one.messages, ensure_ascii=False).encode()
     say(one, called("multiply", a=json.loads("[" * 100 + "]" * 100), b=1))
     assert one.messages[-1]["content"].startswith("error: the call could not be read")

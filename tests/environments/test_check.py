@@ -39,13 +39,22 @@ def expression_in(message: dict) -> str:
 
 
 def test_demonstrations_keep_to_the_rules_and_know_no_strategy():
-    task = Countdown(num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30)
+    task = Countdown(
+        num_problems=200, min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=30
+    )
     right = 0
     for row in check_demonstrations(task, 2000, seed=1):
         *turns, answer = row["completion"]
-        expressions, told = [expression_in(turn) for turn in turns[::2]], [turn["content"] for turn in turns[1::2]]
-        assert answer["content"] == f"<answer>{expressions[-1]}</answer>"  # what was checked last, right or refused
-        assert set(told[:-1]) <= {f"no, its value is {value}, not {target_in(row)}" for value in range(28)}
+        expressions, told = (
+            [expression_in(turn) for turn in turns[::2]],
+            [turn["content"] for turn in turns[1::2]],
+        )
+        assert (
+            answer["content"] == f"<answer>{expressions[-1]}</answer>"
+        )  # what was checked last, right or refused
+        assert set(told[:-1]) <= {
+            f"no, its value is {value}, not {target_in(row)}" for value in range(28)
+        }
         values = [eval(expression) for expression in expressions]
         assert len(values) == len(set(values))
         right += told[-1] == "yes"
@@ -56,16 +65,22 @@ def test_demonstrations_keep_to_the_rules_and_know_no_strategy():
 
 def test_demonstrations_end_also_where_the_target_is_out_of_reach():
     """Equations from left to right do not reach each sum of two products."""
-    task = Countdown(num_problems=300, min_numbers=4, max_numbers=4, max_number=5, operators="+*", max_target=30)
+    task = Countdown(
+        num_problems=300, min_numbers=4, max_numbers=4, max_number=5, operators="+*", max_target=30
+    )
     rows = list(check_demonstrations(task, 300, give_up=0.0))
     assert len(rows) == 300
     assert {row["completion"][-2]["content"] == "yes" for row in rows} == {True, False}
 
 
 def test_going_round_three_numbers_reaches_every_value():
-    task = Countdown(num_problems=200, min_numbers=3, max_numbers=3, max_number=12, operators="+-", max_target=36)
+    task = Countdown(
+        num_problems=200, min_numbers=3, max_numbers=3, max_number=12, operators="+-", max_target=36
+    )
     for row in task.generate("train"):
         nums = row["nums"]
         found = expressions_around(nums, "+-")
-        assert found.keys() == chains(tuple(sorted(nums)), "+-").keys() == reachable(tuple(nums), "+-")
+        assert (
+            found.keys() == chains(tuple(sorted(nums)), "+-").keys() == reachable(tuple(nums), "+-")
+        )
         assert all(eval(text) == value for value, texts in found.items() for text in texts)

@@ -34,11 +34,19 @@ def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules
     rows = [{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]
     episodes = [Episode(given, tokens, room, row) for row in rows]
     batch = tokenizer.apply_chat_template(
-        [e.prompt for e in episodes], add_generation_prompt=True, return_dict=True, return_tensors="pt", padding=True
+        [e.prompt for e in episodes],
+        add_generation_prompt=True,
+        return_dict=True,
+        return_tensors="pt",
+        padding=True,
     )
-    config = GenerationConfig(max_new_tokens=room, do_sample=not greedy, eos_token_id=ends, pad_token_id=0)
+    config = GenerationConfig(
+        max_new_tokens=room, do_sample=not greedy, eos_token_id=ends, pad_token_id=0
+    )
     read = []
-    handle = model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: read.append(inputs[0].numel()))
+    handle = model.get_input_embeddings().register_forward_hook(
+        lambda _, inputs, __: read.append(inputs[0].numel())
+    )
     torch.manual_seed(0)
     with torch.no_grad(), watching(model, None, Player(episodes)):
         if fast:
@@ -47,7 +55,10 @@ def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules
         else:
             model.generate(**batch, generation_config=config)
     handle.remove()
-    prompts = [ids[mask.bool()].tolist() for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+    prompts = [
+        ids[mask.bool()].tolist()
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
     return episodes, prompts, read
 
 
@@ -76,9 +87,14 @@ def test_both_loops_play_alike(parts):
 def test_every_token_is_read_once(parts):
     episodes, prompts, read = play(parts, room=200)
     width = max(map(len, prompts))
-    needed = len(prompts) * (width - 1) + sum(len(e.ids) for e in episodes)  # the last token is not read
+    needed = len(prompts) * (width - 1) + sum(
+        len(e.ids) for e in episodes
+    )  # the last token is not read
     assert sum(read) <= 1.15 * needed
-    again = sum(sum(len(p) + e.mask.index(0, i) for i in turns(e)) for p, e in zip(prompts, episodes, strict=True))
+    again = sum(
+        sum(len(p) + e.mask.index(0, i) for i in turns(e))
+        for p, e in zip(prompts, episodes, strict=True)
+    )
     assert sum(read) < 0.75 * again  # reading the conversation anew each turn
 
 
@@ -100,7 +116,10 @@ class Third(Counting):
 
 
 def test_rows_may_leave_while_the_others_read(parts):
-    (fast, _, _), (plain, _, _) = play(parts, room=200, make=Third), play(parts, room=200, make=Third, fast=False)
+    (fast, _, _), (plain, _, _) = (
+        play(parts, room=200, make=Third),
+        play(parts, room=200, make=Third, fast=False),
+    )
     assert [e.turns for e in fast] == [4, 4, 1]
     assert [e.ids for e in fast] == [e.ids for e in plain]
 
@@ -108,7 +127,9 @@ def test_rows_may_leave_while_the_others_read(parts):
 def turns(episode):
     """Where the turns of the model begin that an answer follows."""
     before = [0, *episode.mask[:-1]]
-    starts = [i for i, (a, b) in enumerate(zip(before, episode.mask, strict=True)) if (a, b) == (0, 1)]
+    starts = [
+        i for i, (a, b) in enumerate(zip(before, episode.mask, strict=True)) if (a, b) == (0, 1)
+    ]
     return [i for i in starts if 0 in episode.mask[i:]]
 
 
@@ -126,11 +147,19 @@ def test_turns_have_a_limit(parts):
 
 
 def test_faults_of_an_environment_are_answers(parts):
-    episodes, _, _ = play(parts, room=400, make=Faulty, turns=4, step_timeout=0.2, answer_characters=30)
+    episodes, _, _ = play(
+        parts, room=400, make=Faulty, turns=4, step_timeout=0.2, answer_characters=30
+    )
     for episode in episodes:
         said = [m["content"] for m in episode.messages if m["role"] == "user"]
-        assert said == ["error: RuntimeError: no idea", "error: it took more than 0.2 s", "x" * 30 + " (cut off)"]
-        assert episode.world.failures == 3 and episode.turns == 4  # the last says nothing that can be unpacked
+        assert said == [
+            "error: RuntimeError: no idea",
+            "error: it took more than 0.2 s",
+            "x" * 30 + " (cut off)",
+        ]
+        assert (
+            episode.world.failures == 3 and episode.turns == 4
+        )  # the last says nothing that can be unpacked
 
 
 def test_all_completions_of_a_row_face_the_same_world(parts):
@@ -139,7 +168,9 @@ def test_all_completions_of_a_row_face_the_same_world(parts):
     rules = EpisodeRules(Counting)
     openings = {Episode(rules, tokens, 50, dict(row)).prompt[-1]["content"] for _ in range(3)}
     assert len(openings) == 1
-    others = {Episode(rules, tokens, 50, {**row, "level": n}).prompt[-1]["content"] for n in range(20)}
+    others = {
+        Episode(rules, tokens, 50, {**row, "level": n}).prompt[-1]["content"] for n in range(20)
+    }
     assert len(others) > 3
 
 
@@ -161,7 +192,13 @@ def test_a_turn_that_an_engine_cuts_is_kept(parts):
     assert written(one, [300, 301, 302], asked=3) == 3 and not one.ended and one.turns == 0
     assert one.turn_left() == 47
     assert written(one, [303], asked=5) == 1
-    assert one.ended and one.truncated and one.turns == 1 and len(one.messages) == 1 and one.environment.turns == 0
+    assert (
+        one.ended
+        and one.truncated
+        and one.turns == 1
+        and len(one.messages) == 1
+        and one.environment.turns == 0
+    )
 
 
 def test_an_answer_that_nobody_reads_is_not_the_last_word(parts):
@@ -176,9 +213,15 @@ def test_an_answer_that_nobody_reads_is_not_the_last_word(parts):
 
 def test_results_of_several_calls_that_nobody_reads_are_dropped(parts):
     one = episode(parts)
-    one.messages = [{"role": role, "content": ""} for role in ("assistant", "user", "assistant", "tool", "tool")]
+    one.messages = [
+        {"role": role, "content": ""} for role in ("assistant", "user", "assistant", "tool", "tool")
+    ]
     one.cut_off()
-    assert one.ended and one.truncated and [m["role"] for m in one.messages] == ["assistant", "user", "assistant"]
+    assert (
+        one.ended
+        and one.truncated
+        and [m["role"] for m in one.messages] == ["assistant", "user", "assistant"]
+    )
 
 
 class Leaving(Counting):
@@ -199,7 +242,10 @@ def test_an_environment_ends_no_run(parts):
         while one.pending:
             one.read()
     said = [m["content"] for m in one.messages if m["role"] == "user"]
-    assert said == ["error: SystemExit: 3", "error: TypeError: step returns an answer and whether the episode is over"]
+    assert said == [
+        "error: SystemExit: 3",
+        "error: TypeError: step returns an answer and whether the episode is over",
+    ]
     assert one.columns()["environment"] == {} and one.world.failures == 3
 
 
@@ -220,7 +266,9 @@ class Odd(Counting):
 
 def test_what_an_environment_may_say_and_hold(parts):
     one = episode(parts, Odd, room=400, credit="turn")
-    assert one.prompt[-1]["content"].endswith("error: KeyError: 'level'") and one.world.failures == 1
+    assert (
+        one.prompt[-1]["content"].endswith("error: KeyError: 'level'") and one.world.failures == 1
+    )
     for _ in range(3):
         written(one, [300, parts[1].eos_token_id], asked=40)
         while one.pending:

@@ -9,7 +9,12 @@ from grpo_ext.environments.rules import episode_rules
 
 def test_a_name_and_options():
     rules = episode_rules({"name": "guess", "high": 15, "turns": 4, "turn_tokens": 6})
-    assert (type(rules.make()), rules.make().high, rules.turns, rules.turn_tokens) == (Guess, 15, 4, 6)
+    assert (type(rules.make()), rules.make().high, rules.turns, rules.turn_tokens) == (
+        Guess,
+        15,
+        4,
+        6,
+    )
     assert episode_rules("guess").turns == 8
 
 
@@ -26,10 +31,16 @@ class Turned(Environment):
         ({"name": "guess", "hihg": 3}, "unknown option 'hihg'. Did you mean 'high'?"),
         ({"name": "guess", "turns": 0}, "turns is 0: it must be greater than 0"),
         ({"name": "guess", "turns": True}, "turns is True"),
-        ({"name": "guess", "credit": "token"}, "credit is 'token': it must be 'episode' or 'turn'."),
+        (
+            {"name": "guess", "credit": "token"},
+            "credit is 'token': it must be 'episode' or 'turn'.",
+        ),
         ({"name": "guess", "turn_tokens": 2.5}, "turn_tokens is 2.5"),
         ({"name": "guess", "step_timeout": float("inf")}, "step_timeout is inf"),
-        ({"name": "test_rules:Turned"}, "has an option 'turns', which is a key of every environment"),
+        (
+            {"name": "test_rules:Turned"},
+            "has an option 'turns', which is a key of every environment",
+        ),
         ({"name": "guess", "low": 40}, "does not take these options: low=40, high=31"),
         ("nowhere.py:World", "cannot load the environment 'nowhere.py:World'"),
         ("grpo_ext.tasks.guess:GuessTask", "is neither a subclass of grpo_ext.Environment"),

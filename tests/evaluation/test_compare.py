@@ -27,7 +27,11 @@ def scripted(rates, rng, count, rows, countdown):
 
     def write(i):
         a, b = rows[i]["nums"]
-        return f"<answer>{a} + {b}</answer>" if rng.random() < rates[i] else f"<answer>{a} - {b}</answer>"
+        return (
+            f"<answer>{a} + {b}</answer>"
+            if rng.random() < rates[i]
+            else f"<answer>{a} - {b}</answer>"
+        )
 
     completions = [[Completion(write(i), [1]) for _ in range(count)] for i in range(len(rows))]
     return score_completions(rows, completions, {"countdown": countdown})
@@ -39,7 +43,10 @@ def test_intervals_cover_the_truth_of_a_scripted_policy():
     gain, count, trials = 0.12, 4, 300
     in_difference = in_accuracy = 0
     for _ in range(trials):
-        rows = [{"prompt": "?", "nums": [a, b], "target": a + b} for a, b in itertools.product(range(1, 11), range(1, 9))]
+        rows = [
+            {"prompt": "?", "nums": [a, b], "target": a + b}
+            for a, b in itertools.product(range(1, 11), range(1, 9))
+        ]
         hard = [rng.random() * 0.8 for _ in rows]  # mean 0.4
         before = scripted(hard, rng, count, rows, countdown)
         after = scripted([rate + gain for rate in hard], rng, count, rows, countdown)
@@ -70,7 +77,9 @@ def test_changed_rows_are_named():
     before = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([0.0, 1.0, 1.0, None])]
     after = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([1.0, 0.0, 1.0, 1.0])]
     found = compare({"greedy": before}, {"greedy": after}, ["countdown"], "countdown")
-    assert found["became_right"] == [0, 3] and found["became_wrong"] == [1] and "sampled" not in found
+    assert (
+        found["became_right"] == [0, 3] and found["became_wrong"] == [1] and "sampled" not in found
+    )
     assert found["greedy"]["length"] == {"mean": 0.0, "low": 0.0, "high": 0.0, "rows": 4}
 
 
@@ -114,12 +123,17 @@ def test_two_models_are_compared(tiny_folder, tmp_path, capsys):
     found = json.loads(output.read_text())
     assert list(found["models"]) == [str(tiny_folder), str(other)]
     [comparison] = found["comparisons"]
-    assert comparison["against"] == str(tiny_folder) and comparison["greedy"]["format"]["rows"] == 12
+    assert (
+        comparison["against"] == str(tiny_folder) and comparison["greedy"]["format"]["rows"] == 12
+    )
     for part in ("greedy", "sampled"):
         means = [found["models"][name][part]["length"] for name in found["models"]]
         assert comparison[part]["length"]["mean"] == pytest.approx(means[1] - means[0])
     assert "pass@2" in printed and "mixed@2" in printed
-    rows = [json.loads(line) for line in output.with_name("both_completions.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in output.with_name("both_completions.jsonl").read_text().splitlines()
+    ]
     assert [sum(row["part"] == part for row in rows) for part in ("greedy", "sampled")] == [24, 48]
     assert main([*words, "--model", str(other), "--model", str(other)]) == 2
     assert "named twice" in capsys.readouterr().err

@@ -24,8 +24,12 @@ RECIPE = {
 @pytest.fixture
 def recipe(tmp_path):
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"prompt": [{"role": "user", "content": "?"}], "solution": "1"}) + "\n")
-    return lambda **more: load_recipe(None, RECIPE | {"dataset_name": str(rows), "eval_dataset_name": str(rows)} | more)
+    rows.write_text(
+        json.dumps({"prompt": [{"role": "user", "content": "?"}], "solution": "1"}) + "\n"
+    )
+    return lambda **more: load_recipe(
+        None, RECIPE | {"dataset_name": str(rows), "eval_dataset_name": str(rows)} | more
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -27,12 +27,21 @@ from grpo_ext.objective.advantage import no_signal
 
 
 def samples(scores):
-    return [Sample(row, "", {"r": score}, 1) for row, row_scores in enumerate(scores) for score in row_scores]
+    return [
+        Sample(row, "", {"r": score}, 1)
+        for row, row_scores in enumerate(scores)
+        for score in row_scores
+    ]
 
 
-@given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4), min_size=1, max_size=4), st.integers(1, 4))
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4), min_size=1, max_size=4),
+    st.integers(1, 4),
+)
 def test_pass_at_k_is_the_share_of_subsets_with_a_pass(scores, k):
-    expected = statistics.mean(statistics.mean(any(subset) for subset in itertools.combinations(row, k)) for row in scores)
+    expected = statistics.mean(
+        statistics.mean(any(subset) for subset in itertools.combinations(row, k)) for row in scores
+    )
     assert pass_at_k(samples(scores), "r", k)[0] == pytest.approx(expected)
 
 
@@ -63,12 +72,25 @@ def test_rewards_get_what_trl_would_give_them():
     seen = {}
 
     def reward(prompts, completions, completion_ids, target, **kwargs):
-        seen.update(prompts=prompts, completions=completions, ids=completion_ids, target=target, rest=sorted(kwargs))
+        seen.update(
+            prompts=prompts,
+            completions=completions,
+            ids=completion_ids,
+            target=target,
+            rest=sorted(kwargs),
+        )
         return [1.0, 0.0, None]
 
     chat = [{"role": "user", "content": "?"}]
-    rows = [{"prompt": chat, "target": 3, "completion": "gold"}, {"prompt": chat, "target": 4, "completion": "gold"}]
-    scored = score_completions(rows, [[Completion("a", [1]), Completion("b", [2, 3])], [Completion("c", [4])]], {"r": reward})
+    rows = [
+        {"prompt": chat, "target": 3, "completion": "gold"},
+        {"prompt": chat, "target": 4, "completion": "gold"},
+    ]
+    scored = score_completions(
+        rows,
+        [[Completion("a", [1]), Completion("b", [2, 3])], [Completion("c", [4])]],
+        {"r": reward},
+    )
     assert seen["completions"] == [[{"role": "assistant", "content": text}] for text in "abc"]
     assert seen["target"] == [3, 3, 4]
     assert seen["ids"] == [[1], [2, 3], [4]]
@@ -102,9 +124,17 @@ def test_figures_of_an_outcome():
 
 
 def test_rows_whose_scores_differ_have_signal_as_in_training():
-    rows = [[1.0, 0.0, None], [0.3, 0.1 + 0.2, 0.3], [None, 1.0, 1.0], [0.5, 0.5, 0.25], [None, None, None]]
+    rows = [
+        [1.0, 0.0, None],
+        [0.3, 0.1 + 0.2, 0.3],
+        [None, 1.0, 1.0],
+        [0.5, 0.5, 0.25],
+        [None, None, None],
+    ]
     share, error = mixed_share(samples(rows), "r")
-    trained = torch.tensor([row for row in rows if None not in row]).flatten()  # float32, in which 0.3 is 0.1 + 0.2
+    trained = torch.tensor(
+        [row for row in rows if None not in row]
+    ).flatten()  # float32, in which 0.3 is 0.1 + 0.2
     assert (~no_signal(trained, 3)).view(-1, 3)[:, 0].tolist() == [False, True]
     assert (share, error) == (0.5, pytest.approx(math.sqrt(1 / 3 / 4)))
 
@@ -115,7 +145,11 @@ def test_the_error_of_pass_at_k_is_that_of_fresh_rows():
     draws = []
     for _ in range(300):
         rates = [rng.random() ** 2 for _ in range(60)]
-        draws.append(pass_at_k(samples([[float(rng.random() < r) for _ in range(6)] for r in rates]), "r", 3))
+        draws.append(
+            pass_at_k(samples([[float(rng.random() < r) for _ in range(6)] for r in rates]), "r", 3)
+        )
     spread = statistics.stdev(mean for mean, _ in draws)
     assert statistics.mean(error for _, error in draws) == pytest.approx(spread, rel=0.15)
-    assert statistics.mean(mean for mean, _ in draws) == pytest.approx(1 - 16 / 35, abs=0.01)  # 1 - E[(1 - u^2)^3]
+    assert statistics.mean(mean for mean, _ in draws) == pytest.approx(
+        1 - 16 / 35, abs=0.01
+    )  # 1 - E[(1 - u^2)^3]

@@ -48,7 +48,11 @@ disable_tqdm: true
 
 def test_a_file_without_held_out_rows_has_training_rows(tmp_path):
     rows, recipe = tmp_path / "rows.jsonl", tmp_path / "recipe.yaml"
-    rows.write_text("".join(json.dumps({"question": f"1 + {n}?", "solution": str(1 + n)}) + "\n" for n in range(9)))
+    rows.write_text(
+        "".join(
+            json.dumps({"question": f"1 + {n}?", "solution": str(1 + n)}) + "\n" for n in range(9)
+        )
+    )
     recipe.write_text(
         f"task: prompts\ndataset_name: {rows}\nuser_prompt: '{{question}}'\nreward_funcs: [accuracy]\neval_strategy: 'no'\n"
         f"model_name_or_path: {tmp_path}\noutput_dir: {tmp_path / 'run'}\nuse_cpu: true\nnum_generations: 2\n"
@@ -65,7 +69,16 @@ def test_the_predicted_share_is_what_training_shows(tiny_folder, tmp_path, capsy
     recipe, rates = tmp_path / "recipe.yaml", tmp_path / "rates.json"
     places = f"model_name_or_path: {tiny_folder}\noutput_dir: {tmp_path / 'run'}\nreward_plugins: [{tmp_path / 'plugin.py'}]\n"
     recipe.write_text(places + RECIPE)
-    words = ["--train_rows", "256", "--num_samples", "4", "--batch_size", "512", "--output", str(rates)]
+    words = [
+        "--train_rows",
+        "256",
+        "--num_samples",
+        "4",
+        "--batch_size",
+        "512",
+        "--output",
+        str(rates),
+    ]
     assert main(["eval", "--config", str(recipe), *words]) == 0
     assert "256 rows" in capsys.readouterr().out
     sampled = json.loads(rates.read_text())["sampled"]

@@ -24,18 +24,26 @@ def table(rows: int, prompt: int, completion: int, kept: int, seed: int = 0) -> 
     words = lambda *shape: torch.randint(2, 32_000, shape, generator=generator)  # noqa: E731
     sets = [
         KeptSet(
-            32_000, torch.full((completion,), kept), words(completion * kept).int(), torch.zeros(0, 4000, dtype=torch.uint8)
+            32_000,
+            torch.full((completion,), kept),
+            words(completion * kept).int(),
+            torch.zeros(0, 4000, dtype=torch.uint8),
         )
         for _ in range(rows)
     ]
-    ids, logps = (words(rows, n).tolist() for n in (prompt, completion)), torch.randn(rows, completion, generator=generator)
+    ids, logps = (
+        (words(rows, n).tolist() for n in (prompt, completion)),
+        torch.randn(rows, completion, generator=generator),
+    )
     made = Generation(*ids, 0, list(logps), sets)
     return table_of(made, 0, torch.zeros(rows, dtype=torch.bool), "cpu")
 
 
 def tensor_bytes(found: Scored) -> int:
     """The bytes of a table's numbers."""
-    tensors = [value for f in fields(found) if isinstance(value := getattr(found, f.name), torch.Tensor)]
+    tensors = [
+        value for f in fields(found) if isinstance(value := getattr(found, f.name), torch.Tensor)
+    ]
     tensors += [x for kept in found.kept or [] for x in (kept.counts, kept.ids, kept.bits)]
     return sum(x.numel() * x.element_size() for x in tensors)
 
@@ -61,6 +69,11 @@ def gather(out: Path, shape: tuple[int, int, int, int]) -> None:
     distributed_c10d.all_gather = usual
     pickled = distributed_c10d._object_to_tensor([mine], torch.device("cpu"), None)[0].numel()
     if dist.get_rank() == 0:
-        found = {"crossed": crossed, "pickled": pickled, "tensors": tensor_bytes(mine), "rows": len(whole)}
+        found = {
+            "crossed": crossed,
+            "pickled": pickled,
+            "tensors": tensor_bytes(mine),
+            "rows": len(whole),
+        }
         out.write_text(json.dumps(found))
     leave_ranks()

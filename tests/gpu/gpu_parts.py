@@ -15,7 +15,9 @@ from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.step.records import Scores
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-ON_CPU = pytest.param("cpu", id="cpu")  # the emulation: the same code, with each kernel's plain twin
+ON_CPU = pytest.param(
+    "cpu", id="cpu"
+)  # the emulation: the same code, with each kernel's plain twin
 ON_GPU = pytest.param("cuda", id="cuda", marks=needs_cuda)
 DEVICES = [ON_CPU, ON_GPU]
 VOCAB = 300
@@ -40,11 +42,22 @@ def attend_by(model, attention: str):
 
 def model_of(architecture="qwen3", device="cpu", dtype=torch.bfloat16, hidden=64, **more):
     """An untrained model with heads of 32 numbers, two queries to a key, and scores as uneven as a trained model's."""
-    shape = {"vocab_size": VOCAB, "hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": hidden // 32, "num_key_value_heads": max(1, hidden // 64), "head_dim": 32}
+    shape = {
+        "vocab_size": VOCAB,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": 2,
+    }
+    shape |= {
+        "num_attention_heads": hidden // 32,
+        "num_key_value_heads": max(1, hidden // 64),
+        "head_dim": 32,
+    }
     shape |= {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None, "initializer_range": 0.08}
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **{**shape, **more}), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(architecture, **{**shape, **more}), dtype=torch.float32
+    )
     return model.to(device=device, dtype=dtype).eval()
 
 

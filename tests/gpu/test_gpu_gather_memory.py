@@ -11,7 +11,9 @@ from gpu_parts import noted
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(8, 20, 300, 40), (64, 5, 30, 0)], ids=["kept sets", "no kept sets"])
+@pytest.mark.parametrize(
+    "shape", [(8, 20, 300, 40), (64, 5, 30, 0)], ids=["kept sets", "no kept sets"]
+)
 def test_two_ranks_hold_three_pickled_tables(tmp_path, shape):
     """On gloo; NCCL's buffers are the same ones, on the device: a rank's own, and one for each rank."""
     on_ranks(2, gather_on_ranks.gather, tmp_path / "found.json", shape)
@@ -28,6 +30,9 @@ def test_what_a_real_step_takes(rows, ranks):
     """Prompts of 300 tokens, completions of 1,024, 50 kept tokens at each position; `refill` on several ranks gathers them."""
     own = gather_on_ranks.expected_bytes(rows // ranks, 300, 1024, 50)
     device = (1 + ranks) * own
-    noted(f"gather of {rows} completions of 1,024 tokens on {ranks} ranks", MiB_on_each_device=device / 2**20)
+    noted(
+        f"gather of {rows} completions of 1,024 tokens on {ranks} ranks",
+        MiB_on_each_device=device / 2**20,
+    )
     assert own == (rows // ranks) * (16 * 300 + 28 * 1024 + 12 + 1024 * 208)
     assert device < 2.5 * 2**30

@@ -17,7 +17,10 @@ from grpo_ext.objective.warpers import kept_tokens
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_add_product_sums_in_float32(dtype, device):
     generator = torch.Generator().manual_seed(4)
-    a, b = (torch.randn(*shape, generator=generator).to(device=device, dtype=dtype) for shape in ((300, 512), (512, 96)))
+    a, b = (
+        torch.randn(*shape, generator=generator).to(device=device, dtype=dtype)
+        for shape in ((300, 512), (512, 96))
+    )
     total = torch.randn(300, 96, generator=generator).to(device)
     exact = total.double()
     for _ in range(50):  # as over 50 tiles: sums in 16 bits would stop growing
@@ -54,7 +57,9 @@ def test_kept_sets_found_again_from_the_scorers_logits(dtype, device):
     scores = torch.nn.functional.linear(hidden, weight).float() / params.temperature
     outside = 1 - kept_tokens(scores, params).gather(1, targets[:, None]).float().mean()
     found = sampling_log_probs(hidden, weight, None, targets, params)[0]
-    told = sampling_log_probs(hidden, weight, None, targets, params, KeptSet.from_mask(theirs_kept))[0]
+    told = sampling_log_probs(
+        hidden, weight, None, targets, params, KeptSet.from_mask(theirs_kept)
+    )[0]
     apart, apart_told = (found - theirs).abs(), (told - theirs).abs()
     ratio = float((found - theirs).exp().mean())
     noted(
@@ -70,4 +75,9 @@ def test_kept_sets_found_again_from_the_scorers_logits(dtype, device):
     if dtype == torch.float32:
         assert outside <= 1e-3 and apart.mean() <= 1e-3 and apart_told.max() <= 1e-3
     else:  # a logit of 8 is rounded by up to 0.016, and a token on the edge of the set changes the others' mass
-        assert outside <= 0.02 and apart.mean() <= 0.05 and apart_told.max() <= 0.3 and abs(ratio - 1) <= 0.02
+        assert (
+            outside <= 0.02
+            and apart.mean() <= 0.05
+            and apart_told.max() <= 0.3
+            and abs(ratio - 1) <= 0.02
+        )

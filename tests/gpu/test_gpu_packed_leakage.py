@@ -33,12 +33,18 @@ def test_sequences_of_a_row_do_not_see_each_other(window, attention, device):
     wanted = alone(model, ids, mask, WIDTH)
     scored = mask[:, -WIDTH:].bool()
     difference = (found - wanted)[scored].abs()
-    noted(f"packed against alone, {attention}, window {window}", mean=float(difference.mean()), largest=float(difference.max()))
+    noted(
+        f"packed against alone, {attention}, window {window}",
+        mean=float(difference.mean()),
+        largest=float(difference.max()),
+    )
     assert difference.mean() <= 1e-2 and difference.max() <= 0.2
     # exactly: another text in the second sequence changes no number of the others
     ids[1, 5:] = ids[1, 5:].flip(0)
     changed = run_packed(run, model, Head(PARAMS), ids, mask, WIDTH, shares=False).logps
-    assert torch.equal(changed[[0, 2, 3]], found[[0, 2, 3]]) and not torch.equal(changed[1], found[1])
+    assert torch.equal(changed[[0, 2, 3]], found[[0, 2, 3]]) and not torch.equal(
+        changed[1], found[1]
+    )
 
 
 @torch.no_grad()
@@ -48,7 +54,9 @@ def test_the_test_finds_leakage():
     ids, mask = rows("cpu")
 
     def one_sequence(model, head, labels, position_ids, **inputs):
-        return run(model, head, labels, position_ids=torch.arange(position_ids.size(1))[None], **inputs)
+        return run(
+            model, head, labels, position_ids=torch.arange(position_ids.size(1))[None], **inputs
+        )
 
     found = run_packed(one_sequence, model, Head(PARAMS), ids, mask, WIDTH, shares=False).logps
     ids[1, 5:] = ids[1, 5:].flip(0)

@@ -35,7 +35,15 @@ def rows(device):
 
 def in_layout(model, layout, ids, mask):
     if layout == "packed":
-        return run_packed(run, model, Head(PARAMS), ids, mask, WIDTH, shares="flash" not in model.config._attn_implementation)
+        return run_packed(
+            run,
+            model,
+            Head(PARAMS),
+            ids,
+            mask,
+            WIDTH,
+            shares="flash" not in model.config._attn_implementation,
+        )
     prompts = ReadPrompts(ids[:, :PROMPT], mask[:, :PROMPT])
     assert prompts.read(run, model, Head(PARAMS)) and prompts.saved > 0
     return prompts.run(run, model, Head(PARAMS), ids, mask, WIDTH, torch.arange(len(ids)))
@@ -69,7 +77,9 @@ def test_a_shared_prompt_costs_no_accuracy_in_bfloat16(layout, attention, device
 def test_a_shared_prompt_is_exact_in_float32(layout, attention):
     model = attend_by(model_of(dtype=torch.float32), attention)
     ids, mask = rows("cpu")
-    torch.testing.assert_close(in_layout(model, layout, ids, mask).logps[:, -WIDTH:], alone(model, ids, mask, WIDTH))
+    torch.testing.assert_close(
+        in_layout(model, layout, ids, mask).logps[:, -WIDTH:], alone(model, ids, mask, WIDTH)
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -80,7 +90,9 @@ def test_kernels_align_at_the_bottom_right(window, device):
         pytest.skip("this torch has no varlen_attn with windows")
     generator = torch.Generator().manual_seed(2)
     lengths_q, lengths_k = [5, 40, 1], [35, 40, 64]
-    ends_q, ends_k = (torch.tensor([0, *lengths]).cumsum(0).int().to(device) for lengths in (lengths_q, lengths_k))
+    ends_q, ends_k = (
+        torch.tensor([0, *lengths]).cumsum(0).int().to(device) for lengths in (lengths_q, lengths_k)
+    )
     q, k, v = (torch.randn(n, h, 32, generator=generator) for n, h in ((46, 4), (139, 2), (139, 2)))
     given = [x.to(device=device, dtype=torch.bfloat16).requires_grad_() for x in (q, k, v)]
     out = attend_varlen(*given, ends_q, ends_k, 40, 64, None, True, window)
@@ -93,7 +105,9 @@ def test_kernels_align_at_the_bottom_right(window, device):
         scores = torch.einsum("qhd,khd->hqk", wanted[0][at_q : at_q + a], keys) / 32**0.5
         seen = visible(a, b, (window[0], 0), torch.device("cpu"))
         assert seen[-1, -1] and seen.sum(1).max() <= (b if window[0] < 0 else window[0] + 1)
-        parts.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), values))
+        parts.append(
+            torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), values)
+        )
     exact = torch.cat(parts)
     exact.square().sum().backward()
     assert (out.cpu() - exact).norm() <= 1e-2 * exact.norm()
@@ -113,7 +127,9 @@ def test_a_run_that_shares_prompts_tries_it_first(attention):
         def forward(self, *args, attention_mask=None, past_key_values=None, **kwargs):
             if past_key_values is not None and past_key_values.get_seq_length():
                 attention_mask = attention_mask.roll(1, 1)  # each query sees one place less
-            return super().forward(*args, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
+            return super().forward(
+                *args, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
+            )
 
     model.model.__class__ = TopLeft
     assert not probe.shares_prompts(model)

@@ -18,11 +18,31 @@ def spread(completions, **_):
 
 def trainer_of(tiny_folder, out, device, **options):
     """A trainer beside an engine of its own: another process, which has a copy of the weights."""
-    given = {"learning_rate": 1e-6, "max_steps": 3, "lr_scheduler_type": "constant", "warmup_steps": 0}
-    given |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8, "logging_steps": 1}
-    given |= {"sampler": "process", "report_to": "none", "save_strategy": "no", "health_action": "none", "disable_tqdm": True}
-    args = GRPOExtConfig(output_dir=str(out), use_cpu=device == "cpu", bf16=False, **{**given, **options})
-    rows = Countdown(num_problems=64, max_numbers=3, max_number=9, operators="+-", max_target=30).dataset("train")
+    given = {
+        "learning_rate": 1e-6,
+        "max_steps": 3,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+    }
+    given |= {
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "logging_steps": 1,
+    }
+    given |= {
+        "sampler": "process",
+        "report_to": "none",
+        "save_strategy": "no",
+        "health_action": "none",
+        "disable_tqdm": True,
+    }
+    args = GRPOExtConfig(
+        output_dir=str(out), use_cpu=device == "cpu", bf16=False, **{**given, **options}
+    )
+    rows = Countdown(
+        num_problems=64, max_numbers=3, max_number=9, operators="+-", max_target=30
+    ).dataset("train")
     return GRPOExtTrainer(str(tiny_folder), [spread], args, rows)
 
 
@@ -37,7 +57,11 @@ def test_a_skipped_sync_ends_the_run(tiny_folder, tmp_path, overlap, device):
     with pytest.raises(EngineFailure, match="older weights than the trainer"):
         trainer.train()
     assert trainer.state.global_step <= 2
-    differences = [e["sampling/sync_difference"] for e in trainer.state.log_history if "sampling/sync_difference" in e]
+    differences = [
+        e["sampling/sync_difference"]
+        for e in trainer.state.log_history
+        if "sampling/sync_difference" in e
+    ]
     assert max(differences, default=0.0) < 0.01  # log-probs alone show nothing
 
 

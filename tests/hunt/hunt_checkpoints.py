@@ -18,14 +18,27 @@ from grpo_ext.trainer.checkpoint import CheckpointMismatch
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole
 
 STEPS = (6, 5, 4)  # of the checkpoints that there are; those of the first two are damaged
-DAMAGES = ("flip", "truncate", "longer", "list", "null", "object", "bytes", "delete", "folder", "link")
+DAMAGES = (
+    "flip",
+    "truncate",
+    "longer",
+    "list",
+    "null",
+    "object",
+    "bytes",
+    "delete",
+    "folder",
+    "link",
+)
 
 
 def killed_in_step_7() -> Path:
     return held("cut", lambda out: wait(start(1, out, lambda: train(model(), out, kill=KillAt(7)))))
 
 
-def goes_on_or_refuses(damages: list[tuple[int, str, str, float]], goes_on: bool, named: bool) -> None:
+def goes_on_or_refuses(
+    damages: list[tuple[int, str, str, float]], goes_on: bool, named: bool
+) -> None:
     """Damage copies of real checkpoints.
 
     Args:
@@ -72,7 +85,11 @@ def spoil(path: Path, damage: str, where: float) -> None:
         return
     old = path.read_bytes() if path.is_file() else b""
     at = int(where * max(len(old) - 1, 0))
-    flipped = old[:at] + bytes(byte ^ 1 << int(1000 * where) % 8 for byte in old[at : at + 1]) + old[at + 1 :]
+    flipped = (
+        old[:at]
+        + bytes(byte ^ 1 << int(1000 * where) % 8 for byte in old[at : at + 1])
+        + old[at + 1 :]
+    )
     new = {"flip": flipped, "truncate": old[:at], "longer": old + b"\n"}
     new |= {"list": b"[]", "null": b"null", "object": b"{}", "bytes": b"\xff\x00?"}
     if path.is_dir():
@@ -89,7 +106,10 @@ def spoil(path: Path, damage: str, where: float) -> None:
 
 def test_checkpoints():
     files = sorted(path.name for path in (killed_in_step_7() / "checkpoint-6").iterdir())
-    file = st.one_of(st.sampled_from(files), st.sampled_from(["", MANIFEST, "grpo_state_0.pt", "trainer_state.json"]))
+    file = st.one_of(
+        st.sampled_from(files),
+        st.sampled_from(["", MANIFEST, "grpo_state_0.pt", "trainer_state.json"]),
+    )
     damage = st.tuples(st.sampled_from(STEPS[:2]), file, st.sampled_from(DAMAGES), st.floats(0, 1))
     hunt(
         goes_on_or_refuses,

@@ -11,7 +11,17 @@ from hunting import hunt, in_child, model
 from hypothesis import strategies as st
 from oracle import oracle_gradients
 
-from benchmarks.invariance import CUTS, GROUP, LOSSES, Exact, apart, fixed_completion, keep_order, lucky, train
+from benchmarks.invariance import (
+    CUTS,
+    GROUP,
+    LOSSES,
+    Exact,
+    apart,
+    fixed_completion,
+    keep_order,
+    lucky,
+    train,
+)
 from grpo_ext import GRPOExtConfig
 
 BOUND = 1e-5
@@ -35,11 +45,15 @@ def is_dead(prompt: Sequence[int]) -> bool:
 def advantages(used: list[Any], tokenizer: Any, scale: str, population: bool) -> torch.Tensor:
     """Those of one generation's completions, from the rewards."""
     prompts = [
-        tuple(ids[mask.bool()].tolist()) for part in used for ids, mask in zip(part.prompt_ids, part.prompt_mask, strict=True)
+        tuple(ids[mask.bool()].tolist())
+        for part in used
+        for ids, mask in zip(part.prompt_ids, part.prompt_mask, strict=True)
     ]
     scores = []
     for i, prompt in enumerate(prompts):
-        completion = fixed_completion(list(prompt), prompts[:i].count(prompt), len(tokenizer), tokenizer.eos_token_id)
+        completion = fixed_completion(
+            list(prompt), prompts[:i].count(prompt), len(tokenizer), tokenizer.eos_token_id
+        )
         scores.append(0.1 if is_dead(prompt) else lucky(None, [completion])[0])
     whole = torch.tensor(scores, dtype=torch.float64)
     found = whole.clone()
@@ -49,7 +63,9 @@ def advantages(used: list[Any], tokenizer: Any, scale: str, population: bool) ->
         found[group] -= whole[group].mean()
         if scale == "group":
             found[group] /= whole[group].std(correction=0 if population else 1) + 1e-4
-    return found / (whole.std(correction=0 if population else 1) + 1e-4) if scale == "batch" else found
+    return (
+        found / (whole.std(correction=0 if population else 1) + 1e-4) if scale == "batch" else found
+    )
 
 
 def gradient_is_the_formulas(loss_type: str, cut: tuple[int, int], **settings: Any) -> None:
@@ -67,7 +83,13 @@ def compare(loss_type: str, ga: int, spg: int, s: dict[str, Any]) -> None:
     keep_order()
     steps, population = max(spg // ga, 1), s["std_estimator"] == "population"
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as out:
-        settings = {"trainer_class": SomeDead, "config": GRPOExtConfig, "steps": steps, "learning_rate": 1.0, **s}
+        settings = {
+            "trainer_class": SomeDead,
+            "config": GRPOExtConfig,
+            "steps": steps,
+            "learning_rate": 1.0,
+            **s,
+        }
         try:
             trainer, found = train(model(), out, ga, spg, loss_type=loss_type, **settings)
         except ValueError:  # refused

@@ -54,15 +54,25 @@ def the_end_is_the_same(kills: list[tuple[str, float, float]], name: str = "turn
 
 def test_kills():
     after = st.tuples(st.just("after"), st.integers(20, 600).map(lambda n: n / 100), st.just(0.0))
-    saving = st.tuples(st.just("saving"), st.integers(1, 16), st.integers(0, 60).map(lambda n: n / 1000))
-    hunt(the_end_is_the_same, wanted, kills=st.lists(st.one_of(after, saving), min_size=1, max_size=4))
+    saving = st.tuples(
+        st.just("saving"), st.integers(1, 16), st.integers(0, 60).map(lambda n: n / 1000)
+    )
+    hunt(
+        the_end_is_the_same,
+        wanted,
+        kills=st.lists(st.one_of(after, saving), min_size=1, max_size=4),
+    )
 
 
 @pytest.mark.skipif(not LONG, reason="it takes a longer hunt")
 def test_kills_of_the_overlap():
     after = st.tuples(st.just("after"), st.integers(20, 1200).map(lambda n: n / 100), st.just(0.0))
-    saving = st.tuples(st.just("saving"), st.integers(1, 16), st.integers(0, 60).map(lambda n: n / 1000))
-    sampler = st.tuples(st.just("sampler"), st.integers(1, 5), st.integers(0, 100).map(lambda n: n / 1000))
+    saving = st.tuples(
+        st.just("saving"), st.integers(1, 16), st.integers(0, 60).map(lambda n: n / 1000)
+    )
+    sampler = st.tuples(
+        st.just("sampler"), st.integers(1, 5), st.integers(0, 100).map(lambda n: n / 1000)
+    )
     hunt(
         the_end_is_the_same,
         partial(wanted, "overlap"),

@@ -49,10 +49,16 @@ def check_and_train_agree(recipe: str, changes: list[tuple[str, str, str]]) -> N
             print(f"{MARK} train {train.main(['--config', 'recipe.yaml'])}")
 
         said = in_child(body, seconds=120, gibibytes=8.0)
-    checked, trained = (int(re.search(rf"{MARK} {what} (\d+)", said).group(1)) for what in ("check", "train"))
+    checked, trained = (
+        int(re.search(rf"{MARK} {what} (\d+)", said).group(1)) for what in ("check", "train")
+    )
     end = said[-2500:]
-    assert "Traceback (most" not in said and "--debug` shows where" not in said, f"a bare error\n{end}"
-    assert (checked, trained) in ((0, 0), (1, 2), (2, 2)), f"check {checked}, train {trained}\n{end}"
+    assert "Traceback (most" not in said and "--debug` shows where" not in said, (
+        f"a bare error\n{end}"
+    )
+    assert (checked, trained) in ((0, 0), (1, 2), (2, 2)), (
+        f"check {checked}, train {trained}\n{end}"
+    )
     assert trained == 0 or "recipe.yaml" in said, f"refused without a place\n{end}"
 
 
@@ -76,8 +82,16 @@ NUMBERS, WORDS = SOME_NUMBERS.split(), SOME_WORDS.replace("\n", "; ").split("; "
 
 def plausible(key: str) -> st.SearchStrategy[str]:
     default = KNOWN[key]
-    usual = ["true", "false"] if isinstance(default, bool) else NUMBERS if isinstance(default, int | float) else WORDS
-    return st.one_of(*[st.sampled_from(usual)] * 3, st.sampled_from([*NUMBERS, *WORDS]), st.text(max_size=8))
+    usual = (
+        ["true", "false"]
+        if isinstance(default, bool)
+        else NUMBERS
+        if isinstance(default, int | float)
+        else WORDS
+    )
+    return st.one_of(
+        *[st.sampled_from(usual)] * 3, st.sampled_from([*NUMBERS, *WORDS]), st.text(max_size=8)
+    )
 
 
 @st.composite
@@ -87,7 +101,11 @@ def changed(draw: st.DrawFn) -> tuple[str, str, str]:
     value = draw(st.text(max_size=30) if what == "line" else plausible(key))
     if what == "typo":
         at = draw(st.integers(0, len(key) - 1))
-        return "set", key[:at] + draw(st.sampled_from(["", "_", "x", key[at] * 2])) + key[at + 1 :], value
+        return (
+            "set",
+            key[:at] + draw(st.sampled_from(["", "_", "x", key[at] * 2])) + key[at + 1 :],
+            value,
+        )
     return what, key, value
 
 

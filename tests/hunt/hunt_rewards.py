@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 
 from grpo_ext.rewards import build, list_rewards
 
-CATALOGUE = {info.name: info for info in list_rewards() if "url" not in info.options}  # test_judge_reward.py serves one
+CATALOGUE = {
+    info.name: info for info in list_rewards() if "url" not in info.options
+}  # test_judge_reward.py serves one
 LONGEST = 1_000_000  # characters
 
 
-def scores_are_sound(name: str, example: int, texts: list[tuple[int, list[tuple[str, int]]]], ids: list[int]) -> None:
+def scores_are_sound(
+    name: str, example: int, texts: list[tuple[int, list[tuple[str, int]]]], ids: list[int]
+) -> None:
     """Completions alone, and beside each other.
 
     Args:
@@ -23,18 +27,28 @@ def scores_are_sound(name: str, example: int, texts: list[tuple[int, list[tuple[
         texts: of each what is around it (nothing, tags, a box, an answer), and its pieces, each with how often it is repeated.
         ids: token ids, for rewards that read them.
     """
-    whole = [wrapped("".join(piece * times for piece, times in pieces)[:LONGEST])[around] for around, pieces in texts]
+    whole = [
+        wrapped("".join(piece * times for piece, times in pieces)[:LONGEST])[around]
+        for around, pieces in texts
+    ]
     known = CATALOGUE[name].examples[example % len(CATALOGUE[name].examples)]
     reward = build(name, **known.options)
-    columns = {**known.columns, **({"completion_ids": ids} if "completion_ids" in known.columns else {})}
+    columns = {
+        **known.columns,
+        **({"completion_ids": ids} if "completion_ids" in known.columns else {}),
+    }
 
     def scores(*texts: str) -> list[Any]:
-        return reward(completions=list(texts), **{key: [value] * len(texts) for key, value in columns.items()})
+        return reward(
+            completions=list(texts), **{key: [value] * len(texts) for key, value in columns.items()}
+        )
 
     def body() -> None:
         alone = [scores(text)[0] for text in whole]
         for score in alone:
-            assert score is None or (isinstance(score, float) and math.isfinite(score)), f"a score of {score!r}"
+            assert score is None or (isinstance(score, float) and math.isfinite(score)), (
+                f"a score of {score!r}"
+            )
         assert scores(*whole, known.completion)[:-1] == alone, "other scores beside others"
 
     in_child(body, seconds=20, gibibytes=2.0)
@@ -47,7 +61,10 @@ SYMBOLS = r"x y e p i 0 \pi \infty 0.1 10%"
 TWO = r"""\frac{%s}{%s}; %s^{%s}; (%s,%s]; %s+%s; %s%s; \sqrt[%s]{%s}; \log_{%s}(%s); %s=%s; \{%s,%s\}; \text{%s} or %s
 \det{%s}%s; \binom{%s}{%s}; \begin{pmatrix}%s\\%s\end{pmatrix}; \int_%s^1 %s dx; %s \le x < %s
 \exp(%s%s); \sinh(%s)!%s; %s\%% of %s"""
-BAITS = [*sorted({text for text in (*EXPRESSIONS, *LATEX, *SHAPES) if len(text) <= 60}), *FRAGMENTS.split()]
+BAITS = [
+    *sorted({text for text in (*EXPRESSIONS, *LATEX, *SHAPES) if len(text) <= 60}),
+    *FRAGMENTS.split(),
+]
 ATOMS = st.one_of(st.integers(-99, 10**12).map(str), st.sampled_from(SYMBOLS.split()))
 FORMS = TWO.replace("\n", "; ").split("; ")
 FORMULAS = st.recursive(
@@ -64,7 +81,8 @@ def imported() -> None:
     for name, info in CATALOGUE.items():
         for known in info.examples:
             build(name, **known.options)(
-                completions=[known.completion], **{key: [value] for key, value in known.columns.items()}
+                completions=[known.completion],
+                **{key: [value] for key, value in known.columns.items()},
             )
 
 
@@ -74,6 +92,10 @@ def test_rewards():
         imported,
         name=st.sampled_from(sorted(CATALOGUE)),
         example=st.integers(0, 9),
-        texts=st.lists(st.tuples(st.integers(0, 3), st.lists(st.tuples(PIECE, TIMES), max_size=6)), min_size=1, max_size=9),
+        texts=st.lists(
+            st.tuples(st.integers(0, 3), st.lists(st.tuples(PIECE, TIMES), max_size=6)),
+            min_size=1,
+            max_size=9,
+        ),
         ids=st.lists(st.integers(0, 151_000), max_size=30),
     )

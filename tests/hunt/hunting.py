@@ -31,7 +31,13 @@ LONG = TOTAL >= 300  # a sampler process takes seconds to start: too long for a 
 SECONDS = TOTAL / (6 if LONG else 5)
 SEED = int(os.environ.get("HUNT_SEED", "0"))
 FOLDER = Path(os.environ.get("HUNT_FOLDER", "hunted"))  # of the tests that are written
-FEW = settings(max_examples=25, database=None, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+FEW = settings(
+    max_examples=25,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
 TEST = '''"""Found by `make hunt HUNT_SEED={seed}`.
 
 {fault}
@@ -45,7 +51,9 @@ def test_{stem}():
 '''
 
 
-def hunt(check: Callable[..., None], prepare: Callable[[], Any] = lambda: None, **strategies: Any) -> None:
+def hunt(
+    check: Callable[..., None], prepare: Callable[[], Any] = lambda: None, **strategies: Any
+) -> None:
     """Call `check` with random arguments until its share of the time is up; fail with the smallest that failed, one a fault.
 
     Args:
@@ -62,7 +70,9 @@ def hunt(check: Callable[..., None], prepare: Callable[[], Any] = lambda: None, 
             break
     print(f"\n{check.__name__}: {one.tried} tried with HUNT_SEED={SEED}, {len(one.found)} faults")
     if one.found:
-        pytest.fail("\n\n".join(written(check, *fault) for fault in one.found.items()), pytrace=False)
+        pytest.fail(
+            "\n\n".join(written(check, *fault) for fault in one.found.items()), pytrace=False
+        )
 
 
 class Hunt:
@@ -93,7 +103,10 @@ class Hunt:
                 return  # told already, or for a later search
             if not self.hunted:
                 print(f"\nfound: {fault}", flush=True)
-                self.hunted, self.limit = fault, time.monotonic() + max(SECONDS / 4, 20)  # to shrink it
+                self.hunted, self.limit = (
+                    fault,
+                    time.monotonic() + max(SECONDS / 4, 20),
+                )  # to shrink it
             self.found[fault] = arguments
             raise
 
@@ -101,7 +114,10 @@ class Hunt:
 def fault_of(error: Exception) -> str:
     """What went wrong, without the figures and names that differ from one input to the next."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{type(error).__name__}: " + re.sub(r"\d[\d.e+-]*|'[^']*'|\"[^\"]*\"|/\S+", "_", lines[0])[:160]
+    return (
+        f"{type(error).__name__}: "
+        + re.sub(r"\d[\d.e+-]*|'[^']*'|\"[^\"]*\"|/\S+", "_", lines[0])[:160]
+    )
 
 
 def written(check: Callable[..., None], fault: str, arguments: dict[str, Any]) -> str:
@@ -110,9 +126,16 @@ def written(check: Callable[..., None], fault: str, arguments: dict[str, Any]) -
     given_as = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"test_{stem}.py"
-    names = {"module": check.__module__, "name": check.__name__, "stem": stem, "arguments": given_as}
+    names = {
+        "module": check.__module__,
+        "name": check.__name__,
+        "stem": stem,
+        "arguments": given_as,
+    }
     told = fault.replace("\\", "\\\\").replace('"""', "'''")
-    path.write_text(TEST.format(seed=SEED, fault=told, **names), encoding="utf-8", errors="backslashreplace")
+    path.write_text(
+        TEST.format(seed=SEED, fault=told, **names), encoding="utf-8", errors="backslashreplace"
+    )
     return f"{fault}\n    {check.__name__}({given_as[:1000]})\n    as a test: {path}"
 
 
@@ -126,7 +149,9 @@ def in_child(body: Callable[[], None], seconds: int = 60, gibibytes: float = 4.0
 
     def limited() -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + int(gibibytes * 2**30),) * 2)
+        resource.setrlimit(
+            resource.RLIMIT_AS, (pages * resource.getpagesize() + int(gibibytes * 2**30),) * 2
+        )
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         body()
 
@@ -134,7 +159,10 @@ def in_child(body: Callable[[], None], seconds: int = 60, gibibytes: float = 4.0
         [code] = wait(start(1, Path(folder), limited))
         said = (Path(folder) / "rank-0.log").read_text(errors="replace")
     lines = ["", *said.strip().splitlines()]
-    last = next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Mismatch)\b", line)), lines[-1])
+    last = next(
+        (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Mismatch)\b", line)),
+        lines[-1],
+    )
     assert code == 0, f"{last if code > 0 else f'ended by signal {-code}'}\n{said[-3000:]}"
     return said
 

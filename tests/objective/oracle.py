@@ -11,7 +11,10 @@ from transformers import AutoModelForCausalLM
 def token_logps(model, prompt: list[int], completion: list[int]) -> list[torch.Tensor]:
     """One sequence by itself, without padding."""
     logits = model(input_ids=torch.tensor([prompt + completion])).logits[0]
-    return [logits[len(prompt) + t - 1].log_softmax(-1)[token] if completion else None for t, token in enumerate(completion)]
+    return [
+        logits[len(prompt) + t - 1].log_softmax(-1)[token] if completion else None
+        for t, token in enumerate(completion)
+    ]
 
 
 def rows_of(used, model, old_model, ref_model):
@@ -37,9 +40,13 @@ def rows_of(used, model, old_model, ref_model):
     return rows
 
 
-def oracle_gradients(used, folder, weights, ref_model, old_weights=None, loss_type="grpo", max_length=9, **o):
+def oracle_gradients(
+    used, folder, weights, ref_model, old_weights=None, loss_type="grpo", max_length=9, **o
+):
     """The gradient of a step of these slices by `loss_of_step`, one completion at a time."""
-    model, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
+    model, old = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2)
+    )
     model.load_state_dict(weights, strict=False)
     old.load_state_dict(old_weights or weights, strict=False)
     loss = loss_of_step(loss_type, rows_of(used, model, old, ref_model), max_length=max_length, **o)
@@ -47,7 +54,9 @@ def oracle_gradients(used, folder, weights, ref_model, old_weights=None, loss_ty
     return dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
 
 
-def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3", corrected=True, **o):
+def loss_of_step(
+    loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3", corrected=True, **o
+):
     """The loss of one optimizer step.
 
     `rows`: dicts with `logps`, `old`, `ref` (lists of scalars, a token each), `advantage`, `masked` (truncated and left out),
@@ -65,7 +74,9 @@ def loss_of_step(loss_type, rows, *, max_length, level="token", beta=0.0, kl="k3
         for t in range(len(w)):
             weights = r.get("weights") or [torch.ones(())] * len(w)  # of the sampler's correction
             beside = [weight.log() for weight in weights] if loss_type == "vespo" else []
-            term = token_term(loss_type, w[t], r["advantage"], r["logps"][t], ratios + beside, o, r["old"][t])
+            term = token_term(
+                loss_type, w[t], r["advantage"], r["logps"][t], ratios + beside, o, r["old"][t]
+            )
             terms.append(term if loss_type == "vespo" else term * weights[t])
             if beta:
                 d = r["ref"][t] - r["logps"][t]
@@ -109,5 +120,9 @@ def token_term(loss_type, w, a, logp, log_ratios, o, old=None):
         k, lam = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
         return -math.exp(lam + k * log_w - lam * math.exp(log_w)) * a * logp
     first = w if o["delta"] is None or w < o["delta"] else torch.tensor(float(o["delta"]))
-    inside = w if 1 - o["low"] <= w <= 1 + o["high"] else torch.tensor(1 - o["low"] if w < 1 else 1 + o["high"])
+    inside = (
+        w
+        if 1 - o["low"] <= w <= 1 + o["high"]
+        else torch.tensor(1 - o["low"] if w < 1 else 1 + o["high"])
+    )
     return -torch.minimum(first * a, inside * a)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from grpo_ext.objective.correction import sampler_correction
 
-log_ratios = st.lists(st.floats(-3, 3) | st.none(), max_size=6)  # `None`: the sampler returned no log-prob
+log_ratios = st.lists(
+    st.floats(-3, 3) | st.none(), max_size=6
+)  # `None`: the sampler returned no log-prob
 bounds = st.tuples(st.none() | st.floats(0.1, 0.9), st.none() | st.floats(1.1, 3.0))
 
 
@@ -29,7 +31,12 @@ def factors(ratios, mode, low, high):
 
 
 @pytest.mark.parametrize(
-    "mode", [f"{kind}_{action}" for kind in ("token", "sequence", "geometric") for action in ("truncate", "mask")]
+    "mode",
+    [
+        f"{kind}_{action}"
+        for kind in ("token", "sequence", "geometric")
+        for action in ("truncate", "mask")
+    ],
 )
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(log_ratios, min_size=1, max_size=4), limits=bounds)

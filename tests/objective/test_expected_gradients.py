@@ -18,9 +18,15 @@ V = 8
 G = torch.Generator().manual_seed(0)
 # logits of the first token (V,) and, for each first token, of the second (V, V)
 POLICY, REFERENCE, OLDER = (
-    [torch.randn(V, dtype=torch.float64, generator=G), torch.randn(V, V, dtype=torch.float64, generator=G)] for _ in range(3)
+    [
+        torch.randn(V, dtype=torch.float64, generator=G),
+        torch.randn(V, V, dtype=torch.float64, generator=G),
+    ]
+    for _ in range(3)
 )
-ACCEPTED = [pair for pair in itertools.product(("k1", "k2", "k3"), (False, True)) if pair not in REFUSED]
+ACCEPTED = [
+    pair for pair in itertools.product(("k1", "k2", "k3"), (False, True)) if pair not in REFUSED
+]
 
 
 def parameters():
@@ -62,7 +68,10 @@ def expected_kl_gradient(estimator, corrected, level="token", sampler=POLICY):
     loss = 0.0
     for a, b in itertools.product(range(V), repeat=2):
         batch = micro_batch(log_probs(sampler, a, b), log_probs(REFERENCE, a, b))
-        loss += probability(sampler, a, b) * step_loss(Scores(log_probs(theta, a, b)), batch, settings).loss
+        loss += (
+            probability(sampler, a, b)
+            * step_loss(Scores(log_probs(theta, a, b)), batch, settings).loss
+        )
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, theta)])
 
 
@@ -83,13 +92,18 @@ def kl_gradient(kind, sampler=POLICY):
 @pytest.mark.parametrize(("estimator", "corrected"), ACCEPTED)
 def test_what_is_accepted_has_the_gradient_of_a_kl(estimator, corrected, level):
     kind = "forward" if (estimator, corrected) == ("k3", False) else "reverse"
-    torch.testing.assert_close(expected_kl_gradient(estimator, corrected, level), kl_gradient(kind), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        expected_kl_gradient(estimator, corrected, level), kl_gradient(kind), rtol=0, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_corrected_it_is_exact_for_completions_of_an_older_policy(estimator, level):
-    found, wanted = expected_kl_gradient(estimator, True, level, OLDER), kl_gradient("reverse", OLDER)
+    found, wanted = (
+        expected_kl_gradient(estimator, True, level, OLDER),
+        kl_gradient("reverse", OLDER),
+    )
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
 
 

@@ -26,12 +26,16 @@ def plain(hidden, weight, bias, targets, temperature, projection, suppressed=())
 @pytest.mark.parametrize("wanted", ["logps", "entropy", "both"])
 @pytest.mark.parametrize("with_bias, suppressed", [(False, ()), (True, ()), (True, (3, 7, 4_000))])
 @pytest.mark.parametrize("keeps", [True, False])
-def test_values_and_gradients(monkeypatch, panel, tile, projection, wanted, with_bias, suppressed, keeps):
+def test_values_and_gradients(
+    monkeypatch, panel, tile, projection, wanted, with_bias, suppressed, keeps
+):
     monkeypatch.setattr(panels, "PANEL_LOGITS", panel)
     monkeypatch.setattr(panels, "TILE_LOGITS", tile)
     monkeypatch.setattr(logprob, "KEPT_LOGITS", logprob.KEPT_LOGITS if keeps else 0)
     g = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(*shape, generator=g, requires_grad=True) for shape in ((7, 5), (11, 5), (11,))]
+    tensors = [
+        torch.randn(*shape, generator=g, requires_grad=True) for shape in ((7, 5), (11, 5), (11,))
+    ]
     hidden, weight, bias = tensors if with_bias else (*tensors[:2], None)
     used = [t for t in (hidden, weight, bias) if t is not None]
     targets, weights = torch.randint(11, (7,), generator=g), torch.randn(2, 7, generator=g)
@@ -39,7 +43,9 @@ def test_values_and_gradients(monkeypatch, panel, tile, projection, wanted, with
     params = SamplingParams(0.7, suppressed=suppressed)
     *found, kept = sampling_log_probs(hidden, weight, bias, targets, params, projection=projection)
     assert kept is None
-    wanted_values = plain(hidden, weight, bias, targets, 0.7, projection, [v for v in suppressed if v < 11])
+    wanted_values = plain(
+        hidden, weight, bias, targets, 0.7, projection, [v for v in suppressed if v < 11]
+    )
     for a, b in zip(found, wanted_values, strict=True):
         assert torch.allclose(a.double(), b, atol=1e-5)
     parts = {"logps": (1, 0), "entropy": (0, 1), "both": (1, 1)}[wanted]
@@ -47,14 +53,18 @@ def test_values_and_gradients(monkeypatch, panel, tile, projection, wanted, with
     def loss(values):
         return sum((v * w).sum() for v, w, on in zip(values, weights, parts, strict=True) if on)
 
-    for a, b in zip(*(torch.autograd.grad(loss(v), used) for v in (found, wanted_values)), strict=True):
+    for a, b in zip(
+        *(torch.autograd.grad(loss(v), used) for v in (found, wanted_values)), strict=True
+    ):
         assert torch.allclose(a, b, atol=1e-5)
 
 
 def test_no_position_is_allowed():
     hidden = torch.zeros(0, 5, requires_grad=True)
     targets = torch.zeros(0, dtype=torch.long)
-    logps, entropy, _ = sampling_log_probs(hidden, torch.randn(11, 5), None, targets, SamplingParams())
+    logps, entropy, _ = sampling_log_probs(
+        hidden, torch.randn(11, 5), None, targets, SamplingParams()
+    )
     assert logps.shape == entropy.shape == (0,)
     logps.sum().backward()
     assert hidden.grad.shape == (0, 5)
@@ -64,7 +74,9 @@ def test_half_precision_rounds_logits_as_the_model_does():
     hidden, weight = torch.randn(6, 8).bfloat16(), torch.randn(9, 8).bfloat16()
     targets = torch.arange(6)
     logps, _, _ = sampling_log_probs(hidden, weight, None, targets, SamplingParams())
-    assert torch.allclose(logps, (hidden @ weight.t()).float().log_softmax(-1)[torch.arange(6), targets], atol=1e-6)
+    assert torch.allclose(
+        logps, (hidden @ weight.t()).float().log_softmax(-1)[torch.arange(6), targets], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(0.7, top_k=20)])
@@ -77,7 +89,9 @@ def test_autocast_rounds_the_logits_and_nothing_else(params):
     z = linear(hidden.bfloat16(), weight.bfloat16()).double() / params.temperature
     p = z.softmax(-1) if kept is None else z.masked_fill(~kept.mask(), -torch.inf).softmax(-1)
     torch.testing.assert_close(entropy.double(), -torch.xlogy(p, p).sum(-1), rtol=0, atol=1e-5)
-    torch.testing.assert_close(logps.double(), p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        logps.double(), p.gather(-1, targets.unsqueeze(-1)).squeeze(-1).log(), rtol=0, atol=1e-5
+    )
 
 
 def test_a_suppressed_target_keeps_its_score():
@@ -85,7 +99,9 @@ def test_a_suppressed_target_keeps_its_score():
     hidden, weight = torch.ones(2, 8), torch.randn(9, 8)
     weight[5] = 50.0  # would be all of the mass
     weight.requires_grad_()
-    logps, _, _ = sampling_log_probs(hidden, weight, None, torch.tensor([4, 4]), SamplingParams(suppressed=(4, 5)))
+    logps, _, _ = sampling_log_probs(
+        hidden, weight, None, torch.tensor([4, 4]), SamplingParams(suppressed=(4, 5))
+    )
     logits = (hidden @ weight.t()).index_fill(-1, torch.tensor([5]), -torch.inf)
     torch.testing.assert_close(logps, logits.log_softmax(-1)[:, 4])
     logps.sum().backward()

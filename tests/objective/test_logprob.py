@@ -32,7 +32,12 @@ GRID.append(SamplingParams(0.7, 5, 0.9, suppressed=(1, 39, 40)))
 @pytest.fixture(scope="module")
 def model():
     config = LlamaConfig(
-        vocab_size=40, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, eos_token_id=1
+        vocab_size=40,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        eos_token_id=1,
     )
     return LlamaForCausalLM(config)
 
@@ -61,7 +66,9 @@ def test_keeps_what_transformers_keeps(model, params, ties):
 def vllm_keeps(row: list[float], k: int, p: float, m: float) -> set[int]:
     """vLLM's order, token by token: min_p, then the k best, then the smallest set of mass p."""
     total = sum(torch.tensor(row, dtype=torch.float64).exp().tolist())
-    probs = {i: float(torch.tensor(x, dtype=torch.float64).exp()) / total for i, x in enumerate(row)}
+    probs = {
+        i: float(torch.tensor(x, dtype=torch.float64).exp()) / total for i, x in enumerate(row)
+    }
     kept = {i: q for i, q in probs.items() if q >= m * max(probs.values())}
     if k:
         worst = sorted(kept.values(), reverse=True)[:k][-1]
@@ -85,7 +92,10 @@ def test_vllm_order(k, p, m):
 
 def test_the_two_orders_differ():
     logits = torch.tensor([[0.5, 0.3, 0.12, 0.05, 0.03]]).log()
-    hf, vllm = (kept_tokens(logits, SamplingParams(1.0, 0, 0.86, 0.2, order=order)) for order in ("hf", "vllm"))
+    hf, vllm = (
+        kept_tokens(logits, SamplingParams(1.0, 0, 0.86, 0.2, order=order))
+        for order in ("hf", "vllm")
+    )
     assert hf.sum() == 3  # 0.5 + 0.3 is not yet 0.86
     assert vllm.sum() == 2  # without the two that min_p drops, it is
 
@@ -97,7 +107,9 @@ def dense(hidden, weight, bias, targets, params, kept, scale=1.0, softcap=None):
     if softcap:
         logits = softcap * torch.tanh(logits / softcap)
     log_p = (logits / params.temperature).masked_fill(~kept, -torch.inf).log_softmax(-1)
-    entropy = torch.stack([-sum(x.exp() * x for x in row[k]) for row, k in zip(log_p, kept, strict=True)])
+    entropy = torch.stack(
+        [-sum(x.exp() * x for x in row[k]) for row, k in zip(log_p, kept, strict=True)]
+    )
     return log_p[torch.arange(len(targets)), targets], entropy
 
 
@@ -107,18 +119,26 @@ def test_values_and_gradients_equal_the_definition(params, scale, softcap, monke
     monkeypatch.setattr(panels, "_MIN_TILE", 40 * 3)  # three positions a tile
     monkeypatch.setattr(panels, "_LOGITS_PER_POSITION", 0)
     g = torch.Generator().manual_seed(3)
-    tensors = [torch.randn(*shape, generator=g, requires_grad=True) for shape in ((17, 8), (40, 8), (40,))]
+    tensors = [
+        torch.randn(*shape, generator=g, requires_grad=True) for shape in ((17, 8), (40, 8), (40,))
+    ]
     logits = (tensors[0] @ tensors[1].T + tensors[2]).detach() * scale
     logits = softcap * torch.tanh(logits / softcap) if softcap else logits
     kept = kept_tokens(logits / params.temperature, params)
     targets = torch.stack([mask.nonzero()[0, 0] for mask in kept])
-    targets[3] = int((~kept[3]).nonzero()[0, 0]) if not kept[3].all() else targets[3]  # left the set by rounding, say
+    targets[3] = (
+        int((~kept[3]).nonzero()[0, 0]) if not kept[3].all() else targets[3]
+    )  # left the set by rounding, say
     kept[3, targets[3]] = True
     up = [torch.randn(17, generator=g), torch.randn(17, generator=g)]
 
     expected = dense(*tensors, targets, params, kept, scale, softcap)
-    wanted = torch.autograd.grad(sum((a * b).sum() for a, b in zip(expected, up, strict=True)), tensors)
-    logps, entropy, found = sampling_log_probs(*tensors, targets, params, projection=Projection(scale, softcap))
+    wanted = torch.autograd.grad(
+        sum((a * b).sum() for a, b in zip(expected, up, strict=True)), tensors
+    )
+    logps, entropy, found = sampling_log_probs(
+        *tensors, targets, params, projection=Projection(scale, softcap)
+    )
     got = torch.autograd.grad((logps * up[0]).sum() + (entropy * up[1]).sum(), tensors)
 
     assert torch.equal(found.mask(), kept) if params.truncated else found is None and kept.all()
@@ -144,7 +164,9 @@ def test_a_stored_set_is_used_although_the_policy_moved_on():
 
 def test_nothing_to_score():
     hidden, weight = torch.zeros(0, 8, requires_grad=True), torch.randn(40, 8, requires_grad=True)
-    logps, _, kept = sampling_log_probs(hidden, weight, None, torch.zeros(0, dtype=torch.long), SamplingParams(1.0, 3))
+    logps, _, kept = sampling_log_probs(
+        hidden, weight, None, torch.zeros(0, dtype=torch.long), SamplingParams(1.0, 3)
+    )
     logps.sum().backward()
     assert len(kept) == 0 and weight.grad.abs().sum() == 0
 
@@ -158,7 +180,9 @@ def test_a_stored_mask_comes_back(vocab, num, seed, share):
     assert torch.equal(kept.mask(), mask)
     order = torch.randint(num, (5,), generator=g) if num else torch.zeros(0, dtype=torch.long)
     assert torch.equal(kept.select(order).mask(), mask[order])
-    assert torch.equal(KeptSet.cat([kept, kept.select(order)]).mask(), torch.cat([mask, mask[order]]))
+    assert torch.equal(
+        KeptSet.cat([kept, kept.select(order)]).mask(), torch.cat([mask, mask[order]])
+    )
 
 
 def test_a_stored_set_is_small():
@@ -171,7 +195,11 @@ def test_a_stored_set_is_small():
 
 def test_memory_that_another_call_has_used_gives_no_wrong_gradient() -> None:
     torch.manual_seed(0)
-    hidden, weight, targets = torch.randn(50, 16, requires_grad=True), torch.randn(300, 16), torch.randint(300, (50,))
+    hidden, weight, targets = (
+        torch.randn(50, 16, requires_grad=True),
+        torch.randn(300, 16),
+        torch.randint(300, (50,)),
+    )
     logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams())[0].sum()
     first, again = (torch.autograd.grad(logps, hidden, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, again)
@@ -184,7 +212,11 @@ def test_memory_that_another_call_has_used_gives_no_wrong_gradient() -> None:
 def test_calls_without_gradient_leave_what_a_backward_pass_needs(monkeypatch) -> None:
     monkeypatch.setattr(panels, "_spare", [])
     torch.manual_seed(0)
-    hidden, weight, targets = torch.randn(50, 16, requires_grad=True), torch.randn(300, 16), torch.randint(300, (50,))
+    hidden, weight, targets = (
+        torch.randn(50, 16, requires_grad=True),
+        torch.randn(300, 16),
+        torch.randint(300, (50,)),
+    )
 
     def gradient(between) -> torch.Tensor:
         logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams())[0].sum()
@@ -192,7 +224,10 @@ def test_calls_without_gradient_leave_what_a_backward_pass_needs(monkeypatch) ->
             sampling_log_probs(hidden.detach(), weight, None, targets, SamplingParams())
         return torch.autograd.grad(logps, hidden)[0]
 
-    found = [gradient(mode) for mode in (torch.no_grad, torch.inference_mode, torch.no_grad, torch.inference_mode)]
+    found = [
+        gradient(mode)
+        for mode in (torch.no_grad, torch.inference_mode, torch.no_grad, torch.inference_mode)
+    ]
     logps = torch.log_softmax(hidden @ weight.T, -1).gather(-1, targets[:, None]).sum()
     expected = torch.autograd.grad(logps, hidden)[0]
     for each in found:

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from grpo_ext.objective.advantage import group_advantages, no_signal
 from grpo_ext.objective.aggregate import StepCounts, aggregate
 from grpo_ext.objective.kl import kl_per_token
-from grpo_ext.objective.policy import LossInputs, LossOptions, get_loss, importance_ratio, loss_names, register_loss
+from grpo_ext.objective.policy import (
+    LossInputs,
+    LossOptions,
+    get_loss,
+    importance_ratio,
+    loss_names,
+    register_loss,
+)
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
 
@@ -31,7 +38,9 @@ def batch(seed: int = 0, rows: int = 6, length: int = 7):
     g = torch.Generator().manual_seed(seed)
     old = -3 * torch.rand(rows, length, generator=g)
     logps = (old + 0.4 * torch.randn(rows, length, generator=g)).requires_grad_()
-    lengths = torch.tensor([0, length, *torch.randint(1, length, (rows - 2,), generator=g).tolist()])
+    lengths = torch.tensor(
+        [0, length, *torch.randint(1, length, (rows - 2,), generator=g).tolist()]
+    )
     mask = (torch.arange(length) < lengths.unsqueeze(1)).float()
     return logps, old, torch.randn(rows, generator=g), mask
 
@@ -46,8 +55,12 @@ def test_a_loss_cut_in_two_is_the_formula(name, level, delta):
     loss = torch.zeros(())
     for part in (slice(0, 2), slice(2, 6)):
         ratio = importance_ratio(logps[part], old[part], mask[part], level)
-        x = LossInputs(logps[part], old[part], ratio, advantages[part].unsqueeze(1), mask[part], options)
-        loss = loss + aggregate(get_loss(name).term(x), mask[part], get_loss(name).aggregation, counts, 11)
+        x = LossInputs(
+            logps[part], old[part], ratio, advantages[part].unsqueeze(1), mask[part], options
+        )
+        loss = loss + aggregate(
+            get_loss(name).term(x), mask[part], get_loss(name).aggregation, counts, 11
+        )
     rows = [
         {
             "logps": [logps[i, t] for t in range(int(mask[i].sum()))],
@@ -60,16 +73,25 @@ def test_a_loss_cut_in_two_is_the_formula(name, level, delta):
     ]
     wanted = loss_of_step(name, rows, max_length=11, level=level, low=0.1, high=0.3, delta=delta)
     torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
-    got, expected = (torch.autograd.grad(value, logps, retain_graph=True)[0] for value in (loss, wanted))
+    got, expected = (
+        torch.autograd.grad(value, logps, retain_graph=True)[0] for value in (loss, wanted)
+    )
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
     assert got.abs().sum() > 0
 
 
 def test_clipping_at_its_corners():
     o = {"low": 0.2, "high": 0.2, "delta": 3.0}
-    for ratio, advantage, wanted in ((5.0, 1.0, -1.2), (5.0, -1.0, 3.0), (0.5, 1.0, -0.5), (0.5, -1.0, 0.8)):
+    for ratio, advantage, wanted in (
+        (5.0, 1.0, -1.2),
+        (5.0, -1.0, 3.0),
+        (0.5, 1.0, -0.5),
+        (0.5, -1.0, 0.8),
+    ):
         w = torch.tensor([[ratio]])
-        x = LossInputs(w.log(), w.log() * 0, w, torch.tensor([[advantage]]), w * 0 + 1, LossOptions(delta=3.0))
+        x = LossInputs(
+            w.log(), w.log() * 0, w, torch.tensor([[advantage]]), w * 0 + 1, LossOptions(delta=3.0)
+        )
         assert get_loss("grpo").term(x).item() == pytest.approx(wanted)
         assert float(token_term("grpo", w[0, 0], advantage, w, [], o)) == pytest.approx(wanted)
 
@@ -98,9 +120,13 @@ def test_kl_estimators_agree_in_the_mean():
     p, q = (torch.randn(12, generator=g).mul(0.5).log_softmax(-1) for _ in range(2))
     exact = (p.exp() * (p - q)).sum()
     for name in ("k1", "k3"):  # unbiased: their mean over the policy is the KL
-        assert (p.exp() * kl_per_token(p, q, name)).sum().item() == pytest.approx(exact.item(), rel=1e-4)
+        assert (p.exp() * kl_per_token(p, q, name)).sum().item() == pytest.approx(
+            exact.item(), rel=1e-4
+        )
     assert (kl_per_token(p, q, "k2") >= 0).all() and (kl_per_token(p, q, "k3") >= 0).all()
-    torch.testing.assert_close(kl_per_token(p, q, "k3", torch.tensor(2.0)), 2 * kl_per_token(p, q, "k3"))
+    torch.testing.assert_close(
+        kl_per_token(p, q, "k3", torch.tensor(2.0)), 2 * kl_per_token(p, q, "k3")
+    )
 
 
 def plain_advantages(rewards: list[float], size: int, scale: str, estimator: str) -> list[float]:
@@ -114,7 +140,9 @@ def plain_advantages(rewards: list[float], size: int, scale: str, estimator: str
             if math.isnan(r) or flat:
                 out.append(0.0)
                 continue
-            by = {"none": None, "group": known, "batch": [x for x in rewards if not math.isnan(x)]}[scale]
+            by = {"none": None, "group": known, "batch": [x for x in rewards if not math.isnan(x)]}[
+                scale
+            ]
             out.append((r - statistics.mean(known)) / (1.0 if by is None else std(by) + 1e-4))
     return out
 
@@ -131,18 +159,26 @@ def test_advantages_are_the_formula(rewards, scale, estimator):
 
 
 def test_equal_rewards_give_exactly_zero():
-    value = next(x / 100 for x in range(1, 100) if (torch.full((7,), x / 100).mean() - torch.tensor(x / 100)).abs() > 0)
-    rewards = torch.tensor([value] * 7 + [0.2, 0.3, 0.2, 0.2, 0.2, 0.2, math.nan])  # a mean that rounds off its values
+    value = next(
+        x / 100
+        for x in range(1, 100)
+        if (torch.full((7,), x / 100).mean() - torch.tensor(x / 100)).abs() > 0
+    )
+    rewards = torch.tensor(
+        [value] * 7 + [0.2, 0.3, 0.2, 0.2, 0.2, 0.2, math.nan]
+    )  # a mean that rounds off its values
     advantages = group_advantages(rewards, 7)
     assert advantages[:7].tolist() == [0.0] * 7 and advantages[13] == 0 and advantages[7] != 0
     assert no_signal(rewards, 7).tolist() == [True] * 7 + [False] * 7
 
 
 def test_two_completions_are_one_apart_with_the_population_std():
-    assert group_advantages(torch.tensor([0.0, 1.0]), 2, std_estimator="population").tolist() == pytest.approx(
-        [-1, 1], abs=1e-3
+    assert group_advantages(
+        torch.tensor([0.0, 1.0]), 2, std_estimator="population"
+    ).tolist() == pytest.approx([-1, 1], abs=1e-3)
+    assert group_advantages(torch.tensor([0.0, 1.0]), 2).tolist() == pytest.approx(
+        [-0.7071, 0.7071], abs=1e-3
     )
-    assert group_advantages(torch.tensor([0.0, 1.0]), 2).tolist() == pytest.approx([-0.7071, 0.7071], abs=1e-3)
 
 
 @pytest.mark.parametrize(

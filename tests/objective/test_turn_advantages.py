@@ -11,7 +11,9 @@ from grpo_ext.objective.advantage import group_advantages, turn_advantages
 
 # Of eighths, which float32 adds without rounding: what is left of a rounding error would be divided by a std of about 0.
 VALUES = st.integers(-24, 24).map(lambda eighths: eighths / 8)
-EPISODES = st.lists(st.tuples(VALUES, st.lists(VALUES, min_size=1, max_size=4)), min_size=4, max_size=4)
+EPISODES = st.lists(
+    st.tuples(VALUES, st.lists(VALUES, min_size=1, max_size=4)), min_size=4, max_size=4
+)
 
 
 def by_loops(episodes, scale):
@@ -19,7 +21,11 @@ def by_loops(episodes, scale):
     longest = max(len(gains) for _, gains in episodes)
     found = [[0.0] * longest for _ in episodes]
     for k in range(longest):
-        to_go = {i: reward - sum(gains[:k]) for i, (reward, gains) in enumerate(episodes) if k < len(gains)}
+        to_go = {
+            i: reward - sum(gains[:k])
+            for i, (reward, gains) in enumerate(episodes)
+            if k < len(gains)
+        }
         mean = sum(to_go.values()) / len(to_go)
         squares = sum((value - mean) ** 2 for value in to_go.values())
         std = math.sqrt(squares / (len(to_go) - 1)) if len(to_go) > 1 else math.nan

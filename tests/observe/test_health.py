@@ -36,13 +36,20 @@ def alarms(logs, rules=None):
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("healthy-*.jsonl")))
 def test_recorded_healthy_runs_raise_no_alarm(name):
     logs = recorded(name)
-    assert len(logs) == 80 and {"reward", "entropy", "grad_norm", "completions/clipped_ratio"} <= set(logs[0])
+    assert len(logs) == 80 and {
+        "reward",
+        "entropy",
+        "grad_norm",
+        "completions/clipped_ratio",
+    } <= set(logs[0])
     assert alarms(logs) == []
 
 
 def test_a_recorded_run_with_too_high_a_learning_rate_is_caught():
     found = alarms(recorded("collapse"))
-    assert found[0][1] == "reward_collapse" and found[0][0] <= 4 + WINDOW  # the reward begins to fall at step 4
+    assert (
+        found[0][1] == "reward_collapse" and found[0][0] <= 4 + WINDOW
+    )  # the reward begins to fall at step 4
     assert {"entropy", "no_signal"} <= {name for _, name in found}
 
 
@@ -111,12 +118,18 @@ def test_texts_that_repeat_themselves():
     assert not repeats_itself("ha" * 20)
     rng = random.Random(0)
     assert not repeats_itself(
-        "; ".join(f"{rng.randint(1, 99)} + {rng.randint(1, 99)} = {rng.randint(1, 198)} no" for _ in range(60))
+        "; ".join(
+            f"{rng.randint(1, 99)} + {rng.randint(1, 99)} = {rng.randint(1, 198)} no"
+            for _ in range(60)
+        )
     )
 
 
 def test_what_an_environment_repeats_is_no_repetition_of_the_model():
-    said = [("user", "the same board. " * 40) if turn % 2 else ("assistant", f"move {turn}") for turn in range(9)]
+    said = [
+        ("user", "the same board. " * 40) if turn % 2 else ("assistant", f"move {turn}")
+        for turn in range(9)
+    ]
     messages = [{"role": role, "content": text} for role, text in said]
     row = {"text": as_text(messages), "messages": messages}
     assert repeats_itself(row["text"]) and not repeats_itself(words_of(row))
@@ -125,10 +138,20 @@ def test_what_an_environment_repeats_is_no_repetition_of_the_model():
 
 def test_rules_are_set_in_a_recipe():
     rules = {
-        rule.name: rule for rule in chosen_rules({"kl": False, "length": 4, "grad_norm": {"action": "stop"}}, "checkpoint")
+        rule.name: rule
+        for rule in chosen_rules(
+            {"kl": False, "length": 4, "grad_norm": {"action": "stop"}}, "checkpoint"
+        )
     }
-    assert "kl" not in rules and rules["length"].threshold == 4 and rules["length"].action == "checkpoint"
-    assert rules["grad_norm"].action == "stop" and rules["grad_norm"].threshold == RULES["grad_norm"].threshold
+    assert (
+        "kl" not in rules
+        and rules["length"].threshold == 4
+        and rules["length"].action == "checkpoint"
+    )
+    assert (
+        rules["grad_norm"].action == "stop"
+        and rules["grad_norm"].threshold == RULES["grad_norm"].threshold
+    )
     assert chosen_rules(None, "none") == []
 
 
@@ -158,14 +181,20 @@ def test_an_alarm_is_written_down_and_does_what_it_is_told(tiny_folder, tmp_path
         learning_rate=0.0, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True, bf16=False, disable_tqdm=True,
         health_rules={"truncated": {"action": "stop"}, "no_signal": False},
     )  # fmt: skip
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Use {i}."}]} for i in range(40)])
+    rows = Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": f"Use {i}."}]} for i in range(40)]
+    )
     trainer = GRPOExtTrainer(
         model=AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), reward_funcs=[parrot], args=args,
         train_dataset=rows, processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
     )  # fmt: skip
     trainer.train()
-    assert trainer.state.global_step == WINDOW  # an untrained model runs into a limit of 4 tokens from the first step
+    assert (
+        trainer.state.global_step == WINDOW
+    )  # an untrained model runs into a limit of 4 tokens from the first step
     assert (tmp_path / f"checkpoint-{WINDOW}" / "model.safetensors").exists()
     noted = [row for row in read(tmp_path / "metrics.jsonl") if "alarm" in row]
-    assert [(row["step"], row["alarm"], row["action"]) for row in noted] == [(WINDOW, "truncated", "stop")]
+    assert [(row["step"], row["alarm"], row["action"]) for row in noted] == [
+        (WINDOW, "truncated", "stop")
+    ]
     assert "max_completion_length" in noted[0]["message"]

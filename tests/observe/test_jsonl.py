@@ -20,7 +20,9 @@ from grpo_ext.observe.jsonl import JsonLines, encoded, parts, read
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -43,7 +45,11 @@ def without_odd_numbers(value):
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.text(min_size=1, max_size=5).filter(lambda key: key != "not_finite"), VALUES, max_size=4))
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=5).filter(lambda key: key != "not_finite"), VALUES, max_size=4
+    )
+)
 def test_a_line_is_one_line_of_strict_json_and_gives_the_row_back(row):
     line = encoded(row)
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
@@ -62,7 +68,16 @@ def test_numbers_of_other_libraries_are_numbers():
     import numpy as np
     import torch
 
-    line = strict(encoded({"a": np.float32(0.5), "b": torch.tensor(2), "c": torch.tensor(math.inf), "d": torch.ones(2)}))
+    line = strict(
+        encoded(
+            {
+                "a": np.float32(0.5),
+                "b": torch.tensor(2),
+                "c": torch.tensor(math.inf),
+                "d": torch.ones(2),
+            }
+        )
+    )
     assert line["a"] == 0.5 and line["b"] == 2 and line["c"] is None and "tensor" in line["d"]
 
 
@@ -77,7 +92,9 @@ def contents(path):
     return {part.name: part.read_bytes() for part in parts(path)}
 
 
-@pytest.mark.parametrize("max_mb", [1.0, 300 / 2**20, 1e-9], ids=["one part", "parts of two steps", "a part a step"])
+@pytest.mark.parametrize(
+    "max_mb", [1.0, 300 / 2**20, 1e-9], ids=["one part", "parts of two steps", "a part a step"]
+)
 @pytest.mark.parametrize("killed_after", [0, 1, 4, 7])
 def test_a_resumed_log_is_the_log_of_a_run_that_never_stopped(tmp_path, max_mb, killed_after):
     written(tmp_path / "whole.jsonl", range(1, 8), max_mb)
@@ -106,7 +123,9 @@ def test_a_reader_beside_the_writer_sees_whole_lines_only(tmp_path):
         "    log.append([{'step': step, 'row': i, 'text': '字' * 2000} for i in range(20)]); time.sleep(0.005)\n"
         "time.sleep(600)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(path)], env={**os.environ, "PYTHONPATH": str(REPO)})
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], env={**os.environ, "PYTHONPATH": str(REPO)}
+    )
     try:
         seen = 0
         deadline = time.time() + 100
@@ -135,7 +154,13 @@ def test_a_full_disk_loses_no_line_and_does_not_end_the_run(tmp_path):
         "resource.setrlimit(limit, (resource.RLIM_INFINITY,) * 2); add(4)"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPO)}
-    out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=environment, timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+    )
     assert out.returncode == 0, out.stderr
     assert out.stdout.strip() == "1" and "make room" in out.stderr
     assert [row["step"] for row in read(path)] == [1, 2, 3, 4]
@@ -146,7 +171,9 @@ def test_a_line_that_is_no_row_is_skipped_counted_and_told_with_its_place(tmp_pa
     path.write_bytes(b'{"step": 1}\n{"step": 2,}\n[]\n{"step": 3}\n')
     assert [row["step"] for row in read(path, faults=faults)] == [1, 3]
     [told] = faults
-    assert told.startswith("2 lines were skipped, the first is line 2 of ") and "metrics.jsonl" in told
+    assert (
+        told.startswith("2 lines were skipped, the first is line 2 of ") and "metrics.jsonl" in told
+    )
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EROFS])

@@ -16,7 +16,11 @@ from grpo_ext.observe.read_run import RunData, read_run, reward_curves
 
 
 def test_a_column_has_the_steps_where_the_metric_was_logged_and_gaps_where_it_was_not_finite():
-    rows = [{"step": 1, "a": 2.0}, {"step": 1, "b": 1.0}, {"step": 3, "a": None, "not_finite": {"a": "nan"}}]
+    rows = [
+        {"step": 1, "a": 2.0},
+        {"step": 1, "b": 1.0},
+        {"step": 3, "a": None, "not_finite": {"a": "nan"}},
+    ]
     assert by_metric([*rows, {"step": 4, "a": 5.0}])["a"] == ([1, 3, 4], [2.0, None, 5.0])
 
 
@@ -25,7 +29,9 @@ def test_a_column_has_the_steps_where_the_metric_was_logged_and_gaps_where_it_wa
 def test_smoothing_is_a_weighted_mean_of_the_past(values, weight):
     for t, found in enumerate(smooth(values, weight)):
         weights = [weight ** (t - i) for i in range(t + 1)]
-        assert found == pytest.approx(sum(w * v for w, v in zip(weights, values, strict=False)) / sum(weights), abs=1e-6)
+        assert found == pytest.approx(
+            sum(w * v for w, v in zip(weights, values, strict=False)) / sum(weights), abs=1e-6
+        )
 
 
 def test_smoothing_leaves_gaps_out():
@@ -36,7 +42,9 @@ def test_smoothing_leaves_gaps_out():
 ROWS = st.lists(
     st.tuples(
         st.integers(1, 5),
-        st.lists(st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0, 1.5])), min_size=2, max_size=4),
+        st.lists(
+            st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0, 1.5])), min_size=2, max_size=4
+        ),
     ),
     min_size=1,
     max_size=12,
@@ -44,7 +52,9 @@ ROWS = st.lists(
 
 
 def test_a_reward_named_reward_is_not_the_weighted_sum():
-    curves = reward_curves([{"step": 1, "mode": "train", "group": 0, "reward": 0.25, "rewards": {"reward": 1.0}}])
+    curves = reward_curves(
+        [{"step": 1, "mode": "train", "group": 0, "reward": 0.25, "rewards": {"reward": 1.0}}]
+    )
     assert curves["reward"].values == [0.25]
 
 
@@ -55,8 +65,24 @@ def test_figures_of_a_step_are_means_over_its_groups(groups):
     rows = []
     for number, (step, scores) in enumerate(groups):
         for score in scores:
-            rows.append({"step": step, "mode": "train", "group": number, "reward": score, "rewards": {"a": score}})
-            rows.append({"step": step, "mode": "eval", "group": number, "reward": 9.0, "rewards": {"a": 9.0}})
+            rows.append(
+                {
+                    "step": step,
+                    "mode": "train",
+                    "group": number,
+                    "reward": score,
+                    "rewards": {"a": score},
+                }
+            )
+            rows.append(
+                {
+                    "step": step,
+                    "mode": "eval",
+                    "group": number,
+                    "reward": 9.0,
+                    "rewards": {"a": 9.0},
+                }
+            )
     curve = reward_curves(rows)["a"]
     assert curve.steps == sorted({step for step, _ in groups})
     for at, step in enumerate(curve.steps):
@@ -83,12 +109,18 @@ def test_every_number_that_was_logged_is_in_some_panel(tmp_path):
     first, rest = panels(run), more_panels(run)
     assert {panel.title for panel in rest} == {"odd/one"}
     held_out = next(panel for panel in first if panel.title == "Held-out rewards")
-    assert [(curve.label, curve.values, curve.errors) for curve in held_out.series] == [("r", [0.5], [0.1])]
+    assert [(curve.label, curve.values, curve.errors) for curve in held_out.series] == [
+        ("r", [0.5], [0.1])
+    ]
     assert len(first) == 5
 
 
 def panel_of(title, *curves):
-    return Panel(title, "", [series(label, (list(range(1, len(values) + 1)), values)) for label, values in curves])
+    return Panel(
+        title,
+        "",
+        [series(label, (list(range(1, len(values) + 1)), values)) for label, values in curves],
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,24 +141,41 @@ def test_a_curve_that_shows_nothing_is_left_out(title, curves, silent):
 
 
 def run_of(folder, rows, metrics=()):
-    return RunData("a", folder, list(metrics), curves=reward_curves({"mode": "train", **row} for row in rows))
+    return RunData(
+        "a", folder, list(metrics), curves=reward_curves({"mode": "train", **row} for row in rows)
+    )
 
 
 def test_one_reward_is_drawn_once_and_its_band_ends_at_what_it_gave(tmp_path):
-    rows = [{"step": s, "group": 0, "reward": r, "rewards": {"a": r}} for s in (1, 2) for r in (0.0, 0.0, 0.0, 1.0)]
+    rows = [
+        {"step": s, "group": 0, "reward": r, "rewards": {"a": r}}
+        for s in (1, 2)
+        for r in (0.0, 0.0, 0.0, 1.0)
+    ]
     [panel] = panels(run_of(tmp_path, rows))
     [curve] = panel.series
     assert panel.title == "Reward" and curve.bounds == (0.0, 1.0)
-    assert curve.values[0] - curve.spread[0] < 0  # without the bounds the band would show rewards that there are not
+    assert (
+        curve.values[0] - curve.spread[0] < 0
+    )  # without the bounds the band would show rewards that there are not
     rows = [{**row, "reward": 2 * row["reward"]} for row in rows]
     assert [p.title for p in panels(run_of(tmp_path, rows))] == ["Reward", "Reward by function"]
 
 
 def test_groups_are_those_that_the_run_counted(tmp_path):
     """With partial credit a group in which nothing passes has signal, in the report as in the metrics."""
-    logged = {"groups/mixed": 1.0, "groups/all_right": 0.0, "groups/all_wrong": 0.0, "frac_reward_zero_std": 0.25}
+    logged = {
+        "groups/mixed": 1.0,
+        "groups/all_right": 0.0,
+        "groups/all_wrong": 0.0,
+        "frac_reward_zero_std": 0.25,
+    }
     rows = [{"step": 1, "group": 0, "reward": r, "rewards": {"a": r}} for r in (0.1, 0.2)]
-    [found] = [p for p in panels(run_of(tmp_path, rows, [{"step": 1, **logged}])) if p.title.startswith("Groups")]
+    [found] = [
+        p
+        for p in panels(run_of(tmp_path, rows, [{"step": 1, **logged}]))
+        if p.title.startswith("Groups")
+    ]
     assert [(s.label, s.values) for s in found.series] == [
         ("differ", [1.0]), ("all equal, right", [0.0]), ("all equal, wrong", [0.0]), ("sum all equal", [0.25]),
     ]  # fmt: skip
@@ -134,7 +183,9 @@ def test_groups_are_those_that_the_run_counted(tmp_path):
 
 
 def test_pictures_are_drawn_also_where_metrics_are_missing(tmp_path):
-    logs = [{"step": s, "rewards/r/mean": 0.1 * s, "entropy": 1.0, "loss": 0.0} for s in range(1, 41)]
+    logs = [
+        {"step": s, "rewards/r/mean": 0.1 * s, "entropy": 1.0, "loss": 0.0} for s in range(1, 41)
+    ]
     rows = [*logs, {"step": 40, "eval_r": 0.5, "eval_r_se": 0.1}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     plot_runs([read_run(tmp_path, max_samples=0)], tmp_path / "curves.png", most=6)

@@ -18,6 +18,12 @@ def test_main_figures_are_rewards_and_signs_of_health():
 
 
 def test_an_evaluation_is_told_with_its_errors():
-    logs = {"eval_countdown": 0.25, "eval_countdown_se": 0.03, "eval_length": 20.0, "eval_runtime": 3.0, "epoch": 1.0}
+    logs = {
+        "eval_countdown": 0.25,
+        "eval_countdown_se": 0.03,
+        "eval_length": 20.0,
+        "eval_runtime": 3.0,
+        "epoch": 1.0,
+    }
     assert evaluation_line(logs) == "eval_countdown 0.250 ± 0.030, eval_length 20.000"
     assert evaluation_line({"loss": 0.1}) == ""

@@ -21,7 +21,12 @@ def page(tmp_path_factory):
     text = HOSTILE.replace("\ud800", "")  # which a browser shows as another character
     hostile = played(1, "16", text, text, more=MORE)
     long = played(2, *["y" * 100] * 3000, prompt="many turns")
-    rows = [hostile, long, sample(3, "z" * 3_000_000, prompt="long"), played(4, "16", "high", "8", mode="eval", more=MORE)]
+    rows = [
+        hostile,
+        long,
+        sample(3, "z" * 3_000_000, prompt="long"),
+        played(4, "16", "high", "8", mode="eval", more=MORE),
+    ]
     write_report([write_run(folder, [*rows, played(5, "8", mode="eval")])], folder / "report.html")
     with Browser(width=390, height=844, phone=True) as browser:
         browser.open(folder / "report.html")
@@ -49,26 +54,41 @@ def test_an_episode_is_a_conversation_of_texts(page):
     ]
     assert page.run("document.title") != "owned" and page.run(SCRIPTS) == page.scripts
     row = "[...document.querySelectorAll('#row-0 .text span')].map((piece) => [piece.className, piece.textContent])"
-    assert page.run(row) == [["model", "16"], ["world", page.hostile[:160]], ["model", page.hostile[:160]]]
+    assert page.run(row) == [
+        ["model", "16"],
+        ["world", page.hostile[:160]],
+        ["model", page.hostile[:160]],
+    ]
 
 
 def test_no_length_holds_the_page_up(page):
     choose(page, 1)
     assert page.run("document.querySelectorAll('#detail .turn').length") == 200
-    assert "more characters" in page.run("document.querySelector('.conversation').lastChild.textContent")
+    assert "more characters" in page.run(
+        "document.querySelector('.conversation').lastChild.textContent"
+    )
     choose(page, 2)
-    assert 100_000 < page.run("document.querySelector('#detail .completion').textContent.length") < 100_100
+    assert (
+        100_000
+        < page.run("document.querySelector('#detail .completion').textContent.length")
+        < 100_100
+    )
     assert page.run("document.documentElement.scrollWidth") == 390
 
 
 def test_before_and_after_shows_conversations(page):
     page.run("document.getElementById('pairs').scrollIntoView()")
-    wait = (
-        "new Promise((done) => { const wait = () => document.querySelector('.pair') ? done() : setTimeout(wait, 10); wait(); })"
+    page.run(
+        "new Promise((done) => { const wait = () => "
+        "document.querySelector('.pair') ? done() : setTimeout(wait, 10); wait(); })"
     )
-    page.run(wait)
-    sides = page.run("[...document.querySelectorAll('.pair .conversation')].map((side) => side.textContent)")
-    assert sides == ["turn 1 · 2 tokens · earned +0.2516environmenthighturn 2 · 0 tokens · earned −0.58", "turn 18"]
+    sides = page.run(
+        "[...document.querySelectorAll('.pair .conversation')].map((side) => side.textContent)"
+    )
+    assert sides == [
+        "turn 1 · 2 tokens · earned +0.2516environmenthighturn 2 · 0 tokens · earned −0.58",
+        "turn 18",
+    ]
 
 
 def test_charts_fit_on_paper(tmp_path):
@@ -80,5 +100,11 @@ def test_charts_fit_on_paper(tmp_path):
         assert browser.run(over) <= 0
         browser.run("Chart.redraw = () => {}")  # paper gets its layout after `beforeprint`
         browser.ask("Emulation.setEmulatedMedia", media="print")
-        browser.ask("Emulation.setDeviceMetricsOverride", width=690, height=1000, deviceScaleFactor=1, mobile=False)
+        browser.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=690,
+            height=1000,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         assert browser.run(over) <= 0

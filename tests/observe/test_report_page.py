@@ -92,21 +92,34 @@ def test_hostile_text_stays_data(tmp_path):
     assert all("document.title='owned'" not in data for _, data in executed)
     assert not any(name.startswith("on") or (name in ("src", "href") and not str(value).startswith(("#", "data:,")))
                    for _, attrs in page.tags for name, value in attrs.items())  # fmt: skip
-    assert page.block("texts-0-0")[0][0] == HOSTILE and page.block("texts-0-0")[2][0].count(HOSTILE) == 3
+    assert (
+        page.block("texts-0-0")[0][0] == HOSTILE
+        and page.block("texts-0-0")[2][0].count(HOSTILE) == 3
+    )
     assert page.block("prompts-0")[0][1] == [{"role": "user", "content": HOSTILE}]
     assert page.block("runs")["runs"][0]["logged"]["alarms"][0]["alarm"] == HOSTILE
 
 
 def played(step, *said, more=(), **settings):
     """A line of an episode: what the model and its environment said in turn, and what else each message has."""
-    messages = [{"role": "user" if i % 2 else "assistant", "content": text} for i, text in enumerate(said)]
-    messages = [{**message, **extra} for message, extra in zip_longest(messages, more, fillvalue={})]
+    messages = [
+        {"role": "user" if i % 2 else "assistant", "content": text} for i, text in enumerate(said)
+    ]
+    messages = [
+        {**message, **extra} for message, extra in zip_longest(messages, more, fillvalue={})
+    ]
     return sample(step, as_text(messages), messages=messages, **settings)
 
 
 def test_the_turns_of_an_episode_are_found_in_its_text():
     row = played(
-        1, "16", "𝟙 high", "8\n> 4", "", HOSTILE, more=[{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 3}]
+        1,
+        "16",
+        "𝟙 high",
+        "8\n> 4",
+        "",
+        HOSTILE,
+        more=[{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 3}],
     )
     [[text, _, _, turns, _]] = sample_texts([row], [])
     assert [(text[start:end], *more) for start, end, *more in turns] == [
@@ -116,10 +129,23 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
 
 
 @pytest.mark.parametrize(
-    "messages", [None, 3, [], ["a"], [{}], [{"role": "assistant", "content": "other"}], [{"content": 3}], {"a": 1}, [[[]]]]
+    "messages",
+    [
+        None,
+        3,
+        [],
+        ["a"],
+        [{}],
+        [{"role": "assistant", "content": "other"}],
+        [{"content": 3}],
+        {"a": 1},
+        [[[]]],
+    ],
 )
 def test_messages_that_are_not_the_text_s_leave_it_a_text(messages):
-    assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], []) == [["a\n> b\nc", {}, [], [], None]]
+    assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], []) == [
+        ["a\n> b\nc", {}, [], [], None]
+    ]
 
 
 def test_an_episode_of_many_turns_is_shown_to_a_bound():
@@ -131,11 +157,15 @@ def test_what_a_reward_says_of_an_episode_is_of_its_last_turn():
     row = played(1, "<answer>3 + 3</answer>", "no", "好 <answer>3 + 4</answer>")
     said, marks = explain(row, [{"name": "countdown", "options": {}}])
     assert "Answer read: 3 + 4" in said["countdown"]
-    assert [row["text"][start:end] for start, end, *_ in marks] == ["3 + 4"] and marks[0][0] > row["text"].index("好")
+    assert [row["text"][start:end] for start, end, *_ in marks] == ["3 + 4"] and marks[0][0] > row[
+        "text"
+    ].index("好")
 
 
 def policy_of(page):
-    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"
+    )
     return dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
 
 
@@ -144,10 +174,15 @@ def test_the_policy_lets_our_script_run_and_no_other_and_nothing_out(tmp_path, r
     page = Page(build_page([read_run(write_run(tmp_path, [sample(1, "x")]))], renew))
     rules = policy_of(page)
     assert rules["default-src"] == "'none'" and rules["img-src"] == "data: blob:"
-    assert rules.get("connect-src") == (renew and "'self'")  # a file asks for nothing, a served page its own server
+    assert rules.get("connect-src") == (
+        renew and "'self'"
+    )  # a file asks for nothing, a served page its own server
     assert not {"frame-src", "worker-src", "font-src", "media-src", "object-src"} & set(rules)
     [script] = [data for attrs, data in page.scripts if attrs.get("type") != "text/plain"]
-    assert rules["script-src"] == f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    assert (
+        rules["script-src"]
+        == f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    )
     assert ("fetch(" in script) == (renew is not None)
 
 
@@ -177,11 +212,16 @@ def test_the_page_holds_every_completion_with_its_figures(tmp_path):
     assert index["rewards"]["countdown"][4] == 1.0 and index["reward"][7] == 1.0
     chunks = [page.block(f"texts-0-{i}") for i in range(3)]
     assert [entry[0] for chunk in chunks for entry in chunk] == texts
-    assert "its value is 3, not 7" not in chunks[0][4][1]["countdown"] and "the answer is right" in chunks[0][4][1]["countdown"]
+    assert (
+        "its value is 3, not 7" not in chunks[0][4][1]["countdown"]
+        and "the answer is right" in chunks[0][4][1]["countdown"]
+    )
 
 
 def test_of_many_completions_a_share_of_the_prompts_is_kept_in_all_steps(tmp_path):
-    rows = [sample(step, f"{step}", prompt=f"prompt {i}") for step in range(1, 21) for i in range(100)]
+    rows = [
+        sample(step, f"{step}", prompt=f"prompt {i}") for step in range(1, 21) for i in range(100)
+    ]
     run = read_run(write_run(tmp_path, rows), max_samples=500)
     assert 300 <= len(run.samples) <= 500 and run.total_samples == 2000
     counts = {}
@@ -195,7 +235,10 @@ def test_verse_faults_are_marked_on_their_characters():
     text = "<think>想</think>\n<answer>应有仙人吹笛啼</answer>"
     rewards = [{"name": "poem_format", "options": {}}, {"name": "poem_yun", "options": {}}]
     said, marks = explain(sample(1, text, columns={"lines": LINES}), rewards)
-    assert "faults in the last line: 1" in said["poem_format"] and "the last line is in it" in said["poem_yun"]
+    assert (
+        "faults in the last line: 1" in said["poem_format"]
+        and "the last line is in it" in said["poem_yun"]
+    )
     faults = [(text[start:end], words) for start, end, kind, words in marks if kind == "fault"]
     assert len(faults) == 1
     character, words = faults[0]
@@ -206,16 +249,24 @@ def test_verse_faults_are_marked_on_their_characters():
 
 def test_a_line_spaced_out_is_marked_where_it_stands():
     text = "好：一 棹 烟 波 去 未 归"
-    _, marks = explain(sample(1, text, columns={"lines": LINES}), [{"name": "poem_yun", "options": {}}])
-    assert [(text[start:end]) for start, end, *_ in marks] == ["归"] and marks[0][0] == len(text) - 1
+    _, marks = explain(
+        sample(1, text, columns={"lines": LINES}), [{"name": "poem_yun", "options": {}}]
+    )
+    assert [(text[start:end]) for start, end, *_ in marks] == ["归"] and marks[0][0] == len(
+        text
+    ) - 1
 
 
 @pytest.mark.parametrize("columns", [{}, {"nums": "x", "target": None}, {"nums": [3, 4]}, None])
 def test_columns_of_another_shape_are_no_error(columns):
-    assert explain(sample(1, "<answer>3 + 4</answer>", columns=columns), [{"name": "countdown"}]) in [
+    assert explain(
+        sample(1, "<answer>3 + 4</answer>", columns=columns), [{"name": "countdown"}]
+    ) in [
         ({}, []),
         (
-            {"countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but it must use x, each once."},
+            {
+                "countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but it must use x, each once."
+            },
             [],
         ),
     ]
@@ -245,8 +296,13 @@ def test_marks_of_ones_own_that_are_none_are_left_out(marks):
 
 def test_the_command_writes_page_and_picture_of_several_runs(tmp_path, capsys):
     for name in ("a", "b"):
-        rows = [sample(step, "x", rewards={"countdown": None if step == 1 else 1.0}) for step in (1, 2)]
-        metrics = [{"step": 1, "reward": 0.5}, {"step": 2, "reward": None, "not_finite": {"reward": "nan"}, "kl": 1}]
+        rows = [
+            sample(step, "x", rewards={"countdown": None if step == 1 else 1.0}) for step in (1, 2)
+        ]
+        metrics = [
+            {"step": 1, "reward": 0.5},
+            {"step": 2, "reward": None, "not_finite": {"reward": "nan"}, "kl": 1},
+        ]
         write_run(tmp_path / name / "grpo", rows, metrics)
     out = tmp_path / "compare.html"
     words = [
@@ -277,5 +333,7 @@ def test_a_folder_of_runs_is_shown_as_its_runs(tmp_path):
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path)]) == 0
     runs = Page((tmp_path / "report.html").read_text(encoding="utf-8")).block("runs")["runs"]
-    assert [run["name"] for run in runs] == ["a", "b", "c"] and runs[2]["note"].startswith("tried <b>lower</b>\nxx")
+    assert [run["name"] for run in runs] == ["a", "b", "c"] and runs[2]["note"].startswith(
+        "tried <b>lower</b>\nxx"
+    )
     assert len(runs[2]["note"]) == 2000

@@ -24,22 +24,41 @@ def rewards(value):
 
 def rows():
     train = [
-        sample(step, f"{step}.{k} {TEXT if k == 0 else ''}", group=2, **rewards(float(k >= 4 - step)), tokens=TOKENS)
+        sample(
+            step,
+            f"{step}.{k} {TEXT if k == 0 else ''}",
+            group=2,
+            **rewards(float(k >= 4 - step)),
+            tokens=TOKENS,
+        )
         for step in (1, 2, 3)
         for k in range(4)
     ]
     for row in train:
         row["advantage"] = 0.5
     held = {0: "one two three four", 3: "one two 3 four five"}
-    evals = [sample(step, text, mode="eval", prompt="asked", **rewards(float(step == 3))) for step, text in held.items()]
+    evals = [
+        sample(step, text, mode="eval", prompt="asked", **rewards(float(step == 3)))
+        for step, text in held.items()
+    ]
     return [evals[0], *train, evals[1]]
 
 
 def metrics(last):
     means = [(0, 0.2), (3, last)]
-    held = {step: {"step": step, "eval_countdown": mean, "eval_countdown_se": 0.03} for step, mean in means}
+    held = {
+        step: {"step": step, "eval_countdown": mean, "eval_countdown_se": 0.03}
+        for step, mean in means
+    }
     steps = [
-        {"step": s, "kl": s / 10, "entropy": 1.0, "time/train": 3.0, "time/generation": 1.0, "step_time": 5.0}
+        {
+            "step": s,
+            "kl": s / 10,
+            "entropy": 1.0,
+            "time/train": 3.0,
+            "time/generation": 1.0,
+            "step_time": 5.0,
+        }
         for s in (1, 2, 3)
     ]
     steps[1] |= {"time/checkpoint": 1.5}  # once in three lines
@@ -64,13 +83,19 @@ def text(browser, where):
 def test_the_result_stands_at_the_top(page):
     assert text(page, ".number") == "0.700 ± 0.030"
     said = text(page, ".sentence").replace("\u00a0", " ")
-    assert said.startswith("countdown on held-out prompts rose from 0.200 ± 0.030 before the first step")
+    assert said.startswith(
+        "countdown on held-out prompts rose from 0.200 ± 0.030 before the first step"
+    )
     assert text(page, ".state") == "done" and "steps 3" in text(page, ".facts")
 
 
 def test_a_curve_that_does_not_change_is_named_instead_of_drawn(page):
-    assert text(page, "#silent").startswith("Left out, because they did not change: Entropy, nats per token: 1")
-    drawn = page.run("[...document.querySelectorAll('#panels figcaption')].map((title) => title.textContent)")
+    assert text(page, "#silent").startswith(
+        "Left out, because they did not change: Entropy, nats per token: 1"
+    )
+    drawn = page.run(
+        "[...document.querySelectorAll('#panels figcaption')].map((title) => title.textContent)"
+    )
     assert "KL to the reference" in drawn and "Entropy, nats per token" not in drawn
 
 
@@ -86,17 +111,28 @@ def test_a_group_is_shown_side_by_side_the_best_first(page):
         "[...document.querySelectorAll('.card')].map((one) => [one.querySelector('b').textContent, one.style.borderTopColor])"
     )
     assert [reward for reward, _ in cards] == ["1", "0", "0", "0"] and cards[0][1] != cards[1][1]
-    assert page.run("document.querySelectorAll('.card .completion')[1].textContent") == f"1.0 {TEXT}"
+    assert (
+        page.run("document.querySelectorAll('.card .completion')[1].textContent") == f"1.0 {TEXT}"
+    )
     page.key("g")
     page.run(AT % "!document.querySelector('.card')")
 
 
 def test_tokens_are_coloured_on_demand(page):
-    page.run("jump(browser.samples.index.step.lastIndexOf(1)), [...document.querySelectorAll('#detail button')].length")
-    page.run(AT % "[...document.querySelectorAll('#detail button')].some((one) => one.textContent === 'log-prob')")
-    page.run("[...document.querySelectorAll('#detail button')].find((one) => one.textContent === 'log-prob').click()")
+    page.run(
+        "jump(browser.samples.index.step.lastIndexOf(1)), [...document.querySelectorAll('#detail button')].length"
+    )
+    page.run(
+        AT
+        % "[...document.querySelectorAll('#detail button')].some((one) => one.textContent === 'log-prob')"
+    )
+    page.run(
+        "[...document.querySelectorAll('#detail button')].find((one) => one.textContent === 'log-prob').click()"
+    )
     page.run(AT % "document.querySelectorAll('.token').length === 2")
-    [first, second] = page.run("[...document.querySelectorAll('.token')].map((one) => [one.textContent, one.title])")
+    [first, second] = page.run(
+        "[...document.querySelectorAll('.token')].map((one) => [one.textContent, one.title])"
+    )
     assert first == [TEXT, "log-prob -2, probability 0.14"] and second[0] == "b"
     page.run("detail.colouring = ''")
 
@@ -104,8 +140,12 @@ def test_tokens_are_coloured_on_demand(page):
 def test_before_and_after_marks_what_changed(page):
     page.run("document.getElementById('pairs').scrollIntoView()")
     page.run(AT % "document.querySelector('.pair')")
-    assert page.run("[...document.querySelectorAll('.pair del')].map((one) => one.textContent)") == ["three"]
-    assert page.run("[...document.querySelectorAll('.pair ins')].map((one) => one.textContent)") == ["3", " five"]
+    assert page.run(
+        "[...document.querySelectorAll('.pair del')].map((one) => one.textContent)"
+    ) == ["three"]
+    assert page.run(
+        "[...document.querySelectorAll('.pair ins')].map((one) => one.textContent)"
+    ) == ["3", " five"]
     assert text(page, ".changes") == "countdown 0 → 1"
 
 
@@ -162,7 +202,10 @@ def test_tokens_are_kept_with_the_figures_that_fit_them(page, tokens, found):
 
 def test_more_tokens_than_a_browser_shows_are_cut(page):
     many = "tokenColumns({ text: new Array(MOST_TOKENS + 1).fill('a'), age: new Array(MOST_TOKENS + 1).fill(0) })"
-    assert page.run(f"Object.values({many}).map((column) => column.length === MOST_TOKENS)") == [True, True]
+    assert page.run(f"Object.values({many}).map((column) => column.length === MOST_TOKENS)") == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +217,12 @@ def test_more_tokens_than_a_browser_shows_are_cut(page):
     ],
 )
 def test_the_outcome_is_the_trainer_s_or_the_first_reward(page, recipe, about, found):
-    given = json.dumps({"recipe": recipe, "about": about, "rewards": [{"name": "a"}, {"name": "b"}]})
-    assert page.run(f"[new Run(0, {given})].map((run) => [run.outcome, run.passThreshold])") == [found]
+    given = json.dumps(
+        {"recipe": recipe, "about": about, "rewards": [{"name": "a"}, {"name": "b"}]}
+    )
+    assert page.run(f"[new Run(0, {given})].map((run) => [run.outcome, run.passThreshold])") == [
+        found
+    ]
 
 
 def test_a_histogram_bar_lists_its_completions(page):
@@ -193,9 +240,13 @@ def test_a_link_opens_at_its_completion(page, tmp_path):
     with Browser() as other:
         other.open(address)
         other.run(READY)
-        other.run(AT % "document.querySelector('#detail .completion')?.textContent.startsWith('2.1')")
+        other.run(
+            AT % "document.querySelector('#detail .completion')?.textContent.startsWith('2.1')"
+        )
         other.run("location.hash = '#at/none/%ff/x'")
-        other.run(AT % "document.querySelector('#detail .completion')?.textContent.startsWith('2.1')")
+        other.run(
+            AT % "document.querySelector('#detail .completion')?.textContent.startsWith('2.1')"
+        )
         assert not other.errors
 
 
@@ -209,15 +260,21 @@ def test_several_runs_are_a_table_that_can_be_sorted(tmp_path):
     with Browser(width=390, height=844, phone=True) as browser:
         browser.open(tmp_path / "report.html")
         browser.run(READY)
-        assert text(browser, ".sentence").startswith("countdown on held-out prompts is highest in b, of 3 runs.")
+        assert text(browser, ".sentence").startswith(
+            "countdown on held-out prompts is highest in b, of 3 runs."
+        )
         assert browser.run(names) == ["a", "b", "c"]
-        browser.run("[...document.querySelectorAll('#several th button')].find((one) => one.textContent === 'last').click()")
+        browser.run(
+            "[...document.querySelectorAll('#several th button')].find((one) => one.textContent === 'last').click()"
+        )
         assert browser.run(names) == ["b", "c", "a"]
         assert text(browser, "#several tbody tr .note") == f"note of b {TEXT}"
         assert text(browser, "#several .differing") == "learning_rate 0.9"
         browser.run("document.querySelector('#several input').click()")
         assert "b" not in text(browser, "#panels .legend")
-        assert browser.run("document.documentElement.scrollWidth") == 390 and not browser.run("byId('fold').open")
+        assert browser.run("document.documentElement.scrollWidth") == 390 and not browser.run(
+            "byId('fold').open"
+        )
         assert not browser.errors
 
 

@@ -20,7 +20,10 @@ from grpo_ext.train import main as train_recipe
 def digits(completions, **kwargs):
     """Between 0 and 1; does not score every third completion."""
     texts = [c[0]["content"] for c in completions]
-    return [None if i % 3 == 2 else sum(ch.isdigit() for ch in t) / (1 + len(t)) for i, t in enumerate(texts)]
+    return [
+        None if i % 3 == 2 else sum(ch.isdigit() for ch in t) / (1 + len(t))
+        for i, t in enumerate(texts)
+    ]
 
 
 def make_trainer(folder, out, **settings):
@@ -31,7 +34,11 @@ def make_trainer(folder, out, **settings):
         "use_cpu": True, "bf16": False, "disable_tqdm": True, "reward_weights": [1.0, 0.5], "seed": 3, **settings,
     })  # fmt: skip
     rows = [
-        {"prompt": [{"role": "user", "content": f"Use {a}, 2 to make {a + 2}."}], "nums": [a, 2], "target": a + 2}
+        {
+            "prompt": [{"role": "user", "content": f"Use {a}, 2 to make {a + 2}."}],
+            "nums": [a, 2],
+            "target": a + 2,
+        }
         for a in range(1, 30)
     ]
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -56,17 +63,27 @@ def test_every_completion_is_there_with_what_was_said_of_it(run):
     rows = list(read(run / "samples.jsonl"))
     train = [row for row in rows if row["mode"] == "train"]
     assert [row["step"] for row in train] == [step for step in range(1, 7) for _ in range(8)]
-    assert [row["group"] for row in train] == [group for _ in range(6) for group in (0, 0, 0, 0, 1, 1, 1, 1)]
+    assert [row["group"] for row in train] == [
+        group for _ in range(6) for group in (0, 0, 0, 0, 1, 1, 1, 1)
+    ]
     held_out = [(row["step"], row["dataset"]) for row in rows if row["mode"] == "eval"]
-    assert held_out == [(step, name) for step in (0, 3, 6) for name in ("small",) * 3 + ("other",) * 2]
+    assert held_out == [
+        (step, name) for step in (0, 3, 6) for name in ("small",) * 3 + ("other",) * 2
+    ]
     for row in train:
         said = row["rewards"]
         assert set(said) == {"countdown", "digits"}
         assert row["reward"] == pytest.approx(said["countdown"] + 0.5 * (said["digits"] or 0.0))
-        assert row["length"] == 8 if row["finish_reason"] == "length" else row["finish_reason"] == "stop"
+        assert (
+            row["length"] == 8
+            if row["finish_reason"] == "length"
+            else row["finish_reason"] == "stop"
+        )
         assert row["columns"]["nums"][0] + 2 == row["columns"]["target"]
         assert str(row["columns"]["target"]) in row["prompt"][0]["content"]
-    assert sum(row["rewards"]["digits"] is None for row in train) == 6 * 2  # of the 8 of a generation
+    assert (
+        sum(row["rewards"]["digits"] is None for row in train) == 6 * 2
+    )  # of the 8 of a generation
     by_prompt = {}
     for row in rows:
         by_prompt.setdefault(row["prompt_id"], set()).add(json.dumps(row["prompt"]))
@@ -86,7 +103,9 @@ def test_metrics_say_what_the_trainer_logged(run):
     assert len(written) == len(logged) == 6 + 3 * 2
     for line, entry in zip(written, logged, strict=True):
         told = {key: None if value != value else value for key, value in entry.items()}
-        assert {key: value for key, value in line.items() if key not in ("time", "not_finite")} == told
+        assert {
+            key: value for key, value in line.items() if key not in ("time", "not_finite")
+        } == told
     means = [row["rewards/countdown/mean"] for row in written if "rewards/countdown/mean" in row]
     samples = [row for row in read(run / "samples.jsonl") if row["mode"] == "train"]
     for step, mean in enumerate(means, 1):
@@ -108,7 +127,10 @@ def test_a_resumed_run_leaves_the_same_logs(tiny_folder, tmp_path, run):
     trainer.train(resume_from_checkpoint=str(out / "checkpoint-2"))
     assert (out / "samples.jsonl").read_bytes() == (run / "samples.jsonl").read_bytes()
     assert lines(out / "metrics.jsonl") == lines(run / "metrics.jsonl")
-    assert [start["step"] for start in json.loads((out / "run.json").read_text())["starts"]] == [0, 2]
+    assert [start["step"] for start in json.loads((out / "run.json").read_text())["starts"]] == [
+        0,
+        2,
+    ]
 
 
 def test_a_new_run_in_an_old_folder_puts_the_old_logs_aside(tiny_folder, tmp_path):
@@ -126,7 +148,11 @@ def test_a_share_is_of_whole_groups_and_changes_no_training(tiny_folder, tmp_pat
     trainer.train()
     everything = [json.dumps(row) for row in read(run / "samples.jsonl")]
     some = [json.dumps(row) for row in read(tmp_path / "samples.jsonl")]
-    assert set(some) <= set(everything) and (len(some) > 0) == (share > 0) and len(some) < len(everything)
+    assert (
+        set(some) <= set(everything)
+        and (len(some) > 0) == (share > 0)
+        and len(some) < len(everything)
+    )
     train = [json.loads(row) for row in some if '"mode": "train"' in row]
     groups = [(row["step"], row["group"]) for row in train]
     assert all(groups.count(group) == 4 for group in groups)
@@ -142,13 +168,21 @@ def test_trl_s_own_evaluation_is_written_too(tiny_folder, tmp_path):
     }
     make_trainer(tiny_folder, tmp_path, **settings).train()
     held_out = [row for row in read(tmp_path / "samples.jsonl") if row["mode"] == "eval"]
-    assert {row["dataset"] for row in held_out} == {"small", "other"} and {row["step"] for row in held_out} == {0, 1}
+    assert {row["dataset"] for row in held_out} == {"small", "other"} and {
+        row["step"] for row in held_out
+    } == {0, 1}
 
 
 @pytest.mark.parametrize("policy", ["sampling", "trl"])
-def test_an_evaluation_in_batches_larger_than_a_generation_is_there_whole(tiny_folder, tmp_path, policy):
+def test_an_evaluation_in_batches_larger_than_a_generation_is_there_whole(
+    tiny_folder, tmp_path, policy
+):
     """By TRL, whose own table of completions holds no more than a generation."""
-    settings = {"eval_temperature": None, "per_device_eval_batch_size": 8, "gradient_accumulation_steps": 1}
+    settings = {
+        "eval_temperature": None,
+        "per_device_eval_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+    }
     settings |= {"max_steps": 1, "eval_steps": 1, "eval_on_start": False, "log_completions": True}
     if policy == "trl":
         settings |= {"loss_normalization": "micro_batch", "logprob_policy": "trl"}
@@ -158,8 +192,12 @@ def test_an_evaluation_in_batches_larger_than_a_generation_is_there_whole(tiny_f
     rows = [row for row in read(tmp_path / "samples.jsonl") if row["mode"] == "eval"]
     assert [row["group"] for row in rows] == [group for group in range(6) for _ in range(4)]
     assert len({row["prompt_id"] for row in rows}) == 6
-    assert [len({row["prompt_id"] for row in rows if row["group"] == group}) for group in range(6)] == [1] * 6
-    assert len(trainer._logs["prompt"]) == trainer.args.generation_batch_size  # TRL's table is as long as it was
+    assert [
+        len({row["prompt_id"] for row in rows if row["group"] == group}) for group in range(6)
+    ] == [1] * 6
+    assert (
+        len(trainer._logs["prompt"]) == trainer.args.generation_batch_size
+    )  # TRL's table is as long as it was
 
 
 @pytest.mark.slow
@@ -174,15 +212,24 @@ def test_two_ranks_write_one_log(tiny_folder, tmp_path):
     rows = list(read(tmp_path / "samples.jsonl"))
     train = [(row["step"], row["group"]) for row in rows if row["mode"] == "train"]
     assert train == [(step, group) for step in (1, 2, 3) for group in (0, 0, 0, 0, 1, 1, 1, 1)]
-    groups = [{row["prompt_id"] for row in rows if (row["step"], row["group"]) == key} for key in set(train)]
+    groups = [
+        {row["prompt_id"] for row in rows if (row["step"], row["group"]) == key}
+        for key in set(train)
+    ]
     assert [row["step"] for row in rows if row["mode"] == "eval"] == [0] * 5 + [2] * 5 + [3] * 5
     assert all(len(prompts) <= 2 for prompts in groups)
     recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
-    assert recipe["max_steps"] == 3 and recipe["task"] == "countdown" and recipe["output_dir"] == str(tmp_path)
+    assert (
+        recipe["max_steps"] == 3
+        and recipe["task"] == "countdown"
+        and recipe["output_dir"] == str(tmp_path)
+    )
 
 
 def test_tokens_have_their_advantage_age_and_log_prob(tiny_folder, tmp_path):
-    trainer = make_trainer(tiny_folder, tmp_path, log_tokens=True, num_iterations=2, gradient_accumulation_steps=1)
+    trainer = make_trainer(
+        tiny_folder, tmp_path, log_tokens=True, num_iterations=2, gradient_accumulation_steps=1
+    )
     trainer.train()
     rows = [row for row in read(tmp_path / "samples.jsonl") if row["mode"] == "train"]
     assert rows
@@ -194,7 +241,11 @@ def test_tokens_have_their_advantage_age_and_log_prob(tiny_folder, tmp_path):
             "age",
             "logp",
         }
-        assert tokens["advantage"] == pytest.approx([row["advantage"]] * row["length"]) and set(tokens["age"]) <= {0}
+        assert tokens["advantage"] == pytest.approx([row["advantage"]] * row["length"]) and set(
+            tokens["age"]
+        ) <= {0}
         assert all(value <= 0 for value in tokens["logp"])
         said = "".join(tokens["text"]).replace("<|im_end|>", "")
-        assert said == row["text"] or "\N{REPLACEMENT CHARACTER}" in said + row["text"]  # parts of a character
+        assert (
+            said == row["text"] or "\N{REPLACEMENT CHARACTER}" in said + row["text"]
+        )  # parts of a character

@@ -18,7 +18,9 @@ from grpo_ext.observe.run_log import RunLog
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 DEEP = "[" * 200_000
@@ -41,9 +43,15 @@ def test_a_bad_line_is_skipped_counted_and_told(tmp_path, capsys, line):
     assert main(["report", str(folder)]) == 0
     told = capsys.readouterr()
     assert "2 completions" in told.out
-    assert "Not read: 1 line was skipped, the first is line 2 of" in told.err and "samples.jsonl" in told.err
+    assert (
+        "Not read: 1 line was skipped, the first is line 2 of" in told.err
+        and "samples.jsonl" in told.err
+    )
     page = Page((folder / "report.html").read_text(encoding="utf-8"))
-    assert page.block("index-0")["step"] == [1, 3] and "line 2" in page.block("runs")["runs"][0]["faults"][0]
+    assert (
+        page.block("index-0")["step"] == [1, 3]
+        and "line 2" in page.block("runs")["runs"][0]["faults"][0]
+    )
 
 
 @settings(deadline=None, max_examples=60)
@@ -55,12 +63,20 @@ def test_a_bad_line_is_skipped_counted_and_told(tmp_path, capsys, line):
 )
 def test_no_value_of_any_field_stops_the_report(tmp_path_factory, name, value, more, data):
     folder = tmp_path_factory.mktemp("run")
-    odd = data.draw(st.sampled_from(["alarm", "not_finite", "reward", "eval_x", "time", "rewards/a/mean"]))
+    odd = data.draw(
+        st.sampled_from(["alarm", "not_finite", "reward", "eval_x", "time", "rewards/a/mean"])
+    )
     rows = [sample(1, "a"), {**sample(2, "b"), name: value}, sample(3, "c")]
     (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    metrics = [{"step": 1, "reward": 1.0}, {"step": 2, odd: value, **more}, {"step": 3, "reward": 1.0}]
+    metrics = [
+        {"step": 1, "reward": 1.0},
+        {"step": 2, odd: value, **more},
+        {"step": 3, "reward": 1.0},
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
-    (folder / "run.json").write_text(json.dumps({"rewards": value, "starts": value, "pass_threshold": value, **more}))
+    (folder / "run.json").write_text(
+        json.dumps({"rewards": value, "starts": value, "pass_threshold": value, **more})
+    )
     (folder / "recipe.yaml").write_text(json.dumps({"pass_threshold": value, **more}))
     page = Page(build_page([read_run(folder)]))
     assert {1, 3} <= set(page.block("index-0")["step"])
@@ -72,7 +88,9 @@ def test_numbers_beyond_all_bounds_are_gaps(tmp_path, number):
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(f'{{"step": 2, "reward": {number}, "kl": 0.5}}\n')
     with (folder / "samples.jsonl").open("a") as file:
-        file.write(json.dumps(sample(2, "y")).replace('"reward": 0.0', f'"reward": {number}') + "\n")
+        file.write(
+            json.dumps(sample(2, "y")).replace('"reward": 0.0', f'"reward": {number}') + "\n"
+        )
     run = read_run(folder)
     assert run.metrics[-1]["reward"] is None and run.metrics[-1]["kl"] == 0.5
     assert run.samples[-1]["reward"] is None and run.curves["reward"].values == [0.0, None]
@@ -94,7 +112,9 @@ def test_numbers_beyond_all_bounds_are_gaps(tmp_path, number):
 )
 def test_a_recipe_or_about_that_cannot_be_read_is_left_out_and_told(tmp_path, name, text):
     folder = write_run(tmp_path, [sample(1, "x")])
-    (folder / name).write_text(text.replace("{marker}", str(tmp_path / "marker")), errors="surrogateescape")
+    (folder / name).write_text(
+        text.replace("{marker}", str(tmp_path / "marker")), errors="surrogateescape"
+    )
     run = read_run(folder)
     [fault] = run.faults
     assert name in fault and "cannot be read" in fault and "\n" not in fault
@@ -104,8 +124,13 @@ def test_a_recipe_or_about_that_cannot_be_read_is_left_out_and_told(tmp_path, na
 
 def test_what_a_run_says_of_itself_is_read(tmp_path):
     folder = write_run(tmp_path, [sample(1, "x", rewards={"a": 1.0, "b": 0.5})])
-    rewards = [{"name": "a", "weight": 1.0}, {"name": "b", "weight": 0.5, "reward": "brief", "options": {"n": 2}}]
-    (folder / "run.json").write_text(json.dumps({"rewards": rewards, "outcome": "b", "pass_threshold": 0.5}))
+    rewards = [
+        {"name": "a", "weight": 1.0},
+        {"name": "b", "weight": 0.5, "reward": "brief", "options": {"n": 2}},
+    ]
+    (folder / "run.json").write_text(
+        json.dumps({"rewards": rewards, "outcome": "b", "pass_threshold": 0.5})
+    )
     run = read_run(folder)
     assert run.faults == [] and run.rewards == rewards and run.about["outcome"] == "b"
     page = Page(build_page([run])).block("runs")["runs"][0]
@@ -150,7 +175,9 @@ def test_nor_does_a_bad_run_json_or_a_folder_of_anybodys(tmp_path, text):
         (tmp_path / name).mkdir()
     log, args = RunLog(), TrainingArguments(str(tmp_path), use_cpu=True)
     log.on_train_begin(args, TrainerState(global_step=3, max_steps=9), TrainerControl())
-    assert [start["step"] for start in json.loads((tmp_path / "run.json").read_text())["starts"]] == [3]
+    assert [
+        start["step"] for start in json.loads((tmp_path / "run.json").read_text())["starts"]
+    ] == [3]
     log.note(3, {"loss": 1.0})
     RunLog().on_train_begin(args, TrainerState(global_step=0, max_steps=9), TrainerControl())
     assert len(list(read(tmp_path / "earlier-2" / "metrics.jsonl"))) == 1

@@ -38,26 +38,50 @@ BROKEN = {
     "key_of_another_task": ({"max_story_steps": 1}, "max_story_steps", "task: gsm8k"),
     "loss": ({"loss_type": "drgrpo"}, "loss_type", "'dr_grpo'"),
     "cache": ({"cache_implementation": "dinamic"}, "cache_implementation", "'dynamic'"),
-    "cache_without_a_package": ({"cache_implementation": "quantized"}, "cache_implementation", "optimum or hqq"),
+    "cache_without_a_package": (
+        {"cache_implementation": "quantized"},
+        "cache_implementation",
+        "optimum or hqq",
+    ),
     "scale": ({"scale_rewards": "grp"}, "scale_rewards", "'group'"),
     "level": ({"importance_sampling_level": "tok"}, "importance_sampling_level", "'token'"),
     "task": ({"task": "countdwon"}, "task", "'countdown'"),
     "preset": ({"preset": "grpo_papr"}, "preset", "'grpo_paper'"),
     "schedule": ({"lr_scheduler_type": "cosin"}, "lr_scheduler_type", "'cosine'"),
     "schedule_of_text": ({"lr_scheduler_kwargs": "power 2"}, "lr_scheduler_kwargs", "a mapping"),
-    "schedule_of_another": ({"lr_scheduler_kwargs": {"power": 2}}, "lr_scheduler_kwargs", "'power'"),
-    "schedule_without_its_least": ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type", "min_lr"),
+    "schedule_of_another": (
+        {"lr_scheduler_kwargs": {"power": 2}},
+        "lr_scheduler_kwargs",
+        "'power'",
+    ),
+    "schedule_without_its_least": (
+        {"lr_scheduler_type": "cosine_with_min_lr"},
+        "lr_scheduler_type",
+        "min_lr",
+    ),
     "word_for_a_number": ({"num_generations": "many"}, "num_generations", "a whole number"),
     "word_for_a_rate": ({"learning_rate": "fast"}, "learning_rate", "a number"),
-    "word_for_a_switch": ({"gradient_checkpointing": "perhaps"}, "gradient_checkpointing", "true or false"),
+    "word_for_a_switch": (
+        {"gradient_checkpointing": "perhaps"},
+        "gradient_checkpointing",
+        "true or false",
+    ),
     "no_temperature": ({"temperature": 0}, "temperature", "greater than 0"),
     "no_momentum": ({"adam_beta1": 7}, "adam_beta1", "less than 1"),
     "top_p": ({"top_p": 1.5}, "top_p", "less than or equal to 1"),
     "not_a_number": ({"learning_rate": float("nan")}, "learning_rate", "finite"),
     "group_of_one": ({"num_generations": 1}, "num_generations", "greater than or equal to 2"),
     "groups": ({"per_device_train_batch_size": 6}, "num_generations", "`num_generations: 3`"),
-    "slices": ({"generation_batch_size": 12}, "generation_batch_size", "`generation_batch_size: 16`"),
-    "two_sizes": ({"generation_batch_size": 16, "steps_per_generation": 2}, "generation_batch_size", "not both"),
+    "slices": (
+        {"generation_batch_size": 12},
+        "generation_batch_size",
+        "`generation_batch_size: 16`",
+    ),
+    "two_sizes": (
+        {"generation_batch_size": 16, "steps_per_generation": 2},
+        "generation_batch_size",
+        "not both",
+    ),
     "eval_groups": (
         {"eval_strategy": "steps", "per_device_eval_batch_size": 6},
         "per_device_eval_batch_size",
@@ -78,33 +102,80 @@ BROKEN = {
         "drop it",
     ),
     "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "Leave it out"),
-    "no_room_for_a_prompt": ({"use_vllm": True, "vllm_max_model_length": 32}, "vllm_max_model_length", "raise it"),
-    "best_of_no_evaluation": ({"load_best_model_at_end": True}, "load_best_model_at_end", "strategy to match"),
-    "adapter": ({"use_peft": True, "lora_target_modules": ["q_proj"]}, "lora_target_modules", "'.*q_proj'"),
-    "sync_of_no_adapter": ({"use_vllm": True, "vllm_sync_adapter": "adapter"}, "vllm_sync_adapter", "use_peft: true"),
-    "sync_of_layers": ({**ALONE, "lora_modules_to_save": ["lm_head"]}, "lora_modules_to_save", "merged"),
+    "no_room_for_a_prompt": (
+        {"use_vllm": True, "vllm_max_model_length": 32},
+        "vllm_max_model_length",
+        "raise it",
+    ),
+    "best_of_no_evaluation": (
+        {"load_best_model_at_end": True},
+        "load_best_model_at_end",
+        "strategy to match",
+    ),
+    "adapter": (
+        {"use_peft": True, "lora_target_modules": ["q_proj"]},
+        "lora_target_modules",
+        "'.*q_proj'",
+    ),
+    "sync_of_no_adapter": (
+        {"use_vllm": True, "vllm_sync_adapter": "adapter"},
+        "vllm_sync_adapter",
+        "use_peft: true",
+    ),
+    "sync_of_layers": (
+        {**ALONE, "lora_modules_to_save": ["lm_head"]},
+        "lora_modules_to_save",
+        "merged",
+    ),
     "sync_of_a_head": (
         {**ALONE, "lora_target_modules": ["q_proj", "lm_head"]},
         "lora_target_modules",
         "take lm_head out",
     ),
     "sync_of_a_great_rank": ({**ALONE, "lora_r": 513}, "lora_r", "at most 512"),
-    "sync_of_a_sharded_adapter": ({**ALONE, "accelerate_config": "zero3"}, "accelerate_config", "ddp or zero2"),
-    "sync_to_a_sleeper": ({**ALONE, "vllm_enable_sleep_mode": True}, "vllm_enable_sleep_mode", "loses its base"),
+    "sync_of_a_sharded_adapter": (
+        {**ALONE, "accelerate_config": "zero3"},
+        "accelerate_config",
+        "ddp or zero2",
+    ),
+    "sync_to_a_sleeper": (
+        {**ALONE, "vllm_enable_sleep_mode": True},
+        "vllm_enable_sleep_mode",
+        "loses its base",
+    ),
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
     "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "set max_steps"),
     "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "take it out"),
-    "upload_of_nothing": ({"log_completions_hub_repo": "a/b"}, "log_completions_hub_repo", "Enable log_completions"),
+    "upload_of_nothing": (
+        {"log_completions_hub_repo": "a/b"},
+        "log_completions_hub_repo",
+        "Enable log_completions",
+    ),
     "truncation_without_a_cap": (
-        {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": None},
+        {
+            "vllm_importance_sampling_mode": "token_truncate",
+            "vllm_importance_sampling_clip_max": None,
+        },
         "vllm_importance_sampling_mode",
         "must be set",
     ),
     "unknown_reward": ({"reward_funcs": ["countdwn"]}, "reward_funcs", "'countdown'"),
-    "unknown_option": ({"reward_funcs": [{"name": "format", "mod": "strict"}]}, "reward_funcs", "'mode'"),
+    "unknown_option": (
+        {"reward_funcs": [{"name": "format", "mod": "strict"}]},
+        "reward_funcs",
+        "'mode'",
+    ),
     "reward_plugin": ({"reward_plugins": ["nowhere.py"]}, "reward_funcs", "nowhere.py"),
-    "missing_column": ({"dataset_name": "right.jsonl", "reward_funcs": ["accuracy"]}, "reward_funcs", "Its columns"),
-    "data_of_another_task": ({"dataset_name": "other.jsonl"}, "dataset_name", "reads the column 'nums'"),
+    "missing_column": (
+        {"dataset_name": "right.jsonl", "reward_funcs": ["accuracy"]},
+        "reward_funcs",
+        "Its columns",
+    ),
+    "data_of_another_task": (
+        {"dataset_name": "other.jsonl"},
+        "dataset_name",
+        "reads the column 'nums'",
+    ),
     "no_such_data": ({"dataset_name": "nowhere.jsonl"}, "dataset_name", "no file at"),
     "empty_data": ({"dataset_name": "empty.jsonl"}, "dataset_name", "no row"),
     "no_held_out_rows": (
@@ -134,7 +205,11 @@ BROKEN = {
         "reward_funcs",
         "fails on every completion",
     ),
-    "unreachable_server": ({"use_vllm": True, "vllm_mode": "server"}, "vllm_server_port", "grpo-ext serve"),
+    "unreachable_server": (
+        {"use_vllm": True, "vllm_mode": "server"},
+        "vllm_server_port",
+        "grpo-ext serve",
+    ),
     "launcher": ({"accelerate_config": "zero9"}, "accelerate_config", "zero3"),
     "tracker": ({"report_to": "wandbb"}, "report_to", "'wandb'"),
     "task_out_of_range": ({"max_target": 0}, None, "at least 1"),
@@ -144,15 +219,35 @@ BROKEN = {
         "eval_dataset_name",
         "take it out",
     ),
-    "misspelt_data": ({"dataset_name": "rihgt.jsonl"}, "dataset_name", "Did you mean 'right.jsonl'?"),
-    "data_that_is_nowhere": ({"dataset_name": "no/such"}, "dataset_name", "the hub cannot be asked"),
-    "misspelt_model": ({"model_name_or_path": "wram"}, "model_name_or_path", "Did you mean 'warm'?"),
+    "misspelt_data": (
+        {"dataset_name": "rihgt.jsonl"},
+        "dataset_name",
+        "Did you mean 'right.jsonl'?",
+    ),
+    "data_that_is_nowhere": (
+        {"dataset_name": "no/such"},
+        "dataset_name",
+        "the hub cannot be asked",
+    ),
+    "misspelt_model": (
+        {"model_name_or_path": "wram"},
+        "model_name_or_path",
+        "Did you mean 'warm'?",
+    ),
     "plugin_that_exits": ({"reward_plugins": ["exits.py"]}, "reward_funcs", "ends the process"),
     "task_that_exits": ({"task": "exits:Task"}, "task", "ends the process"),
     "label": ({"reward_funcs": [{"name": "format", "label": 3}]}, "reward_funcs", "is text; got 3"),
-    "launcher_of_no_mapping": ({"accelerate_config": "list.yaml"}, "accelerate_config", "lines of `key: value`"),
+    "launcher_of_no_mapping": (
+        {"accelerate_config": "list.yaml"},
+        "accelerate_config",
+        "lines of `key: value`",
+    ),
     "launcher_of_words": ({"accelerate_config": "words.yaml"}, "accelerate_config", "whole number"),
-    "launcher_of_unknown_keys": ({"accelerate_config": "keys.yaml"}, "accelerate_config", "num_proceses"),
+    "launcher_of_unknown_keys": (
+        {"accelerate_config": "keys.yaml"},
+        "accelerate_config",
+        "num_proceses",
+    ),
     "upload_without_login": ({"push_to_hub": True}, "push_to_hub", "hf auth login"),
     "output_in_a_file": ({"output_dir": "right.jsonl/run"}, "output_dir", "no folder"),
 }
@@ -173,11 +268,15 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "warm").mkdir()
     (tmp_path / "list.yaml").write_text("- a\n")
     (tmp_path / "words.yaml").write_text("num_processes: many\n")
-    (tmp_path / "keys.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_proceses: 1\n")
+    (tmp_path / "keys.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_proceses: 1\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("grpo_ext.preflight.first_rows.PATIENCE", 60.0)  # a busy machine is no fault of the data
+    monkeypatch.setattr(
+        "grpo_ext.preflight.first_rows.PATIENCE", 60.0
+    )  # a busy machine is no fault of the data
     return tmp_path
 
 
@@ -225,7 +324,9 @@ def test_what_is_broken_is_named_with_a_way_out(folder, tiny_folder, no_model, n
     path = written(folder, tiny_folder, changes)
     with no_runaway():
         findings = check_recipe(path)
-    named = [problem for problem in findings.problems if problem.key == key and words in problem.message]
+    named = [
+        problem for problem in findings.problems if problem.key == key and words in problem.message
+    ]
     assert named, findings.problems
     assert key is None or named[0].place.startswith(f"{path}:")
 
@@ -245,12 +346,21 @@ def test_the_command_answers_in_words(folder, tiny_folder):
     assert out.stderr == ""
 
 
-@pytest.mark.parametrize("name, key, words", [("null", "dataset_name", "is null"), ("blank", "task", "not empty")])
+@pytest.mark.parametrize(
+    "name, key, words", [("null", "dataset_name", "is null"), ("blank", "task", "not empty")]
+)
 def test_prompts_that_say_nothing_are_a_problem(folder, tiny_folder, name, key, words):
     recipe = {k: v for k, v in SOUND.items() if not k.startswith(("max_num", "num_prob"))}
-    recipe |= {"task": "prompts", "reward_funcs": ["format"], "dataset_name": f"{name}.jsonl", "output_dir": "out"}
+    recipe |= {
+        "task": "prompts",
+        "reward_funcs": ["format"],
+        "dataset_name": f"{name}.jsonl",
+        "output_dir": "out",
+    }
     findings = check_recipe(None, {**recipe, "model_name_or_path": str(tiny_folder)})
-    assert [problem.key for problem in findings.problems] == [key] and words in findings.problems[0].message
+    assert [problem.key for problem in findings.problems] == [key] and words in findings.problems[
+        0
+    ].message
 
 
 def test_json_has_it_all(folder, tiny_folder, capsys):
@@ -266,9 +376,17 @@ def test_json_has_it_all(folder, tiny_folder, capsys):
 
 def test_what_depends_on_nothing_wrong_is_looked_at_all_the_same(folder, tiny_folder):
     """A batch that does not fit, a reward that does not exist, no server: all are told at once."""
-    changes = {"per_device_train_batch_size": 6, "reward_funcs": ["raises.py:raises"], "report_to": "wandbb"}
+    changes = {
+        "per_device_train_batch_size": 6,
+        "reward_funcs": ["raises.py:raises"],
+        "report_to": "wandbb",
+    }
     findings = check_recipe(written(folder, tiny_folder, changes))
-    assert [problem.key for problem in findings.problems] == ["num_generations", "reward_funcs", "report_to"]
+    assert [problem.key for problem in findings.problems] == [
+        "num_generations",
+        "reward_funcs",
+        "report_to",
+    ]
     assert findings.figures["prompts"]["rows"] == 40 and "batch" not in findings.figures
 
 
@@ -290,11 +408,18 @@ def test_elsewhere_leaves_this_machine_out(folder, tiny_folder):
     assert check_recipe(path, elsewhere=True).sound
 
 
-def test_a_preflight_fault_stops_the_trainer_before_a_model_is_loaded(folder, tiny_folder, no_model):
+def test_a_preflight_fault_stops_the_trainer_before_a_model_is_loaded(
+    folder, tiny_folder, no_model
+):
     from grpo_ext import RecipeError, load_recipe
     from grpo_ext.train import make_trainer
 
-    for name in ("too_few_rows", "missing_column", "reward_that_raises", "no_room_for_a_completion"):
+    for name in (
+        "too_few_rows",
+        "missing_column",
+        "reward_that_raises",
+        "no_room_for_a_completion",
+    ):
         changes, key, words = BROKEN[name]
         with pytest.raises(RecipeError) as error:
             make_trainer(load_recipe(written(folder, tiny_folder, changes)))

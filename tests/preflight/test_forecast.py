@@ -32,9 +32,15 @@ def test_a_forecast_counts_rows_and_weights(tiny_folder):
     recipe = load_recipe(None, {**VALUES, "model_name_or_path": str(tiny_folder)})
     forecast = make_forecast(recipe)
     model = AutoModelForCausalLM.from_pretrained(tiny_folder)
-    assert forecast.size.parameters == forecast.size.trainable == sum(p.numel() for p in model.parameters())
+    assert (
+        forecast.size.parameters
+        == forecast.size.trainable
+        == sum(p.numel() for p in model.parameters())
+    )
     assert forecast.plan.rows == 40
-    assert forecast.memory["weights"] == forecast.memory["gradients"] == 4 * forecast.size.parameters
+    assert (
+        forecast.memory["weights"] == forecast.memory["gradients"] == 4 * forecast.size.parameters
+    )
     assert forecast.memory["optimizer"] == 8 * forecast.size.parameters
     assert forecast.prompt_tokens > 10
 
@@ -43,7 +49,9 @@ def test_an_adapter_is_counted_as_peft_counts_it(tiny_folder):
     from peft import LoraConfig, get_peft_model
 
     lora = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
-    forecast = make_forecast(load_recipe(None, {**VALUES, **lora, "model_name_or_path": str(tiny_folder)}))
+    forecast = make_forecast(
+        load_recipe(None, {**VALUES, **lora, "model_name_or_path": str(tiny_folder)})
+    )
     config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_folder), config)
     assert forecast.size.trainable == model.get_nb_trainable_parameters()[0]
@@ -51,19 +59,33 @@ def test_an_adapter_is_counted_as_peft_counts_it(tiny_folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "extra", [{}, {"save_only_model": True}, {"use_peft": True, "lora_target_modules": ["q_proj", "v_proj"]}]
+    "extra",
+    [
+        {},
+        {"save_only_model": True},
+        {"use_peft": True, "lora_target_modules": ["q_proj", "v_proj"]},
+    ],
 )
 def test_a_checkpoint_is_as_big_as_said(tiny_folder, tmp_path, extra):
     from grpo_ext.train import make_trainer
 
     recipe = load_recipe(
-        None, {**VALUES, **extra, "model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path), "beta": 0}
+        None,
+        {
+            **VALUES,
+            **extra,
+            "model_name_or_path": str(tiny_folder),
+            "output_dir": str(tmp_path),
+            "beta": 0,
+        },
     )
     expected = make_forecast(recipe)
     make_trainer(recipe).train()
     saved = sorted(tmp_path.glob("checkpoint-*"))
     assert len(saved) == len(expected.plan.checkpoints) == 2
-    files = [f for f in saved[0].iterdir() if f.suffix == ".safetensors" or f.name == "optimizer.pt"]
+    files = [
+        f for f in saved[0].iterdir() if f.suffix == ".safetensors" or f.name == "optimizer.pt"
+    ]
     assert sum(f.stat().st_size for f in files) == pytest.approx(
         checkpoint_bytes(expected.size, recipe.flat), rel=0.1, abs=20_000
     )

@@ -30,12 +30,21 @@ def test_a_server_that_answers_is_said_so(by_url):
 
 
 def test_what_is_not_vllm_is_a_problem():
-    for answer, words in ((says(reply(b"<html>")), "is not vLLM"), (says(b"220 ftp\x1b\r\n"), "does not speak HTTP")):
+    for answer, words in (
+        (says(reply(b"<html>")), "is not vLLM"),
+        (says(b"220 ftp\x1b\r\n"), "does not speak HTTP"),
+    ):
         with serving(answer) as base:
             findings = Findings()
-            machine.check_server(flat(use_vllm=True, vllm_mode="server", vllm_server_base_url=base), findings)
+            machine.check_server(
+                flat(use_vllm=True, vllm_mode="server", vllm_server_base_url=base), findings
+            )
         problem = findings.problems[0]
-        assert words in problem.message and problem.message.isprintable() and problem.key == "vllm_server_base_url"
+        assert (
+            words in problem.message
+            and problem.message.isprintable()
+            and problem.key == "vllm_server_base_url"
+        )
 
 
 def test_no_server_is_asked_for_where_none_is_used():
@@ -70,4 +79,6 @@ def test_a_package_that_is_not_installed_is_a_problem(key, value, package):
         pytest.skip(f"{package} is installed")
     findings = Findings()
     machine.check_machine(flat(**{key: value}), findings)
-    assert [p.key for p in findings.problems if f"needs the package {package}" in p.message] == [key]
+    assert [p.key for p in findings.problems if f"needs the package {package}" in p.message] == [
+        key
+    ]

@@ -40,13 +40,19 @@ def test_a_whole_folder_is_sound(warm):
 
 def test_a_misspelt_folder_is_told_its_neighbour(warm):
     for name in ("runs/wram", str(warm.parent / "wram"), "./runs/wram"):
-        assert name in told(name) and f"Did you mean '{name.replace('wram', 'warm')}'?" in told(name)
+        assert name in told(name) and f"Did you mean '{name.replace('wram', 'warm')}'?" in told(
+            name
+        )
     assert "Did you mean" not in told("runs/elephant")
 
 
 def test_a_folder_without_a_model_names_those_in_it(warm):
     message = told("runs")
-    assert "the folder runs is no model" in message and "runs/warm" in message and "sentencepiece" not in message
+    assert (
+        "the folder runs is no model" in message
+        and "runs/warm" in message
+        and "sentencepiece" not in message
+    )
 
 
 def test_weights_that_are_cut_off_or_missing_are_told(warm):
@@ -58,7 +64,9 @@ def test_weights_that_are_cut_off_or_missing_are_told(warm):
     assert "is not whole" in told(warm)
     weights.unlink()
     assert "has no weights" in told(warm)
-    (warm / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}}))
+    (warm / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}})
+    )
     assert "model-1-of-2.safetensors is not whole" in told(warm)
     weights.write_bytes(whole)
     (warm / "model.safetensors.index.json").write_text('{"weight_map": 3}')
@@ -76,7 +84,9 @@ class Hub(BaseHTTPRequestHandler):
         body = b'{"id": "there/is", "siblings": []}' if is_there else b"{}"
         self.send_response(200 if is_there else 503 if "broken" in self.path else 404)
         if not is_there:
-            self.send_header("X-Error-Code", "RepoNotFound" if "broken" not in self.path else "Overloaded")
+            self.send_header(
+                "X-Error-Code", "RepoNotFound" if "broken" not in self.path else "Overloaded"
+            )
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -108,12 +118,16 @@ def test_the_hub_is_asked_once(a_hub):
 
 
 def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"the hub shows none of that name. Did you mean 'openai/gsm8k'?"):
+    with pytest.raises(
+        FileNotFoundError, match=r"the hub shows none of that name. Did you mean 'openai/gsm8k'?"
+    ):
         open_dataset("openai/gsm8")
     assert Hub.asked == 1
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.jsonl").touch()
-    with pytest.raises(FileNotFoundError, match=r"no file at trian.jsonl. Did you mean 'train.jsonl'?"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no file at trian.jsonl. Did you mean 'train.jsonl'?"
+    ):
         open_dataset("trian.jsonl")
 
 

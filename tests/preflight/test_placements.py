@@ -16,10 +16,29 @@ from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.preflight import placements
 from grpo_ext.preflight.forecast import make_forecast
-from grpo_ext.preflight.placements import Speeds, Workload, drawn_lengths, generation_seconds, simulate, training_seconds
-from grpo_ext.preflight.speeds import CARDS, COMPUTE, GENERATION, LINK, READ, STARTING, by_card, by_run, fitted
+from grpo_ext.preflight.placements import (
+    Speeds,
+    Workload,
+    drawn_lengths,
+    generation_seconds,
+    simulate,
+    training_seconds,
+)
+from grpo_ext.preflight.speeds import (
+    CARDS,
+    COMPUTE,
+    GENERATION,
+    LINK,
+    READ,
+    STARTING,
+    by_card,
+    by_run,
+    fitted,
+)
 
-SPEEDS = Speeds(step=0.01, row=0.001, token=0.002, update=0.3, reward=0.2, sync=0.1, switch=0.5, slots=4)
+SPEEDS = Speeds(
+    step=0.01, row=0.001, token=0.002, update=0.3, reward=0.2, sync=0.1, switch=0.5, slots=4
+)
 VALUES = {**SMALL, "max_completion_length": 50, "per_device_train_batch_size": 32}
 
 
@@ -40,7 +59,12 @@ def token_by_token(lengths: list[int], speeds: Speeds, engines: int) -> float:
     return max(clocks)
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 6), st.integers(1, 8), st.integers(1, 3))
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    st.integers(1, 6),
+    st.integers(1, 8),
+    st.integers(1, 3),
+)
 def test_a_generation_takes_what_a_loop_over_its_tokens_takes(lengths, engines, slots, gpus):
     speeds = replace(SPEEDS, slots=slots, gpus=gpus)
     found = generation_seconds(Workload(lengths), speeds, engines * gpus)
@@ -49,8 +73,12 @@ def test_a_generation_takes_what_a_loop_over_its_tokens_takes(lengths, engines, 
 
 def test_one_row_and_equal_rows():
     assert generation_seconds(Workload([7]), SPEEDS, 3) == pytest.approx(7 * 0.011)
-    assert generation_seconds(Workload([5] * 12), SPEEDS, 3) == pytest.approx(5 * (0.01 + 4 * 0.001))
-    assert generation_seconds(Workload([5] * 24), SPEEDS, 3) == pytest.approx(2 * 5 * (0.01 + 4 * 0.001))  # two waves
+    assert generation_seconds(Workload([5] * 12), SPEEDS, 3) == pytest.approx(
+        5 * (0.01 + 4 * 0.001)
+    )
+    assert generation_seconds(Workload([5] * 24), SPEEDS, 3) == pytest.approx(
+        2 * 5 * (0.01 + 4 * 0.001)
+    )  # two waves
 
 
 def test_training_divides_tokens_but_no_completion():
@@ -73,12 +101,20 @@ def test_the_placements_of_one_workload(lengths, gpus, more):
     by_split = {(x.name, x.sample): x for x in found}
     for sample in splits:
         turn, over = by_split["in turn", sample], by_split["overlap", sample]
-        assert turn.sample + turn.train == total and turn.generation == over.generation and turn.training == over.training
+        assert (
+            turn.sample + turn.train == total
+            and turn.generation == over.generation
+            and turn.training == over.training
+        )
         assert turn.whole == pytest.approx(0.1 + turn.generation + 0.2 + turn.training)
         assert over.whole == pytest.approx(0.1 + max(over.generation, 0.2 + over.training))
         assert turn.whole / over.whole <= 2
         for x in (turn, over):  # either side works, waits, or, the trainer, sends its weights
-            assert x.whole == pytest.approx(x.generation + x.sampler_waits) == pytest.approx(0.3 + x.training + x.trainer_waits)
+            assert (
+                x.whole
+                == pytest.approx(x.generation + x.sampler_waits)
+                == pytest.approx(0.3 + x.training + x.trainer_waits)
+            )
 
 
 def test_without_a_tail_and_switching_nothing_beats_colocate():
@@ -93,7 +129,9 @@ def test_without_a_tail_and_switching_nothing_beats_colocate():
 def test_two_hundred_and_fifty_six_gpus_are_a_generation_a_split(monkeypatch):
     seen = []
     whole = placements.generation_seconds
-    monkeypatch.setattr(placements, "generation_seconds", lambda *given: seen.append(given[2]) or whole(*given))
+    monkeypatch.setattr(
+        placements, "generation_seconds", lambda *given: seen.append(given[2]) or whole(*given)
+    )
     found = simulate(Workload(drawn_lengths(8192, 3000, 20000)), replace(SPEEDS, slots=256), 256)
     assert len(found) == 1 + 2 * 255 and len(seen) == 256
 
@@ -114,11 +152,17 @@ def test_drawn_lengths_have_their_mean_and_one_in_a_hundred_at_the_limit(mean, l
 
 def test_fitted_finds_the_two_parts():
     first, second = [10, 20, 30, 40], [5, 1, 4, 2]
-    assert fitted(first, second, [2 * a + 3 * b for a, b in zip(first, second, strict=True)]) == pytest.approx((2, 3))
+    assert fitted(
+        first, second, [2 * a + 3 * b for a, b in zip(first, second, strict=True)]
+    ) == pytest.approx((2, 3))
     assert fitted(first, second, [2 * a for a in first]) == pytest.approx((2, 0), abs=1e-9)
-    assert fitted([4, 4], [10, 10], [8, 8]) == pytest.approx((1, 0.4))  # cannot be told apart: half each
+    assert fitted([4, 4], [10, 10], [8, 8]) == pytest.approx(
+        (1, 0.4)
+    )  # cannot be told apart: half each
     a, b = fitted(first, second, [2 * a - b for a, b in zip(first, second, strict=True)])
-    assert b == 0 and a * sum(first) == pytest.approx(sum(2 * a - b for a, b in zip(first, second, strict=True)))
+    assert b == 0 and a * sum(first) == pytest.approx(
+        sum(2 * a - b for a, b in zip(first, second, strict=True))
+    )
 
 
 def recipe_file(tmp_path, model, **more):
@@ -129,7 +173,10 @@ def recipe_file(tmp_path, model, **more):
 
 
 def test_an_estimate_counts_bytes_and_operations(tiny_folder):
-    recipe = load_recipe(None, {**VALUES, "model_name_or_path": str(tiny_folder), "use_vllm": True, "vllm_mode": "server"})
+    recipe = load_recipe(
+        None,
+        {**VALUES, "model_name_or_path": str(tiny_folder), "use_vllm": True, "vllm_mode": "server"},
+    )
     forecast = make_forecast(recipe)
     work, speeds = by_card("h100", recipe.flat, forecast)
     rate, bandwidth, _, slots = CARDS["h100"]
@@ -138,12 +185,22 @@ def test_an_estimate_counts_bytes_and_operations(tiny_folder):
     assert speeds.token == pytest.approx((6 + 2) * weights / (COMPUTE * rate))
     assert (speeds.sync, speeds.switch) == pytest.approx((4 * weights / LINK, 8 * weights / LINK))
     assert speeds.slots == slots and speeds.gpus == 1
-    assert len(work.lengths) == 32 and max(work.lengths) <= 50 and work.prompt_tokens == forecast.prompt_tokens
+    assert (
+        len(work.lengths) == 32
+        and max(work.lengths) <= 50
+        and work.prompt_tokens == forecast.prompt_tokens
+    )
     context = work.prompt_tokens + sum(n * n for n in work.lengths) / sum(work.lengths) / 2
     cache = 2 * 2 * forecast.size.num_hidden_layers * forecast.size.kv_width
-    assert speeds.row == pytest.approx(cache * context / (READ * bandwidth) + 2 * weights / (COMPUTE * rate))
-    twice = load_recipe(None, {**VALUES, "model_name_or_path": str(tiny_folder), "num_iterations": 2, "beta": 0.1})
-    assert by_card("h100", twice.flat, forecast)[1].token == pytest.approx(16 * weights / (COMPUTE * rate))
+    assert speeds.row == pytest.approx(
+        cache * context / (READ * bandwidth) + 2 * weights / (COMPUTE * rate)
+    )
+    twice = load_recipe(
+        None, {**VALUES, "model_name_or_path": str(tiny_folder), "num_iterations": 2, "beta": 0.1}
+    )
+    assert by_card("h100", twice.flat, forecast)[1].token == pytest.approx(
+        16 * weights / (COMPUTE * rate)
+    )
 
 
 def test_the_table_of_published_runs_is_what_the_benchmark_prints():
@@ -173,10 +230,16 @@ def test_plan_prints_a_table_and_names_the_fastest(tiny_folder, tmp_path, capsys
     [
         (["--gpus", "8"], "--gpus N, and --gpu CARD or --run FOLDER"),
         (["--gpu", "h100"], "--gpus N, and --gpu CARD or --run FOLDER"),
-        (["--gpus", "8", "--gpu", "h100", "--run", "x"], "--gpus N, and --gpu CARD or --run FOLDER"),
+        (
+            ["--gpus", "8", "--gpu", "h100", "--run", "x"],
+            "--gpus N, and --gpu CARD or --run FOLDER",
+        ),
         (["--gpus", "8", "--gpu", "cray"], "--gpu needs one of 4090, a100, h20"),
         (["--gpus", "8", "--run", "nowhere"], "nowhere holds no run"),
-        (["--gpus", "8", "--gpu", "h100", "--model_name_or_path", "nowhere"], "a model's config that is here"),
+        (
+            ["--gpus", "8", "--gpu", "h100", "--model_name_or_path", "nowhere"],
+            "a model's config that is here",
+        ),
     ],
 )
 def test_what_plan_refuses(tiny_folder, tmp_path, capsys, words, told):
@@ -204,12 +267,19 @@ def test_speeds_of_a_log(tiny_folder, tmp_path, overlap):
         clock += max(sampled, trained) if overlap else sampled + trained
         row = {"step": step, "time": clock, GENERATION: sampled}
         row |= {"completions/mean_length": mean, "completions/max_length": longest}
-        rows.append({**row, "overlap/age": 1.0, "time/waiting": max(0.0, sampled - trained)} if overlap else row)
+        rows.append(
+            {**row, "overlap/age": 1.0, "time/waiting": max(0.0, sampled - trained)}
+            if overlap
+            else row
+        )
     work, speeds = by_run(logged(tmp_path / "run", rows), recipe.flat, forecast)
     assert (speeds.step, speeds.row) == pytest.approx((0.004, 0.0002), rel=1e-6)
     assert training_seconds(work, speeds, 1) == pytest.approx(3.0, rel=0.02)
     assert len(work.lengths) == 32 and max(work.lengths) <= 50
-    with pytest.raises(ValueError, match=f"lacks what --run reads: three lines with {GENERATION}, completions/mean_length"):
+    with pytest.raises(
+        ValueError,
+        match=f"lacks what --run reads: three lines with {GENERATION}, completions/mean_length",
+    ):
         by_run(logged(tmp_path / "run", rows[:2]), recipe.flat, forecast)
 
 
@@ -218,7 +288,13 @@ def test_a_run_logs_what_plan_reads(tiny_folder, tmp_path, capsys, more):
     from grpo_ext.train import make_trainer
 
     path = recipe_file(
-        tmp_path, tiny_folder, output_dir=str(tmp_path), max_steps=5, logging_steps=1, save_strategy="no", **more
+        tmp_path,
+        tiny_folder,
+        output_dir=str(tmp_path),
+        max_steps=5,
+        logging_steps=1,
+        save_strategy="no",
+        **more,
     )
     make_trainer(load_recipe(path)).train()
     capsys.readouterr()

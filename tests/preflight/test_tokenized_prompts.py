@@ -15,7 +15,9 @@ from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
 
 CONTEXT = 2048  # of the tiny model
-CHAT = [[{"role": "user", "content": text}] for text in ("Use 1 to make 1.", "Use 1, 2, 3 to make 6.")]
+CHAT = [
+    [{"role": "user", "content": text}] for text in ("Use 1 to make 1.", "Use 1, 2, 3 to make 6.")
+]
 
 
 @pytest.fixture
@@ -25,13 +27,22 @@ def tokenizer(tiny_folder):
 
 def seen(tokenizer, prompts, folder, **settings):
     findings = Findings()
-    flat = load_recipe(None, {"model_name_or_path": str(folder), "max_completion_length": 16, **settings}).flat
+    flat = load_recipe(
+        None, {"model_name_or_path": str(folder), "max_completion_length": 16, **settings}
+    ).flat
     return look_at_prompts(prompts, tokenizer, flat, findings), findings
 
 
 def test_prompts_are_shown_and_counted(tokenizer, tiny_folder):
     found, findings = seen(tokenizer, CHAT, tiny_folder)
-    lengths = [len(tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=True)["input_ids"]) for p in CHAT]
+    lengths = [
+        len(
+            tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=True)[
+                "input_ids"
+            ]
+        )
+        for p in CHAT
+    ]
     assert found["tokens"] == {"min": min(lengths), "mean": sum(lengths) / 2, "max": max(lengths)}
     assert found["first"] == "<|im_start|>user\nUse 1 to make 1.<|im_end|>\n<|im_start|>assistant\n"
     assert found["room"] == CONTEXT - 16
@@ -39,13 +50,18 @@ def test_prompts_are_shown_and_counted(tokenizer, tiny_folder):
 
 
 def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_folder):
-    lengths = [len(tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"]) for p in CHAT]
+    lengths = [
+        len(tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"]) for p in CHAT
+    ]
     some = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0])
     assert some[0]["over"] == 0.5 and "50%" in some[1].notes[0].message
     every = seen(tokenizer, CHAT, tiny_folder, max_completion_length=CONTEXT - lengths[0] + 1)
     assert f"at most {CONTEXT - lengths[1]}" in every[1].problems[0].message
     alone = seen(tokenizer, ["x " * CONTEXT] * 2, tiny_folder)
-    assert "shorten the prompts" in alone[1].problems[0].message and "at most" not in alone[1].problems[0].message
+    assert (
+        "shorten the prompts" in alone[1].problems[0].message
+        and "at most" not in alone[1].problems[0].message
+    )
 
 
 def test_a_second_bos_is_a_problem(tokenizer, tiny_folder):
@@ -60,14 +76,18 @@ def test_a_second_bos_is_a_problem(tokenizer, tiny_folder):
 
 
 def test_a_template_that_opens_the_think_tag_is_seen(tokenizer, tiny_folder):
-    tokenizer.chat_template = tokenizer.chat_template.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "assistant\n{% endif", "assistant\n<think>\n{% endif"
+    )
     found, _ = seen(tokenizer, CHAT, tiny_folder)
     assert found["prefilled"] and found["first"].endswith("<think>\n")
     findings = Findings()
     try_rewards([build("format", mode="strict")], {"prompt": CHAT[0]}, True, findings)
     assert 'prefix: "<think>"' in findings.problems[0].message
     fine = Findings()
-    try_rewards([build("format", mode="strict", prefix="<think>\n")], {"prompt": CHAT[0]}, True, fine)
+    try_rewards(
+        [build("format", mode="strict", prefix="<think>\n")], {"prompt": CHAT[0]}, True, fine
+    )
     assert not fine.problems
 
 
@@ -92,9 +112,16 @@ def test_a_reward_that_cannot_tell_completions_apart_is_a_note():
         return [0.5] * len(completions)
 
     findings = Findings()
-    try_rewards([constant, build("format"), build("language_consistency")], {"prompt": CHAT[0]}, False, findings)
+    try_rewards(
+        [constant, build("format"), build("language_consistency")],
+        {"prompt": CHAT[0]},
+        False,
+        findings,
+    )
     [note] = findings.notes
-    assert "'constant' gave 0.5 to each of 3 different completions" in note.message and findings.sound
+    assert (
+        "'constant' gave 0.5 to each of 3 different completions" in note.message and findings.sound
+    )
 
 
 def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):

@@ -30,7 +30,10 @@ def config(cls=GRPOExtConfig, **values):
             {"loss_normalization": "stp"},
             "loss_normalization is one of step, micro_batch; got 'stp'. Did you mean 'step'?",
         ),
-        ({"eval_strategy": "stps"}, "eval_strategy is one of no, steps, epoch; got 'stps'. Did you mean 'steps'?"),
+        (
+            {"eval_strategy": "stps"},
+            "eval_strategy is one of no, steps, epoch; got 'stps'. Did you mean 'steps'?",
+        ),
         ({"top_p": 1.5}, "top_p must be less than or equal to 1, got 1.5."),
         ({"reward_workers": "many"}, "reward_workers is a whole number; got 'many'."),
         ({"temperature": float("nan")}, "temperature must be a finite number, got nan."),
@@ -61,18 +64,44 @@ def test_text_becomes_the_number_that_it_stands_for():
             {"group_filter": "drop", "loss_normalization": "micro_batch"},
             "group_filter: drop needs loss_normalization: step",
         ),
-        ({"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"}, "group_filter: drop needs multi"),
-        ({"advantage_normalizer": "useful", "loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
+        (
+            {"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"},
+            "group_filter: drop needs multi",
+        ),
+        (
+            {"advantage_normalizer": "useful", "loss_normalization": "micro_batch"},
+            "needs loss_normalization: step",
+        ),
         ({"generation_kwargs": {"num_beams": 4}}, "num_beams: 4 cannot be scored exactly"),
-        ({"use_vllm": True, "top_k": 5, "beta": 0.1, "vllm_importance_sampling_correction": False}, "Set beta: 0"),
+        (
+            {
+                "use_vllm": True,
+                "top_k": 5,
+                "beta": 0.1,
+                "vllm_importance_sampling_correction": False,
+            },
+            "Set beta: 0",
+        ),
         ({"eval_temperature": 0, "eval_num_samples": 8}, "the same completion 8 times"),
-        ({"layout": "padded", "max_tokens_per_micro_batch": 64}, "max_tokens_per_micro_batch: 64 needs layout: auto"),
-        ({"max_tokens_per_micro_batch": 64, "top_entropy_quantile": 0.5}, "taken over a micro-batch"),
+        (
+            {"layout": "padded", "max_tokens_per_micro_batch": 64},
+            "max_tokens_per_micro_batch: 64 needs layout: auto",
+        ),
+        (
+            {"max_tokens_per_micro_batch": 64, "top_entropy_quantile": 0.5},
+            "taken over a micro-batch",
+        ),
         ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
         ({"sync_ref_model": True}, "set beta above 0"),
         ({"pad_to_multiple_of": 8}, "pad_to_multiple_of pads nothing"),
-        ({"beta": 0.1, "kl_estimator": "k1", "use_bias_correction_kl": False}, "has an expected gradient of 0"),
-        ({"beta": 0.1, "kl_estimator": "k2"}, "write use_bias_correction_kl: false, or kl_estimator: k3"),
+        (
+            {"beta": 0.1, "kl_estimator": "k1", "use_bias_correction_kl": False},
+            "has an expected gradient of 0",
+        ),
+        (
+            {"beta": 0.1, "kl_estimator": "k2"},
+            "write use_bias_correction_kl: false, or kl_estimator: k3",
+        ),
         (
             {"use_vllm": True, "vllm_sync_adapter": "adapter", "vllm_enable_sleep_mode": True},
             "an engine that sleeps loses its base",
@@ -90,7 +119,10 @@ def test_what_is_changed_later_is_checked_too():
     args.num_generations, args.logprob_policy = 3, "modl"
     with pytest.raises(RecipeError) as error:
         check_arguments(args, 1)
-    assert [problem.key for problem in error.value.problems] == ["logprob_policy", "num_generations"]
+    assert [problem.key for problem in error.value.problems] == [
+        "logprob_policy",
+        "num_generations",
+    ]
     assert "Nearest that fit" in str(error.value)
 
 
@@ -124,7 +156,11 @@ def test_a_plain_config_of_trl_gets_our_defaults_and_keeps_its_own_values():
     for cls in (GRPOConfig, Mine):
         given = config(cls, beta=0.1)
         args = with_our_defaults(given)
-        assert args is given and (args.beta, args.group_filter, args.loss_normalization) == (0.1, "off", "step")
+        assert args is given and (args.beta, args.group_filter, args.loss_normalization) == (
+            0.1,
+            "off",
+            "step",
+        )
         assert args.vllm_importance_sampling_mode == "sequence_mask"  # a field of TRL's
         assert args.layout == ("packed" if cls is Mine else "auto")
         check_arguments(args, 1)
@@ -132,23 +168,47 @@ def test_a_plain_config_of_trl_gets_our_defaults_and_keeps_its_own_values():
 
 def test_an_argument_parser_takes_each_type():
     parser = HfArgumentParser((GRPOExtConfig,))
-    words = ["--output_dir", "x", "--use_cpu", "--bf16", "false", "--layout", "packed", "--eval_temperature", "0.5"]
+    words = [
+        "--output_dir",
+        "x",
+        "--use_cpu",
+        "--bf16",
+        "false",
+        "--layout",
+        "packed",
+        "--eval_temperature",
+        "0.5",
+    ]
     (args,) = parser.parse_args_into_dataclasses([*words, "--max_tokens_per_micro_batch", "64"])
-    assert (args.layout, args.eval_temperature, args.max_tokens_per_micro_batch) == ("packed", 0.5, 64)
+    assert (args.layout, args.eval_temperature, args.max_tokens_per_micro_batch) == (
+        "packed",
+        0.5,
+        64,
+    )
 
 
 @pytest.mark.parametrize("cls", [*GRPOExtConfig.__mro__[:6], LaunchConfig, RunConfig])
 def test_the_sentence_states_the_default_that_the_field_has(cls):
-    stated = re.findall(r"^ {4}(\w+) \([^)]*?defaults to `?([^`)]*)`?\):", inspect.cleandoc(cls.__doc__), re.MULTILINE)
+    stated = re.findall(
+        r"^ {4}(\w+) \([^)]*?defaults to `?([^`)]*)`?\):",
+        inspect.cleandoc(cls.__doc__),
+        re.MULTILINE,
+    )
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name, default in stated:
         assert ast.literal_eval(default) == fields[name].default, name
-    entries = re.findall(r"^ {4}(\w+(?:, \w+)*) \([^)]*\): \S", inspect.cleandoc(cls.__doc__), re.MULTILINE)
-    assert {*vars(cls)["__annotations__"]} <= {name for names in entries for name in names.split(", ")}
+    entries = re.findall(
+        r"^ {4}(\w+(?:, \w+)*) \([^)]*\): \S", inspect.cleandoc(cls.__doc__), re.MULTILINE
+    )
+    assert {*vars(cls)["__annotations__"]} <= {
+        name for names in entries for name in names.split(", ")
+    }
 
 
 def test_what_does_nothing_is_a_slip_in_a_recipe_and_harmless_from_python():
     check_arguments(config(max_staleness=0), 1)
     for way in ("off", "drop"):
-        with pytest.raises(RecipeError, match=f"max_staleness does nothing with group_filter: {way}"):
+        with pytest.raises(
+            RecipeError, match=f"max_staleness does nothing with group_filter: {way}"
+        ):
             load_recipe(None, {"model_name_or_path": "m", "max_staleness": 0, "group_filter": way})

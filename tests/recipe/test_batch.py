@@ -29,7 +29,11 @@ def batches(draw):
 
 
 def as_values(batch):
-    given = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch) if f.name != "num_processes"}
+    given = {
+        f.name: getattr(batch, f.name)
+        for f in dataclasses.fields(batch)
+        if f.name != "num_processes"
+    }
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -44,7 +48,10 @@ def test_what_is_refused_is_what_trl_refuses(tmp_path_factory, batch):
             config(tmp_path_factory, **values)
     else:
         args = config(tmp_path_factory, **values)
-        assert (args.generation_batch_size, args.steps_per_generation) == (batch.completions, batch.slices)
+        assert (args.generation_batch_size, args.steps_per_generation) == (
+            batch.completions,
+            batch.slices,
+        )
 
 
 @settings(max_examples=60, deadline=None)
@@ -58,7 +65,11 @@ def test_every_proposal_fits_and_they_are_the_nearest(tmp_path_factory, batch):
         args = config(tmp_path_factory, **{**as_values(batch), **change})
         assert args.generation_batch_size % args.num_generations == 0
         old = getattr(batch, key)
-        nearer = [n for n in range(min(old, value) + 1, max(old, value)) if n > 1 or key != "num_generations"]
+        nearer = [
+            n
+            for n in range(min(old, value) + 1, max(old, value))
+            if n > 1 or key != "num_generations"
+        ]
         others = [c[key] for c in changes if key in c]
         assert all(n in others or not dataclasses.replace(batch, **{key: n}).fits for n in nearer)
 
@@ -71,7 +82,11 @@ def test_a_large_prime_is_answered_at_once():
 @settings(max_examples=60, deadline=None)
 @given(size=SIZES, group=st.integers(2, 24))
 def test_eval_batches_are_refused_as_trl_does(tmp_path_factory, size, group):
-    values = {"per_device_eval_batch_size": size, "num_generations_eval": group, "eval_strategy": "steps"}
+    values = {
+        "per_device_eval_batch_size": size,
+        "num_generations_eval": group,
+        "eval_strategy": "steps",
+    }
     flat = flat_values({"training": values}, {"training": GRPOExtConfig})
     problems = list(whole_eval_groups(flat, 1))
     assert bool(problems) == bool(size % group)

@@ -8,7 +8,13 @@ from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run, differenc
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 
-BASE = {"model_name_or_path": "m", "eval_temperature": 0, "task": "countdown", "num_generations": 4, "use_cpu": True}
+BASE = {
+    "model_name_or_path": "m",
+    "eval_temperature": 0,
+    "task": "countdown",
+    "num_generations": 4,
+    "use_cpu": True,
+}
 
 
 def recipe(folder, **settings):
@@ -20,7 +26,10 @@ def save_recipe(recipe, folder):
 
 
 def test_what_shapes_training_differs_and_nothing_else(tmp_path):
-    save_recipe(recipe(tmp_path, learning_rate=1e-5, max_number=9, logging_steps=5, temperature=1.0), tmp_path)
+    save_recipe(
+        recipe(tmp_path, learning_rate=1e-5, max_number=9, logging_steps=5, temperature=1.0),
+        tmp_path,
+    )
     now = recipe(
         tmp_path,
         learning_rate=2e-5,
@@ -33,19 +42,28 @@ def test_what_shapes_training_differs_and_nothing_else(tmp_path):
     )
     found = differences(now, tmp_path)
     assert found.pop("max_number") == (9, now.get("max_number"))
-    assert found == {"learning_rate": (1e-5, 2e-5), "beta": (0.0, 0.04)}  # temperature was written out as its default
+    assert found == {
+        "learning_rate": (1e-5, 2e-5),
+        "beta": (0.0, 0.04),
+    }  # temperature was written out as its default
 
 
 def test_evaluation_counts_where_it_draws_from_training(tmp_path):
     save_recipe(recipe(tmp_path, eval_temperature=None), tmp_path)
-    assert differences(recipe(tmp_path, eval_temperature=None, eval_steps=7), tmp_path) == {"eval_steps": (None, 7)}
+    assert differences(recipe(tmp_path, eval_temperature=None, eval_steps=7), tmp_path) == {
+        "eval_steps": (None, 7)
+    }
 
 
 def test_rewards_and_their_options_count(tmp_path):
-    save_recipe(recipe(tmp_path, reward_funcs=["countdown", {"name": "format", "weight": 0.5}]), tmp_path)
+    save_recipe(
+        recipe(tmp_path, reward_funcs=["countdown", {"name": "format", "weight": 0.5}]), tmp_path
+    )
     same = recipe(tmp_path, reward_funcs=["countdown", {"name": "format", "weight": 0.5}])
     assert differences(same, tmp_path) == {}
-    assert list(differences(recipe(tmp_path, reward_funcs=["countdown"]), tmp_path)) == ["reward_funcs"]
+    assert list(differences(recipe(tmp_path, reward_funcs=["countdown"]), tmp_path)) == [
+        "reward_funcs"
+    ]
 
 
 def test_a_run_of_another_recipe_is_refused_with_what_to_do(tmp_path):

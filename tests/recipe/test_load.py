@@ -27,7 +27,10 @@ def faults(tmp_path, text, overrides=None):
 
 def test_numbers_that_yaml_reads_as_text_become_numbers(tmp_path):
     recipe = load_recipe(
-        write(tmp_path, "model_name_or_path: m\nlearning_rate: 5e-7\nbeta: 1e-3\nuse_cpu: true\nbf16: false\n")
+        write(
+            tmp_path,
+            "model_name_or_path: m\nlearning_rate: 5e-7\nbeta: 1e-3\nuse_cpu: true\nbf16: false\n",
+        )
     )
     assert recipe.training.learning_rate == 5e-7
     assert recipe.training.beta == 0.001
@@ -35,7 +38,9 @@ def test_numbers_that_yaml_reads_as_text_become_numbers(tmp_path):
 
 def test_the_command_line_replaces_the_file(tmp_path):
     path = write(tmp_path, "model_name_or_path: m\nlearning_rate: 1.0\nnum_generations: 4\n")
-    recipe = load_recipe(path, ["--learning_rate", "2e-5", "--use_vllm", "--num_generations=2", "--top-k", "7"])
+    recipe = load_recipe(
+        path, ["--learning_rate", "2e-5", "--use_vllm", "--num_generations=2", "--top-k", "7"]
+    )
     assert recipe.get("learning_rate") == 2e-5
     assert recipe.get("use_vllm") is True
     assert recipe.get("num_generations") == 2
@@ -44,34 +49,74 @@ def test_the_command_line_replaces_the_file(tmp_path):
 
 
 def test_a_bare_no_is_the_choice_no_and_not_false(tmp_path):
-    recipe = load_recipe(write(tmp_path, "model_name_or_path: m\neval_strategy: no\n"), ["--save_strategy", "no"])
+    recipe = load_recipe(
+        write(tmp_path, "model_name_or_path: m\neval_strategy: no\n"), ["--save_strategy", "no"]
+    )
     assert recipe.get("eval_strategy") == "no"
     assert recipe.get("save_strategy") == "no"
 
 
 def test_a_choice_of_words_and_switches_takes_both_on_the_command_line():
     for word, value in (("false", False), ("batch", "batch"), ("true", True)):
-        assert load_recipe(None, ["--model_name_or_path", "m", "--scale_rewards", word]).get("scale_rewards") == value
+        assert (
+            load_recipe(None, ["--model_name_or_path", "m", "--scale_rewards", word]).get(
+                "scale_rewards"
+            )
+            == value
+        )
 
 
 def test_a_mapping_in_braces_is_one_on_the_command_line_where_one_fits():
-    recipe = load_recipe(None, ["--model_name_or_path", "m", "--environment", "{name: guess, turns: 3}", "--task", "guess"])
+    recipe = load_recipe(
+        None,
+        [
+            "--model_name_or_path",
+            "m",
+            "--environment",
+            "{name: guess, turns: 3}",
+            "--task",
+            "guess",
+        ],
+    )
     assert recipe.get("environment") == {"name": "guess", "turns": 3}
     more = ["--use_vllm", "--generation_kwargs", '{"min_p": 0.1}', "--system_prompt", "{a: 1}"]
     recipe = load_recipe(None, ["--model_name_or_path", "m", *more])
-    assert recipe.get("generation_kwargs") == {"min_p": 0.1} and recipe.get("system_prompt") == "{a: 1}"
-    kwargs = ["--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", '{"min_lr": 1e-7}']
-    recipe = load_recipe(None, ["--model_name_or_path", "m", *kwargs, "--gradient_checkpointing_kwargs", "{use_reentrant: no}"])
+    assert (
+        recipe.get("generation_kwargs") == {"min_p": 0.1}
+        and recipe.get("system_prompt") == "{a: 1}"
+    )
+    kwargs = [
+        "--lr_scheduler_type",
+        "cosine_with_min_lr",
+        "--lr_scheduler_kwargs",
+        '{"min_lr": 1e-7}',
+    ]
+    recipe = load_recipe(
+        None,
+        [
+            "--model_name_or_path",
+            "m",
+            *kwargs,
+            "--gradient_checkpointing_kwargs",
+            "{use_reentrant: no}",
+        ],
+    )
     assert recipe.get("lr_scheduler_kwargs") == {"min_lr": 1e-7}
     assert recipe.get("gradient_checkpointing_kwargs") == {"use_reentrant": False}
 
 
 def test_keyword_arguments_as_text_in_a_file_load_as_in_trl(tmp_path):
-    assert load_recipe(write(tmp_path, "model_name_or_path: m\ngeneration_kwargs: '{\"min_p\": 0.1}'\n"))
+    assert load_recipe(
+        write(tmp_path, "model_name_or_path: m\ngeneration_kwargs: '{\"min_p\": 0.1}'\n")
+    )
 
 
 def test_negative_numbers_are_values():
-    assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {"delta": "-1.5", "flag": "true", "x": "--y"}
+    assert parse_words(["--delta", "-1.5", "--flag", "--x=--y"]) == {
+        "delta": "-1.5",
+        "flag": "true",
+        "x": "--y",
+    }
 
 
 def test_text_on_the_command_line_stays_text(tmp_path):
@@ -86,7 +131,18 @@ def test_text_on_the_command_line_stays_text(tmp_path):
         "--run_name",
         "2026-01-02",
     ]
-    recipe = load_recipe(path, [*words, "--delta", "1.5", "--min_p", "null", "--reward_funcs", "[countdown, {name: format}]"])
+    recipe = load_recipe(
+        path,
+        [
+            *words,
+            "--delta",
+            "1.5",
+            "--min_p",
+            "null",
+            "--reward_funcs",
+            "[countdown, {name: format}]",
+        ],
+    )
     assert recipe.task.user_prompt == "Use {nums}: make {target}"
     assert recipe.task.system_prompt == ""
     assert recipe.task.operators == "-"
@@ -108,7 +164,9 @@ def test_an_unknown_key_names_its_line_and_the_nearest_key(tmp_path):
 
 
 def test_all_faults_are_told_at_once(tmp_path):
-    message = faults(tmp_path, "loss_type: drgrpo\ntemperature: -1\nnum_generations: many\nscale_rewards: grp\n")
+    message = faults(
+        tmp_path, "loss_type: drgrpo\ntemperature: -1\nnum_generations: many\nscale_rewards: grp\n"
+    )
     for expected in (
         "dr_grpo",
         "temperature must be",
@@ -125,13 +183,31 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("num_generations: 6\n", "no multiple of num_generations 6"),
         ("learning_rate: .nan\n", "finite"),
         ("generation_kwargs: {min_p: .nan}\n", "generation_kwargs must be a finite number"),
-        ("reward_funcs: [{name: format, weight: 1, name: countdown}]\n", "recipe.yaml:2: name is set a second time"),
-        ("use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n", "Set beta: 0"),
+        (
+            "reward_funcs: [{name: format, weight: 1, name: countdown}]\n",
+            "recipe.yaml:2: name is set a second time",
+        ),
+        (
+            "use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n",
+            "Set beta: 0",
+        ),
         ("curriculum: adaptiv\n", "none, adaptive; got 'adaptiv'. Did you mean 'adaptive'?"),
-        ("vllm_server_port: 70000\n", "vllm_server_port must be less than or equal to 65535, got 70000"),
-        ("kl_estimator: k1\nloss_normalization: micro_batch\n", "kl_estimator: k1 needs loss_normalization: step"),
-        ("beta: 0.1\nkl_estimator: k2\n", "recipe.yaml:3: kl_estimator: k2 times the importance ratio"),
-        ("preset: grpo_paper\nkl_estimator: k1\n", "write use_bias_correction_kl: true, or kl_estimator: k2 or k3"),
+        (
+            "vllm_server_port: 70000\n",
+            "vllm_server_port must be less than or equal to 65535, got 70000",
+        ),
+        (
+            "kl_estimator: k1\nloss_normalization: micro_batch\n",
+            "kl_estimator: k1 needs loss_normalization: step",
+        ),
+        (
+            "beta: 0.1\nkl_estimator: k2\n",
+            "recipe.yaml:3: kl_estimator: k2 times the importance ratio",
+        ),
+        (
+            "preset: grpo_paper\nkl_estimator: k1\n",
+            "write use_bias_correction_kl: true, or kl_estimator: k2 or k3",
+        ),
         (
             "std_estimator: population\nmulti_objective_aggregation: normalize_then_sum\n",
             "needs multi_objective_aggregation",
@@ -139,8 +215,14 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("reward_weights: [1.0]\n", "needs reward_funcs"),
         ("loss_type: cispo\n", "epsilon_high: 5.0"),
         ("sync_ref_model: true\n", "beta above 0"),
-        ("layout: padded\nmax_tokens_per_micro_batch: 64\n", "max_tokens_per_micro_batch: 64 needs layout: auto"),
-        ("max_tokens_per_micro_batch: 9\nloss_normalization: micro_batch\n", "needs loss_normalization: step"),
+        (
+            "layout: padded\nmax_tokens_per_micro_batch: 64\n",
+            "max_tokens_per_micro_batch: 64 needs layout: auto",
+        ),
+        (
+            "max_tokens_per_micro_batch: 9\nloss_normalization: micro_batch\n",
+            "needs loss_normalization: step",
+        ),
         ("task: countdwon\n", "'countdown'"),
         ("task: [a]\n", "unknown task"),
         ("dataset_streaming: true\n", "set max_steps"),
@@ -164,7 +246,10 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("generation_batch_size: 12\n", "no multiple of the micro-batch of 8"),
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
         ("fp16: true\nbf16: true\n", "keep one"),
-        ("temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n", "drop it from generation_kwargs"),
+        (
+            "temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n",
+            "drop it from generation_kwargs",
+        ),
         ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "take n and logprobs out"),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
         ("num_generations: null\n", "num_generations is a whole number; got None"),
@@ -175,14 +260,19 @@ def test_all_faults_are_told_at_once(tmp_path):
     ],
 )
 def test_faults(tmp_path, text, expected):
-    assert expected in faults(tmp_path, "model_name_or_path: m\n" * (not text.startswith(("-", "a:"))) + text)
+    assert expected in faults(
+        tmp_path, "model_name_or_path: m\n" * (not text.startswith(("-", "a:"))) + text
+    )
 
 
 def test_a_bad_value_is_one_problem_and_not_two(tmp_path):
     text = "model_name_or_path: m\nper_device_train_batch_size: many\nnum_generations: 7\neval_strategy: step\n"
     with pytest.raises(RecipeError) as error:
         load_recipe(write(tmp_path, text))
-    assert [problem.key for problem in error.value.problems] == ["per_device_train_batch_size", "eval_strategy"]
+    assert [problem.key for problem in error.value.problems] == [
+        "per_device_train_batch_size",
+        "eval_strategy",
+    ]
 
 
 @pytest.mark.parametrize("text", ["0\n", "false\n", '""\n', "[]\n", "text\n"])
@@ -194,21 +284,32 @@ def test_one_item_needs_no_brackets(tmp_path):
     path = write(tmp_path, "model_name_or_path: m\nreward_funcs: countdown\nreward_weights: 2\n")
     assert load_recipe(path).run.reward_funcs == ["countdown"]
     assert load_recipe(path).get("reward_weights") == [2.0]
-    assert load_recipe(path, ["--reward_funcs", "{name: format}"]).run.reward_funcs == [{"name": "format"}]
+    assert load_recipe(path, ["--reward_funcs", "{name: format}"]).run.reward_funcs == [
+        {"name": "format"}
+    ]
     assert "got 'much'" in faults(tmp_path, "model_name_or_path: m\nreward_weights: much\n")
 
 
 def test_keys_that_do_nothing_are_noted(tmp_path):
-    text = "model_name_or_path: m\nvllm_mode: server\nlora_r: 8\neval_temperature: 0.5\nmax_steps: 3\n"
+    text = (
+        "model_name_or_path: m\nvllm_mode: server\nlora_r: 8\neval_temperature: 0.5\nmax_steps: 3\n"
+    )
     notes = load_recipe(write(tmp_path, text + "num_train_epochs: 2\npreset: trl\n")).notes
-    assert [note.key for note in notes] == ["vllm_mode", "lora_r", "eval_temperature", "num_train_epochs"]
+    assert [note.key for note in notes] == [
+        "vllm_mode",
+        "lora_r",
+        "eval_temperature",
+        "num_train_epochs",
+    ]
     assert str(notes[1]).endswith("recipe.yaml:3: lora_r does nothing without use_peft: true.")
 
 
 def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
     text = "model_name_or_path: m\npreset: dapo_paper\ngradient_accumulation_steps: 4\nnum_generations: 8\n"
     (note,) = load_recipe(write(tmp_path, text)).notes
-    assert "recipe.yaml:2: epsilon_high clips nothing" in str(note) and "write steps_per_generation: 64" in str(note)
+    assert "recipe.yaml:2: epsilon_high clips nothing" in str(
+        note
+    ) and "write steps_per_generation: 64" in str(note)
     assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
     (note,) = load_recipe(None, {**MODEL, "epsilon_high": 0.3}).notes
     assert "write steps_per_generation: 16" in str(note)
@@ -216,32 +317,54 @@ def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
 
 
 def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
-    path = write(tmp_path, "model_name_or_path: m\ndataset_name: d\ndataset_test_split: x\neval_strategy: steps\n")
+    path = write(
+        tmp_path,
+        "model_name_or_path: m\ndataset_name: d\ndataset_test_split: x\neval_strategy: steps\n",
+    )
     with pytest.raises(RecipeError) as error:
         load_sft_recipe(path)
-    assert [problem.key for problem in error.value.problems] == ["dataset_test_split", "eval_strategy"]
+    assert [problem.key for problem in error.value.problems] == [
+        "dataset_test_split",
+        "eval_strategy",
+    ]
 
 
 def test_supervised_training_is_not_advised_to_name_a_task():
-    with pytest.raises(RecipeError, match=r"max_number belongs to the task 'countdown'\. Take it out"):
+    with pytest.raises(
+        RecipeError, match=r"max_number belongs to the task 'countdown'\. Take it out"
+    ):
         load_sft_recipe(None, {**MODEL, "max_number": 12})
 
 
 def test_a_generation_below_a_micro_batch_is_refused_like_other_sizes(tmp_path):
-    assert "generation_batch_size" in faults(tmp_path, "model_name_or_path: m\ngeneration_batch_size: 4\n")
+    assert "generation_batch_size" in faults(
+        tmp_path, "model_name_or_path: m\ngeneration_batch_size: 4\n"
+    )
 
 
 def test_truncation_in_generation_kwargs_is_truncation():
-    given = {**MODEL, "use_vllm": True, "vllm_mode": "server", "overlap": "one_step", "steps_per_generation": 8}
-    assert load_recipe(None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 1.0}})
+    given = {
+        **MODEL,
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "overlap": "one_step",
+        "steps_per_generation": 8,
+    }
+    assert load_recipe(
+        None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 1.0}}
+    )
     with pytest.raises(RecipeError, match="tokens that truncation kept"):
-        load_recipe(None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 0.9}})
+        load_recipe(
+            None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 0.9}}
+        )
 
 
 def test_a_length_without_limit_is_refused_where_transformers_evaluates(tmp_path):
     text = "model_name_or_path: m\nuse_vllm: true\nmax_completion_length: null\n"
     assert load_recipe(write(tmp_path, text))
-    assert "ends completions after 20 tokens" in faults(tmp_path, text + "eval_strategy: steps\neval_temperature: 0\n")
+    assert "ends completions after 20 tokens" in faults(
+        tmp_path, text + "eval_strategy: steps\neval_temperature: 0\n"
+    )
 
 
 def test_a_recipe_of_the_other_kind_is_told_its_command(tmp_path):
@@ -257,7 +380,9 @@ def test_a_folder_is_no_recipe(tmp_path):
 
 
 def test_the_number_of_processes_counts(tmp_path, monkeypatch):
-    path = write(tmp_path, "model_name_or_path: m\nper_device_train_batch_size: 3\nnum_generations: 6\n")
+    path = write(
+        tmp_path, "model_name_or_path: m\nper_device_train_batch_size: 3\nnum_generations: 6\n"
+    )
     with pytest.raises(RecipeError):
         load_recipe(path)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -277,13 +402,19 @@ def test_a_missing_file_is_said_so(tmp_path):
 
 
 def test_overrides_can_be_a_mapping():
-    recipe = load_recipe(None, {**MODEL, "max_number": 12, "reward_funcs": [{"name": "format", "weight": 0.5}]})
+    recipe = load_recipe(
+        None, {**MODEL, "max_number": 12, "reward_funcs": [{"name": "format", "weight": 0.5}]}
+    )
     assert recipe.task.max_number == 12
     assert recipe.run.reward_funcs == [{"name": "format", "weight": 0.5}]
 
 
 def test_a_preset_gives_way_to_the_recipe(tmp_path):
-    recipe = load_recipe(write(tmp_path, "model_name_or_path: m\npreset: grpo_paper\nbeta: 0.01\nnum_generations: 8\n"))
+    recipe = load_recipe(
+        write(
+            tmp_path, "model_name_or_path: m\npreset: grpo_paper\nbeta: 0.01\nnum_generations: 8\n"
+        )
+    )
     assert recipe.get("std_estimator") == "population"
     assert recipe.get("learning_rate") == 1e-6
     assert recipe.get("beta") == 0.01
@@ -291,15 +422,25 @@ def test_a_preset_gives_way_to_the_recipe(tmp_path):
 
 
 def test_config_is_found_among_the_words():
-    assert split_config(["--a", "1", "--config", "x.yaml", "--b"]) == ("x.yaml", ["--a", "1", "--b"])
+    assert split_config(["--a", "1", "--config", "x.yaml", "--b"]) == (
+        "x.yaml",
+        ["--a", "1", "--b"],
+    )
     assert split_config(["--config=x.yaml"]) == ("x.yaml", [])
     assert split_config(["--a"]) == (None, ["--a"])
 
 
-@pytest.mark.parametrize("path", sorted((REPO / "recipes").rglob("*-sft.yaml")), ids=lambda p: f"{p.parent.name}/{p.name}")
+@pytest.mark.parametrize(
+    "path",
+    sorted((REPO / "recipes").rglob("*-sft.yaml")),
+    ids=lambda p: f"{p.parent.name}/{p.name}",
+)
 def test_every_recipe_of_a_warm_start_is_sound(path):
     load_sft_recipe(path)
-    assert f"--config recipes/{path.parent.name}/{path.name}" in path.read_text(encoding="utf-8").split("\n\n")[0]
+    assert (
+        f"--config recipes/{path.parent.name}/{path.name}"
+        in path.read_text(encoding="utf-8").split("\n\n")[0]
+    )
 
 
 def test_the_accelerate_config_says_how_many_processes_there_are():
@@ -309,7 +450,11 @@ def test_the_accelerate_config_says_how_many_processes_there_are():
         load_recipe(None, {**batch, "accelerate_config": "cpu"})
 
 
-RECIPES = sorted(p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem)
+RECIPES = sorted(
+    p
+    for p in (REPO / "recipes").rglob("*.yaml")
+    if p.parent.name != "accelerate" and "sft" not in p.stem
+)
 RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
 
 
@@ -337,11 +482,15 @@ def test_a_machine_without_accelerator_trains_on_the_cpu_unless_the_recipe_says(
 
 
 def test_the_metric_of_groups_is_named_as_it_is_logged(tmp_path):
-    rewards = "reward_funcs: [{name: environment, label: guess}, 'mine.py:short', org/judge, format]\n"
+    rewards = (
+        "reward_funcs: [{name: environment, label: guess}, 'mine.py:short', org/judge, format]\n"
+    )
     text = "model_name_or_path: m\nnum_generations: 2\n" + rewards
     for name in ("guess", "short", "judge", "format"):
         load_recipe(write(tmp_path, f"{text}group_filter_metric: {name}\n"))
     slashed = text.replace("label: guess", "label: a/guess")
     load_recipe(write(tmp_path, f"{slashed}group_filter_metric: a/guess\n"))
     for name in ("environment", "org/judge"):
-        assert "It has guess, short, judge, format." in faults(tmp_path, f"{text}group_filter_metric: {name}\n")
+        assert "It has guess, short, judge, format." in faults(
+            tmp_path, f"{text}group_filter_metric: {name}\n"
+        )

@@ -39,7 +39,9 @@ def plans(draw, small=False):
     if draw(st.booleans()):
         values["max_steps"] = draw(st.integers(1, 8 if small else 60))
     else:
-        values["num_train_epochs"] = draw(st.sampled_from([0.4, 1, 1.5, 2, 3] if not small else [0.5, 1, 2]))
+        values["num_train_epochs"] = draw(
+            st.sampled_from([0.4, 1, 1.5, 2, 3] if not small else [0.5, 1, 2])
+        )
     values["warmup_steps"] = draw(st.sampled_from([0, 0.1, 0.35, 3]))
     values["save_strategy"] = draw(st.sampled_from(["no", "steps", "epoch"]))
     values["save_steps"] = draw(st.sampled_from([1, 2, 5, 0.3]))
@@ -97,8 +99,12 @@ def make_trainer(model, tokenizer, folder, values, rows, generated=None):
         disable_tqdm=True,
         **values,
     )
-    held_out = Dataset.from_list([{"prompt": ONE_EACH}]) if values["eval_strategy"] != "no" else None
-    return GRPOExtTrainer(model, [reward], args, Dataset.from_list(data), held_out, processing_class=tokenizer)
+    held_out = (
+        Dataset.from_list([{"prompt": ONE_EACH}]) if values["eval_strategy"] != "no" else None
+    )
+    return GRPOExtTrainer(
+        model, [reward], args, Dataset.from_list(data), held_out, processing_class=tokenizer
+    )
 
 
 def plan_of(values, rows):
@@ -133,7 +139,9 @@ def test_runs_do_what_the_plan_says(model, tokenizer, tmp_path_factory, drawn):
     plan = plan_of(values, rows)
     assume(plan.steps <= 24)
     generated, counter = [], Counter()
-    trainer = make_trainer(model, tokenizer, tmp_path_factory.mktemp("run"), values, rows, generated)
+    trainer = make_trainer(
+        model, tokenizer, tmp_path_factory.mktemp("run"), values, rows, generated
+    )
     trainer.add_callback(counter)
     trainer.train()
     evaluated = counter.evaluations
@@ -148,7 +156,11 @@ def test_runs_do_what_the_plan_says(model, tokenizer, tmp_path_factory, drawn):
 
 
 def test_an_epoch_of_many_rows():
-    values = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8}
+    values = {
+        "num_generations": 8,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 8,
+    }
     flat = flat_values({"training": {**values, "num_train_epochs": 1}}, {"training": GRPOExtConfig})
     plan = make_plan(flat, 2, 50_000)
     assert plan.steps == 3125
@@ -156,12 +168,16 @@ def test_an_epoch_of_many_rows():
 
 
 def test_too_few_rows_are_refused():
-    flat = flat_values({"training": {"gradient_accumulation_steps": 4}}, {"training": GRPOExtConfig})
+    flat = flat_values(
+        {"training": {"gradient_accumulation_steps": 4}}, {"training": GRPOExtConfig}
+    )
     with pytest.raises(ValueError, match="3 training rows make no generation of 4 prompts"):
         make_plan(flat, 1, 3)
 
 
 def test_a_stream_has_steps_alone():
-    flat = flat_values({"training": {"max_steps": 7, "num_iterations": 2}}, {"training": GRPOExtConfig})
+    flat = flat_values(
+        {"training": {"max_steps": 7, "num_iterations": 2}}, {"training": GRPOExtConfig}
+    )
     plan = make_plan(flat, 1, None)
     assert (plan.steps, plan.generations, plan.epochs, plan.rows_dropped) == (7, 4, None, None)

@@ -13,7 +13,11 @@ from grpo_ext import load_recipe
 from grpo_ext.train import make_trainer
 
 pytestmark = pytest.mark.slow
-RECIPES = sorted(p for p in (REPO / "recipes").rglob("*.yaml") if p.parent.name != "accelerate" and "sft" not in p.stem)
+RECIPES = sorted(
+    p
+    for p in (REPO / "recipes").rglob("*.yaml")
+    if p.parent.name != "accelerate" and "sft" not in p.stem
+)
 RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
 
 SIZES = {
@@ -47,7 +51,9 @@ def test_two_steps(path, tiny_folder, tmp_path, monkeypatch):
         folder = tmp_path / "model"
         shutil.copytree(tiny_folder, folder)
         (folder / "chat_template.jinja").write_text(qwen2_5_chat_template)
-    recipe = load_recipe(path, {**SIZES, "model_name_or_path": str(folder), "output_dir": str(tmp_path)})
+    recipe = load_recipe(
+        path, {**SIZES, "model_name_or_path": str(folder), "output_dir": str(tmp_path)}
+    )
     trainer = make_trainer(recipe)
     stated = load_recipe(path)
     for key in (
@@ -74,6 +80,10 @@ def test_a_streamed_data_set_trains_too(tiny_folder, tmp_path):
         "output_dir": str(tmp_path),
         "dataset_streaming": True,
     }
-    trainer = make_trainer(load_recipe(REPO / "recipes" / "countdown" / "tiny.yaml", {**settings, "eval_strategy": "no"}))
+    trainer = make_trainer(
+        load_recipe(
+            REPO / "recipes" / "countdown" / "tiny.yaml", {**settings, "eval_strategy": "no"}
+        )
+    )
     trainer.train()
     assert trainer.state.global_step == 2

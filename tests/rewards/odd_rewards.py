@@ -65,14 +65,18 @@ def act(text: str) -> float:
     if text == "own session":
         return float(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
     if text == "orphan":
-        out = subprocess.run(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE)
+        out = subprocess.run(
+            ["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE
+        )
         return float(out.stdout)
     if text == "fork":
         child = os.fork()
         time.sleep(0.1 if child else 0.0)
         return float(child == 0)
     if text == "pickle":
-        harm = type("Harm", (), {"__reduce__": lambda self: (exec, ("import os; os.unpickled = True",))})
+        harm = type(
+            "Harm", (), {"__reduce__": lambda self: (exec, ("import os; os.unpickled = True",))}
+        )
         Connection(int(sys.argv[1])).send_bytes(pickle.dumps(harm()))
         time.sleep(0.5)
     if text == "hoard":
@@ -85,7 +89,10 @@ def act(text: str) -> float:
     if text == "torch":
         return float("torch" in sys.modules)
     if text == "main":
-        return float(sys.modules["__main__"].__name__ == "__main__" and hasattr(sys.modules["__main__"], "serve"))
+        return float(
+            sys.modules["__main__"].__name__ == "__main__"
+            and hasattr(sys.modules["__main__"], "serve")
+        )
     return float(text)
 
 

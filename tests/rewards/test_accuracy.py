@@ -54,7 +54,10 @@ def score(completion, gold):
         (r"\( \frac{\pi}{2} \)", r"$\pi/2$"),
         (r"\boxed{(1,2)}", "(1, 2)"),
         (r"\boxed{x \in [1,2]}", "[1,2]"),
-        (r"<answer>\begin{pmatrix}1&2\\3&4\end{pmatrix}</answer>", r"\boxed{\begin{pmatrix}1&2\\3&4\end{pmatrix}}"),
+        (
+            r"<answer>\begin{pmatrix}1&2\\3&4\end{pmatrix}</answer>",
+            r"\boxed{\begin{pmatrix}1&2\\3&4\end{pmatrix}}",
+        ),
         ("<answer>A</answer>", "A"),
         (r"\boxed{\text{A}}", "(A)"),
         ("<answer>5!</answer>", "120"),
@@ -94,9 +97,12 @@ def test_unequal_answers(completion, gold):
 
 
 @pytest.mark.parametrize(
-    "gold", ["", "####", "#### ?", "hello world", None, r"\boxed{}", "####\n", r"\boxed{9^{9^{9^9}}}", "{"]
+    "gold",
+    ["", "####", "#### ?", "hello world", None, r"\boxed{}", "####\n", r"\boxed{9^{9^{9^9}}}", "{"],
 )
-@pytest.mark.parametrize("completion", ["72", "", "hello world", r"\boxed{}", r"\boxed{9^{9^{9^9}}}"])
+@pytest.mark.parametrize(
+    "completion", ["72", "", "hello world", r"\boxed{}", r"\boxed{9^{9^{9^9}}}"]
+)
 def test_unreadable_gold_is_none(completion, gold):
     assert score(completion, gold) is None
 
@@ -115,8 +121,16 @@ def test_gold_of_real_rows(shared_data):
     numbers = [s.rpartition("####")[2].strip() for s in solutions]
     assert [gold_answer(s) for s in solutions] == numbers
     reward = build("accuracy")
-    for form in ("{}", "<think>1</think><answer>{}</answer>", "so \\boxed{{{}}}", "${}.", "It is {} dollars"):
-        assert reward(completions=[form.format(n) for n in numbers], solution=solutions) == [1.0] * len(rows)
+    for form in (
+        "{}",
+        "<think>1</think><answer>{}</answer>",
+        "so \\boxed{{{}}}",
+        "${}.",
+        "It is {} dollars",
+    ):
+        assert reward(completions=[form.format(n) for n in numbers], solution=solutions) == [
+            1.0
+        ] * len(rows)
     others = [str(Fraction(n.replace(",", "")) + 1) for n in numbers]
     assert reward(completions=others, solution=solutions) == [0.0] * len(rows)
 
@@ -128,10 +142,16 @@ def test_random_rationals_in_many_writings():
         a, b = rng.randint(-50, 50), rng.choice([2, 4, 5, 8, 10, 20])
         value = Fraction(a, b)
         sign, n, d = "-" if value < 0 else "", abs(value.numerator), value.denominator
-        writings = [rf"\boxed{{{sign}\frac{{{n}}}{{{d}}}}}", f"<answer>{sign}{n}/{d}</answer>", f"{float(value)}"]
+        writings = [
+            rf"\boxed{{{sign}\frac{{{n}}}{{{d}}}}}",
+            f"<answer>{sign}{n}/{d}</answer>",
+            f"{float(value)}",
+        ]
         solutions = [f"#### {float(value)}"] * 3
         assert reward(completions=writings, solution=solutions) == [1.0] * 3
-        assert reward(completions=writings, solution=[f"#### {float(value) + 0.5}"] * 3) == [0.0] * 3
+        assert (
+            reward(completions=writings, solution=[f"#### {float(value) + 0.5}"] * 3) == [0.0] * 3
+        )
 
 
 @pytest.mark.parametrize(
@@ -186,4 +206,8 @@ def test_last_expression_of_a_text(text, answer):
 def test_the_mark_stands_on_the_answer_that_was_read():
     text = "<answer>1</answer> no: <answer> 2 </answer>"
     [(start, end, _, _)] = explain_accuracy(text, solution="2").marks
-    assert build("accuracy")(completions=[text], solution=["2"]) == [1.0] and text[start:end] == "2" and start > 20
+    assert (
+        build("accuracy")(completions=[text], solution=["2"]) == [1.0]
+        and text[start:end] == "2"
+        and start > 20
+    )

@@ -6,7 +6,11 @@ import pytest
 
 from grpo_ext.rewards import build
 
-SCHEMA = {"type": "object", "properties": {"tags": {"type": "array", "items": {"pattern": "^[a-z]+$"}}}, "required": ["tags"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"tags": {"type": "array", "items": {"pattern": "^[a-z]+$"}}},
+    "required": ["tags"],
+}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def test_every_answer_is_judged_as_a_careful_person_would():
         [score] = build("accuracy")(completions=[completion], solution=[gold])
         if score != VERDICTS[verdict]:
             wrong[completion] = (kind, gold, verdict, score)
-    assert set(wrong) == set(MISJUDGED), {text: why for text, why in wrong.items() if text not in MISJUDGED}
+    assert set(wrong) == set(MISJUDGED), {
+        text: why for text, why in wrong.items() if text not in MISJUDGED
+    }
     assert all(score == 0.0 for *_, score in wrong.values())
 
 

@@ -69,7 +69,9 @@ def test_rewards_share_a_semaphore_across_calls():
         return await one(completions)
 
     async def both():
-        return await asyncio.gather(*(AsyncGuard(reward)(completions=["a"]) for reward in (one, two)))
+        return await asyncio.gather(
+            *(AsyncGuard(reward)(completions=["a"]) for reward in (one, two))
+        )
 
     for _ in range(2):
         assert asyncio.run(both()) == [[1.0], [1.0]]

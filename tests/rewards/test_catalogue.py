@@ -10,10 +10,33 @@ from grpo_ext.rewards.form import share
 from grpo_ext.rewards.signature import REQUIRED
 
 CATALOGUE = {info.name: info for info in list_rewards()}
-TRL_ONES = ("think_format", "soft_overlong_punishment", "repetition_penalty", "cosine_scaled", "reasoning_accuracy")
+TRL_ONES = (
+    "think_format",
+    "soft_overlong_punishment",
+    "repetition_penalty",
+    "cosine_scaled",
+    "reasoning_accuracy",
+)
 WANTED = (
-    *("accuracy", "countdown", "format", "language_consistency", "length", "poem_format", "poem_yun"),
-    *("reasoning_steps", "tag_count", "exact", "choice", "number", "regex", "json_schema", *TRL_ONES),
+    *(
+        "accuracy",
+        "countdown",
+        "format",
+        "language_consistency",
+        "length",
+        "poem_format",
+        "poem_yun",
+    ),
+    *(
+        "reasoning_steps",
+        "tag_count",
+        "exact",
+        "choice",
+        "number",
+        "regex",
+        "json_schema",
+        *TRL_ONES,
+    ),
 )
 
 
@@ -44,7 +67,9 @@ def test_examples_are_judged_alike_together(name):
         if any(set(example.columns) != keys for example in examples):
             continue
         columns = {key: [example.columns[key] for example in examples] for key in keys}
-        scores = build(name, **examples[0].options)(completions=[example.completion for example in examples], **columns)
+        scores = build(name, **examples[0].options)(
+            completions=[example.completion for example in examples], **columns
+        )
         assert scores == [pytest.approx(e.score) if e.score is not None else None for e in examples]
 
 
@@ -74,7 +99,9 @@ def test_trl_rewards_take_trls_arguments():
     }
     for name, factory in factories.items():
         theirs = {p.name: p.default for p in inspect.signature(factory).parameters.values()}
-        assert CATALOGUE[name].options == {k: REQUIRED if v is inspect.Parameter.empty else v for k, v in theirs.items()}
+        assert CATALOGUE[name].options == {
+            k: REQUIRED if v is inspect.Parameter.empty else v for k, v in theirs.items()
+        }
 
 
 def test_trl_rewards_score_as_trl_does():
@@ -84,20 +111,32 @@ def test_trl_rewards_score_as_trl_does():
     conversational = [[{"role": "assistant", "content": text}] for text in texts]
     assert build("think_format")(completions=texts) == think_format_reward(conversational)
     ids, gold = [[1] * n for n in (3, 50, 80, 200)], ["$4$"] * 4
-    ours = build("cosine_scaled", max_len=100, min_value_wrong=-2.0)(completions=texts, completion_ids=ids, solution=gold)
+    ours = build("cosine_scaled", max_len=100, min_value_wrong=-2.0)(
+        completions=texts, completion_ids=ids, solution=gold
+    )
     assert ours == get_cosine_scaled_reward(100, min_value_wrong=-2.0)(conversational, gold, ids)
 
 
 @pytest.mark.parametrize(
     ("prefer", "lengths"),
-    [("shorter", [0, 1, 1, 0.5, 0.25]), ("longer", [0, 0.5, 1, 1, 1]), ("near", [0, 0.5, 1, 0.5, 0.25])],
+    [
+        ("shorter", [0, 1, 1, 0.5, 0.25]),
+        ("longer", [0, 0.5, 1, 1, 1]),
+        ("near", [0, 0.5, 1, 0.5, 0.25]),
+    ],
 )
 def test_length_ratios(prefer, lengths):
     words = [0, 5, 10, 20, 40]
-    for unit, texts in (("words", ["w " * n for n in words]), ("characters", ["字" * n for n in words])):
+    for unit, texts in (
+        ("words", ["w " * n for n in words]),
+        ("characters", ["字" * n for n in words]),
+    ):
         assert build("length", target=10, unit=unit, prefer=prefer)(completions=texts) == lengths
     ids = [[1] * n for n in words]
-    assert build("length", target=10, prefer=prefer)(completions=[""] * 5, completion_ids=ids) == lengths
+    assert (
+        build("length", target=10, prefer=prefer)(completions=[""] * 5, completion_ids=ids)
+        == lengths
+    )
 
 
 def test_length_says_what_it_lacks():
@@ -131,7 +170,9 @@ def test_length_says_what_it_lacks():
     ],
 )
 def test_language_by_script(text, language, expected):
-    assert build("language_consistency", language=language)(completions=[text]) == [pytest.approx(expected)]
+    assert build("language_consistency", language=language)(completions=[text]) == [
+        pytest.approx(expected)
+    ]
 
 
 def test_language_options_are_checked():
@@ -151,7 +192,9 @@ def test_letters_are_in_the_script_that_unicode_says(script, prefix):
         character = chr(code)
         if unicodedata.category(character) not in ("Lu", "Ll", "Lo"):
             continue
-        if unicodedata.name(character, "").startswith(prefix) != (share(character * 2, (script,)) == 1.0):
+        if unicodedata.name(character, "").startswith(prefix) != (
+            share(character * 2, (script,)) == 1.0
+        ):
             wrong.append(character)
     assert len(wrong) <= 20, "".join(wrong)
 

@@ -25,7 +25,9 @@ def isolated_here():
         return False
 
 
-needs_isolation = pytest.mark.skipif(not isolated_here(), reason="this kernel does not let users make namespaces")
+needs_isolation = pytest.mark.skipif(
+    not isolated_here(), reason="this kernel does not let users make namespaces"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,12 @@ def world(tmp_path_factory):
                 return
 
     threading.Thread(target=listen, daemon=True).start()
-    words = {"TARGET": f"{folder}/target", "SECRET": f"{folder}/secret", "FOLDER": str(folder), "PARENT": str(os.getpid())}
+    words = {
+        "TARGET": f"{folder}/target",
+        "SECRET": f"{folder}/secret",
+        "FOLDER": str(folder),
+        "PARENT": str(os.getpid()),
+    }
     yield folder, words | {"PORT": str(server.getsockname()[1])}, came
     server.close()
 
@@ -59,10 +66,17 @@ def test_no_hostile_program_gets_anything(world, program):
     before, start = {p.pid for p in psutil.Process().children(recursive=True)}, time.monotonic()
     found = run(program, seconds=1.0, megabytes=256)
     assert "secret" not in found.printed and "root:" not in found.printed
-    score = build("code", seconds=1.0, megabytes=256)(completions=[f"```python\n{program}\n```"], tests=[TESTS])
+    score = build("code", seconds=1.0, megabytes=256)(
+        completions=[f"```python\n{program}\n```"], tests=[TESTS]
+    )
     assert score == [0.0]
-    assert time.monotonic() - start < 30  # two runs of a second each, with much room for a busy machine
-    assert {p.name: p.read_text() for p in folder.iterdir()} == {"target": "whole", "secret": "secret"} and not came
+    assert (
+        time.monotonic() - start < 30
+    )  # two runs of a second each, with much room for a busy machine
+    assert {p.name: p.read_text() for p in folder.iterdir()} == {
+        "target": "whole",
+        "secret": "secret",
+    } and not came
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
     assert not psutil.wait_procs(left, timeout=10)[1]
 
@@ -103,7 +117,9 @@ def test_honest_programs_are_judged_right(program, tests, score):
         with pytest.raises(ValueError, match="is no assert"):
             reward(completions=[program], tests=[tests])
     else:
-        assert reward(completions=[f"Here:\n```python\n{program}\n```\nDone."], tests=[tests]) == [float(score)]
+        assert reward(completions=[f"Here:\n```python\n{program}\n```\nDone."], tests=[tests]) == [
+            float(score)
+        ]
 
 
 @needs_isolation
@@ -111,27 +127,38 @@ def test_the_share_of_tests_and_tests_as_text():
     tests = '["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 4", "assert f(4) == 1 / 0"]'
     assert build("code", partial=True)(completions=["f = lambda x: x"], tests=[tests]) == [0.5]
     assert build("code")(completions=["f = lambda x: x"], tests=[tests]) == [0.0]
-    both = ['[{"input": "true", "output": "\\u2713 \\ud83d\\ude00", "note": null}]', "[{'input': 'true', 'output': '✓ 😀'}]"]
+    both = [
+        '[{"input": "true", "output": "\\u2713 \\ud83d\\ude00", "note": null}]',
+        "[{'input': 'true', 'output': '✓ 😀'}]",
+    ]
     assert build("code")(completions=["print('✓ 😀')"] * 2, tests=both) == [1.0, 1.0]
 
 
 @needs_isolation
 def test_a_right_side_that_takes_too_long_leaves_the_row_unscored():
     with pytest.raises(TimeoutError, match="right sides"):
-        build("code", seconds=0.5)(completions=["f = lambda: 1"], tests=[["assert f() == 1", "assert f() == 9**9**9**9"]])
+        build("code", seconds=0.5)(
+            completions=["f = lambda: 1"], tests=[["assert f() == 1", "assert f() == 9**9**9**9"]]
+        )
 
 
 @needs_isolation
 def test_it_runs_in_reward_workers():
     with RewardPool(1, timeout=20.0) as pool:
         good, bad = "double = lambda x: 2 * x", "while True: pass"
-        scores, errors = pool.score(build("code", seconds=0.5), {"completions": [good, bad, good], "tests": [TESTS] * 3})
+        scores, errors = pool.score(
+            build("code", seconds=0.5), {"completions": [good, bad, good], "tests": [TESTS] * 3}
+        )
     assert scores == [1.0, 0.0, 1.0] and not errors
 
 
 def test_without_isolation_it_refuses_or_does_as_told(monkeypatch, tmp_path):
     refusing = tmp_path / "inside.py"
-    refusing.write_text(sandbox.INSIDE.read_text().replace("    root_in_memory()\n", "    raise OSError('not here')\n"))
+    refusing.write_text(
+        sandbox.INSIDE.read_text().replace(
+            "    root_in_memory()\n", "    raise OSError('not here')\n"
+        )
+    )
     monkeypatch.setattr(sandbox, "INSIDE", refusing)
     reward, given = build("code"), {"completions": ["other = 1"], "tests": [["assert other == 1"]]}
     with pytest.raises(NoIsolation, match="set isolation: none"):
@@ -140,5 +167,9 @@ def test_without_isolation_it_refuses_or_does_as_told(monkeypatch, tmp_path):
 
 
 def test_values_that_are_no_plain_data_are_texts():
-    assert plain("[1, 'a']") == [1, "a"] and plain("Fraction(1, 2)") == "Fraction(1, 2)" and plain(None) is None
+    assert (
+        plain("[1, 'a']") == [1, "a"]
+        and plain("Fraction(1, 2)") == "Fraction(1, 2)"
+        and plain(None) is None
+    )
     assert plain("(" * 5000) == "(" * 5000 and sys.getrecursionlimit() < 10_000

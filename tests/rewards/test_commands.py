@@ -58,7 +58,11 @@ def test_show_has_doc_columns_options_and_examples(command, capsys):
 
 def test_show_and_list_have_options_that_may_be_columns(command, capsys, tmp_path):
     path = tmp_path / "either.py"
-    path.write_text(PLUGIN.format(name="either", score=1.0).replace("(completions)", "(completions, most: int = 7)"))
+    path.write_text(
+        PLUGIN.format(name="either", score=1.0).replace(
+            "(completions)", "(completions, most: int = 7)"
+        )
+    )
     assert command("rewards", "show", "--plugin", path, "either") == 0
     out = capsys.readouterr().out
     assert "Options:  most=7\n" in out and "the column is read if there is one: most" in out
@@ -78,7 +82,11 @@ def test_check_passes_for_all_and_fails_for_a_broken_one(command, capsys, tmp_pa
 
 def test_check_wants_examples(command, capsys, tmp_path):
     path = tmp_path / "bare.py"
-    path.write_text(PLUGIN.format(name="bare_one", score=1.0).replace(', examples=[Example("a", 1.0), Example("b", 0.0)]', ""))
+    path.write_text(
+        PLUGIN.format(name="bare_one", score=1.0).replace(
+            ', examples=[Example("a", 1.0), Example("b", 0.0)]', ""
+        )
+    )
     assert command("rewards", "check", "--plugin", path, "bare_one") == 1
     assert "must be an example that earns more" in capsys.readouterr().out
 

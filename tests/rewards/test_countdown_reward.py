@@ -24,7 +24,10 @@ def score(answer: str, nums, target, **options) -> float:
         ("<answer>3 * (4 + 5) = 27</answer>", 1.0),
         ("<answer>3 * (4 + 5) = 99 = x</answer>", 1.0),  # right of the first `=` is ignored
         ("<answer>3.0 * (4 + 5)</answer>", 1.0),
-        ("<think><answer>3*(4+5)</answer></think><answer>1</answer>", 1.0),  # the first block counts
+        (
+            "<think><answer>3*(4+5)</answer></think><answer>1</answer>",
+            1.0,
+        ),  # the first block counts
         ("<answer>1</answer><answer>3*(4+5)</answer>", 0.0),
         ("<answer>27 = 3 * (4 + 5)</answer>", 0.0),
         ("<answer>3 * 4 + 5</answer>", 0.0),
@@ -54,7 +57,12 @@ def test_tolerance_is_exact():
     assert score("<answer>1 / 3</answer>", [1, 3], 0.3333) == 0.0
     assert score("<answer>1 / 3</answer>", [1, 3], 0.3333, tolerance=1e-3) == 1.0
     # in doubles 0.1 + 0.2 differs from 0.3
-    assert score("<answer>.1 + .2 - .3</answer>", [Fraction(1, 10), Fraction(1, 5), Fraction(3, 10)], 0) == 1.0
+    assert (
+        score(
+            "<answer>.1 + .2 - .3</answer>", [Fraction(1, 10), Fraction(1, 5), Fraction(3, 10)], 0
+        )
+        == 1.0
+    )
 
 
 def test_floats_are_the_numbers_that_they_are_written_as():
@@ -71,10 +79,15 @@ def test_columns_of_numpy_and_torch(dtype):
     import numpy
     import torch
 
-    for nums, target in (([3, 4, 5], 27), ([0.1, 4, 5], 0.9)) if dtype.startswith("float") else (([3, 4, 5], 27),):
+    for nums, target in (
+        (([3, 4, 5], 27), ([0.1, 4, 5], 0.9)) if dtype.startswith("float") else (([3, 4, 5], 27),)
+    ):
         text = f"<answer>{nums[0]} * (4 + 5)</answer>"
         of_numpy = numpy.array(nums, dtype=dtype), numpy.array(target, dtype=dtype)
-        of_torch = torch.tensor(nums, dtype=getattr(torch, dtype)), torch.tensor(target, dtype=getattr(torch, dtype))
+        of_torch = (
+            torch.tensor(nums, dtype=getattr(torch, dtype)),
+            torch.tensor(target, dtype=getattr(torch, dtype)),
+        )
         for kind in (of_numpy, (of_numpy[0], of_numpy[1][()]), of_torch):
             assert score(text, *kind, tolerance=0.0) == 1.0
             assert score(text, kind[0], kind[1] + 1) == 0.0
@@ -89,7 +102,8 @@ def test_conversational_completions_read_the_last_message():
 
 
 @pytest.mark.parametrize(
-    ("nums", "target"), [("1 2", 3), (["1", "2"], 3), ([1, 2], "3"), ([1, 2], None), (None, 3), ([1, 2], float("nan"))]
+    ("nums", "target"),
+    [("1 2", 3), (["1", "2"], 3), ([1, 2], "3"), ([1, 2], None), (None, 3), ([1, 2], float("nan"))],
 )
 def test_bad_columns_are_said_to_be_bad(nums, target):
     with pytest.raises(TypeError):
@@ -105,7 +119,12 @@ def test_agrees_with_a_reference_on_random_equations(nums, rng: random.Random):
     while len(parts) > 1:
         (a, x), (b, y) = parts.pop(), parts.pop()
         op = rng.choice("+-*/" if y else "+-*")
-        parts.append((f"({a} {op} {b})", {"+": x + y, "-": x - y, "*": x * y}.get(op) if op != "/" else x / y))
+        parts.append(
+            (
+                f"({a} {op} {b})",
+                {"+": x + y, "-": x - y, "*": x * y}.get(op) if op != "/" else x / y,
+            )
+        )
     text, result = parts[0]
     answer = f"<answer>{text}</answer>"
     assert score(answer, nums, float(result)) == 1.0

@@ -21,7 +21,9 @@ FORMULA = (r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
 
 def run(code: str) -> str:
     """What a fresh interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -82,7 +84,9 @@ def test_rows_begun_early_are_judged_once(monkeypatch):
 
 def test_a_bad_row_in_the_trainer_costs_only_itself():
     with RewardPool(1, timeout=60.0) as pool:
-        scores, errors = pool.score(build("accuracy"), {"completions": ["72", 5, "71"], "solution": ["72"] * 3})
+        scores, errors = pool.score(
+            build("accuracy"), {"completions": ["72", 5, "71"], "solution": ["72"] * 3}
+        )
     assert scores == [1.0, None, 0.0] and set(errors) == {1} and "TypeError" in errors[1]
 
 
@@ -118,7 +122,9 @@ def test_a_deadline_during_the_first_import_breaks_nothing():
     )
 
 
-@pytest.mark.parametrize(("name", "options"), [("cosine_scaled", {"max_len": 100}), ("reasoning_accuracy", {})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("cosine_scaled", {"max_len": 100}), ("reasoning_accuracy", {})]
+)
 def test_no_alarm_of_another_ends_the_deadline(name, options):
     """math-verify's own alarm would take the timer of the guard's deadline away."""
     text = f"</think> {FORMULA[0]}"
@@ -154,7 +160,8 @@ def test_what_grows_or_is_not_known_is_not_tame(formula):
 
 
 @pytest.mark.parametrize(
-    "formula", ["x^2y^5", r"e^{\frac{-x^2}{2\sigma^2}}", r"3^\frac12", "10^{-34}", r"2^{\frac{1}{2}}x^{3}"]
+    "formula",
+    ["x^2y^5", r"e^{\frac{-x^2}{2\sigma^2}}", r"3^\frac12", "10^{-34}", r"2^{\frac{1}{2}}x^{3}"],
 )
 def test_powers_of_answers_are_tame(formula):
     assert is_tame(formula)

@@ -12,7 +12,12 @@ from runaway import no_runaway
 from grpo_ext.rewards.expression import MAX_DEPTH, MAX_LENGTH, ExpressionError
 from grpo_ext.rewards.expression import evaluate as read
 
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 REFUSED = (ast.UnaryOp, ast.Pow, ast.FloorDiv, ast.Call, ast.Tuple)
 
 
@@ -35,7 +40,9 @@ def oracle(text: str) -> Fraction:
 
     source = " ".join(text.split())  # line breaks end a Python expression, not ours
     tree = ast.parse(source, mode="eval")
-    if any(isinstance(node, REFUSED) for node in ast.walk(tree)):  # also where a division by zero comes first
+    if any(
+        isinstance(node, REFUSED) for node in ast.walk(tree)
+    ):  # also where a division by zero comes first
         raise ValueError(text)
     return walk(tree.body)
 
@@ -50,7 +57,14 @@ space = st.sampled_from(["", "", " ", "  ", "\t", "\n"])
 
 
 def combine(inner):
-    binary = st.builds(lambda a, s, op, t, b: f"{a}{s}{op}{t}{b}", inner, space, st.sampled_from("+-*/"), space, inner)
+    binary = st.builds(
+        lambda a, s, op, t, b: f"{a}{s}{op}{t}{b}",
+        inner,
+        space,
+        st.sampled_from("+-*/"),
+        space,
+        inner,
+    )
     return binary | st.builds(lambda s, a, t: f"({s}{a}{t})", space, inner, space)
 
 
@@ -94,9 +108,15 @@ def test_accepts_exactly_what_the_oracle_accepts(text):
 def has_leading_zero(text: str) -> bool:
     previous = ""
     for position, character in enumerate(text[:-1]):
-        if character == "0" and text[position + 1].isdigit() and not (previous.isdigit() or previous == "."):
+        if (
+            character == "0"
+            and text[position + 1].isdigit()
+            and not (previous.isdigit() or previous == ".")
+        ):
             return True
-        if not (previous == "." and character.isdigit()):  # digits after a point stay "after a point"
+        if not (
+            previous == "." and character.isdigit()
+        ):  # digits after a point stay "after a point"
             previous = character
     return False
 
@@ -127,7 +147,13 @@ def test_limits_are_quick_and_exact():
     deepest = "(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH
     assert evaluate(deepest) == 1
     with no_runaway():
-        for text in ("(" + deepest + ")", "9" * (MAX_LENGTH + 1), "9" * 10**7, "(" * 10**5, "9**9**9"):
+        for text in (
+            "(" + deepest + ")",
+            "9" * (MAX_LENGTH + 1),
+            "9" * 10**7,
+            "(" * 10**5,
+            "9**9**9",
+        ):
             with pytest.raises(ExpressionError):
                 read(text)
     assert evaluate("9" * MAX_LENGTH) == 10**MAX_LENGTH - 1

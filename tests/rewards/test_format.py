@@ -13,9 +13,16 @@ STRICT = re.compile(r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>", re.DOTA
 LOOSE = re.compile(r"\s*<think>.*?</think>\s*<answer>.*?</answer>\s*", re.DOTALL)
 TAGS = ["<think>", "</think>", "<answer>", "</answer>"]
 
-pieces = st.lists(st.sampled_from([*TAGS, "\n", "\n", " ", "x", "<", "think>", "1 + 2"]), max_size=14).map("".join)
-near = st.permutations(["<think>\n", "a\n", "</think>\n", "<answer>\n", "b\n", "</answer>"]).map("".join)
-right = st.builds("<think>{0}a{1}</think>{2}<answer>{3}b{4}</answer>{5}".format, *[st.sampled_from(["\n", "", " "])] * 6)
+pieces = st.lists(
+    st.sampled_from([*TAGS, "\n", "\n", " ", "x", "<", "think>", "1 + 2"]), max_size=14
+).map("".join)
+near = st.permutations(["<think>\n", "a\n", "</think>\n", "<answer>\n", "b\n", "</answer>"]).map(
+    "".join
+)
+right = st.builds(
+    "<think>{0}a{1}</think>{2}<answer>{3}b{4}</answer>{5}".format,
+    *[st.sampled_from(["\n", "", " "])] * 6,
+)
 
 
 def reference(text: str, pattern: re.Pattern) -> float:
@@ -61,11 +68,17 @@ def test_prefix_stands_for_what_the_prompt_has_opened():
 @settings(max_examples=300, deadline=None)
 @given(pieces)
 def test_tag_count_is_a_quarter_a_tag(text):
-    assert build("tag_count")(completions=[text])[0] == sum(len(re.findall(tag, text)) == 1 for tag in TAGS) / 4
+    assert (
+        build("tag_count")(completions=[text])[0]
+        == sum(len(re.findall(tag, text)) == 1 for tag in TAGS) / 4
+    )
 
 
 def test_tag_count_strict_wants_line_breaks():
-    loose, strict = "<think>a</think><answer>b</answer>", "<think>\na\n</think>\n<answer>\nb\n</answer>"
+    loose, strict = (
+        "<think>a</think><answer>b</answer>",
+        "<think>\na\n</think>\n<answer>\nb\n</answer>",
+    )
     assert build("tag_count", mode="strict")(completions=[loose, strict]) == [0.0, 1.0]
 
 
@@ -89,7 +102,10 @@ def test_reasoning_steps_stops_at_the_target():
     assert build("reasoning_steps")(completions=["- a\n" * 50]) == [1.0]
 
 
-@pytest.mark.parametrize("bait", ["\n" * 10**6, " " * 10**6, "step " * 10**5, "1" * 10**6, "<think>" * 10**5, "<" * 10**6])
+@pytest.mark.parametrize(
+    "bait",
+    ["\n" * 10**6, " " * 10**6, "step " * 10**5, "1" * 10**6, "<think>" * 10**5, "<" * 10**6],
+)
 def test_no_text_takes_long(bait):
     with no_runaway():
         for name in ("format", "tag_count", "reasoning_steps"):

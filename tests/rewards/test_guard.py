@@ -30,12 +30,20 @@ def divide(text: str) -> float:
 
 def test_only_the_rows_at_fault_lose_their_score():
     guard = Guard(by_row(divide))
-    assert guard(completions=["1", "0", "2", "x", "4"], prompts=["p"] * 5) == [1.0, None, 0.5, None, 0.25]
+    assert guard(completions=["1", "0", "2", "x", "4"], prompts=["p"] * 5) == [
+        1.0,
+        None,
+        0.5,
+        None,
+        0.25,
+    ]
     assert guard.failed == 2
     assert "could not convert" in guard.last_error
 
 
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan, "1.0", [1.0], {}, 1j, object(), 10**400])
+@pytest.mark.parametrize(
+    "bad", [math.inf, -math.inf, math.nan, "1.0", [1.0], {}, 1j, object(), 10**400]
+)
 def test_what_is_no_finite_number_is_a_failure(bad):
     guard = Guard(by_row(lambda text: bad if text == "bad" else 1))
     assert guard(completions=["ok", "bad", "ok"]) == [1.0, None, 1.0]
@@ -48,7 +56,9 @@ def test_none_is_an_answer():
     assert guard.failed == 0
 
 
-@pytest.mark.parametrize("answers", [[], [1.0], [1.0] * 4, None, "abc", {0: 1.0, 1: 1.0, 2: 1.0}, 3.0])
+@pytest.mark.parametrize(
+    "answers", [[], [1.0], [1.0] * 4, None, "abc", {0: 1.0, 1: 1.0, 2: 1.0}, 3.0]
+)
 def test_wrong_shapes_fail_every_row(answers):
     guard = Guard(lambda completions, **columns: answers if len(completions) == 3 else None)
     assert guard(completions=["a", "b", "c"]) == [None] * 3
@@ -71,12 +81,19 @@ def test_rows_keep_their_columns_when_scored_alone():
 
     logged = []
     guard = Guard(reward)
-    scores = guard(completions=["a", "b"], gold=["a", "c"], trainer_state=1, log_extra=lambda *entry: logged.append(entry))
+    scores = guard(
+        completions=["a", "b"],
+        gold=["a", "c"],
+        trainer_state=1,
+        log_extra=lambda *entry: logged.append(entry),
+    )
     assert scores == [2.0, 1.0]
     assert logged == [("gold", ["a", "c"])]  # of the batch, and not again of its rows
 
 
-@pytest.mark.parametrize("error", [SystemExit, RecursionError, MemoryError, AssertionError, StopIteration])
+@pytest.mark.parametrize(
+    "error", [SystemExit, RecursionError, MemoryError, AssertionError, StopIteration]
+)
 def test_every_kind_of_exception_is_held(error):
     def reward(completions, **columns):
         raise error
@@ -106,7 +123,9 @@ def test_too_many_failures_stop_the_run():
     guard = Guard(by_row(divide), window=64, max_failure_rate=0.5)
     for _ in range(8):
         guard(completions=["0", "1"])  # half of them
-    with pytest.raises(RewardFailure, match=r"(?s)failed on 9 of the last 17 rows.*ZeroDivisionError"):
+    with pytest.raises(
+        RewardFailure, match=r"(?s)failed on 9 of the last 17 rows.*ZeroDivisionError"
+    ):
         guard(completions=["0"])
 
 

@@ -16,7 +16,9 @@ from grpo_ext.rewards.pool import RewardPool
 
 COMPLETIONS = hostile_completions()
 CATALOGUE = {info.name: info for info in list_rewards()}
-IN_PROCESS = [name for name, info in CATALOGUE.items() if not info.needs_cpu and "url" not in info.options]
+IN_PROCESS = [
+    name for name, info in CATALOGUE.items() if not info.needs_cpu and "url" not in info.options
+]
 IN_WORKERS = [name for name, info in CATALOGUE.items() if info.needs_cpu]
 DEADLINE = 5.0
 ALLOWED = 3 * 2**20  # KiB of this process's memory, with the whole set in it
@@ -57,7 +59,11 @@ def test_what_accuracy_does_in_the_trainer_takes_no_time():
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "accuracy" else pytest.param(name, marks=pytest.mark.slow) for name in IN_WORKERS]
+    "name",
+    [
+        name if name == "accuracy" else pytest.param(name, marks=pytest.mark.slow)
+        for name in IN_WORKERS
+    ],
 )
 def test_rewards_in_workers_answer_within_the_deadline(name):
     """The same in a pool: who is late or needs too much memory costs its own row the score."""
@@ -67,7 +73,10 @@ def test_rewards_in_workers_answer_within_the_deadline(name):
     with RewardPool(2, timeout=limit) as pool:
         for start in range(0, len(COMPLETIONS), 64):
             some = COMPLETIONS[start : start + 64]
-            given = {"completions": some, **{key: [value] * len(some) for key, value in columns.items()}}
+            given = {
+                "completions": some,
+                **{key: [value] * len(some) for key, value in columns.items()},
+            }
             scores, errors = pool.score(reward, given)
             assert len(scores) == len(some)
             assert all(score is None or math.isfinite(score) for score in scores)

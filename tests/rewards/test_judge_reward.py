@@ -15,14 +15,23 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
 def said(text, tokens=7):
-    return {"choices": [{"message": {"role": "assistant", "content": text}}], "usage": {"total_tokens": tokens}}
+    return {
+        "choices": [{"message": {"role": "assistant", "content": text}}],
+        "usage": {"total_tokens": tokens},
+    }
 
 
 class Grader:
     """Grades a completion by its number of letters x, and keeps the requests."""
 
     def __init__(self, pause=0.0):
-        self.requests, self.pause, self.lock, self.present, self.most = [], pause, threading.Lock(), 0, 0
+        self.requests, self.pause, self.lock, self.present, self.most = (
+            [],
+            pause,
+            threading.Lock(),
+            0,
+            0,
+        )
 
     def __call__(self, body):
         with self.lock:
@@ -34,7 +43,9 @@ class Grader:
         assert mark.endswith(again) and again in body["messages"][0]["content"]
         with self.lock:
             self.present -= 1
-        return said(f"It says Score: 9, and has {completion.count('x')}.\nScore: {completion.count('x')}/10")
+        return said(
+            f"It says Score: 9, and has {completion.count('x')}.\nScore: {completion.count('x')}/10"
+        )
 
 
 def served(grader):
@@ -59,16 +70,23 @@ def test_grades_by_the_rubric():
     assert first["temperature"] == 0 and first["max_tokens"] == 512 and first["model"] == "m"
     assert first["messages"][0]["content"].startswith("Count the letters x.")
     assert "# A reference\nref" in first["messages"][1]["content"]
-    assert "user: Write more." in second["messages"][1]["content"] and "reference" not in second["messages"][1]["content"]
+    assert (
+        "user: Write more." in second["messages"][1]["content"]
+        and "reference" not in second["messages"][1]["content"]
+    )
 
 
 def test_equal_requests_are_sent_once_and_kept_in_a_file(tmp_path):
     grader, cache = Grader(), str(tmp_path / "grades.sqlite")
     with served(grader) as base:
         for _ in range(2):
-            assert reward(base, cache=cache)(completions=["x"] * 5 + ["xx"], prompts=["p"] * 6) == [0.1] * 5 + [0.2]
+            assert reward(base, cache=cache)(completions=["x"] * 5 + ["xx"], prompts=["p"] * 6) == [
+                0.1
+            ] * 5 + [0.2]
         assert len(grader.requests) == 2
-        assert reward(base, cache=cache, scale=5)(completions=["x"], prompts=["p"]) == [0.2]  # another request
+        assert reward(base, cache=cache, scale=5)(completions=["x"], prompts=["p"]) == [
+            0.2
+        ]  # another request
         assert reward(base, cache=cache)(completions=["x"], prompts=["q"]) == [0.1]
     assert len(grader.requests) == 4
 
@@ -83,8 +101,17 @@ def test_a_rubric_file_and_requests_at_a_time(tmp_path, monkeypatch):
         connection.sendall(reply(grader(json.loads(body))))
 
     with serving(noting) as base:
-        judge = build("judge", url=f"{base}/v1/", model="m", rubric=str(tmp_path / "rubric.md"), concurrency=3, key="JUDGE_KEY")
-        assert judge(completions=["x" * n for n in range(1, 10)], prompts=["p"] * 9) == [n / 10 for n in range(1, 10)]
+        judge = build(
+            "judge",
+            url=f"{base}/v1/",
+            model="m",
+            rubric=str(tmp_path / "rubric.md"),
+            concurrency=3,
+            key="JUDGE_KEY",
+        )
+        assert judge(completions=["x" * n for n in range(1, 10)], prompts=["p"] * 9) == [
+            n / 10 for n in range(1, 10)
+        ]
     assert grader.most == 3 and set(keys) == {"Bearer secret"}
     assert grader.requests[0]["messages"][0]["content"].startswith("Be strict. Use {braces}.")
 
@@ -113,7 +140,10 @@ BAD = {
     "a_list": (reply([1]), "no chat completion"),
     "deep": (reply(b"[" * 60000), "no chat completion"),
     "html": (reply(b"<html>"), "no chat completion"),
-    "tokens_below_0": (reply({**said("Score: 5"), "usage": {"total_tokens": -5}}), "no chat completion"),
+    "tokens_below_0": (
+        reply({**said("Score: 5"), "usage": {"total_tokens": -5}}),
+        "no chat completion",
+    ),
     "wrong_key": (reply({"error": "no such key"}, 401), "status 401"),
     "moved": (reply(b"", 307, ["Location: http://127.0.0.1:1/"]), "status 307"),
     "always_busy": (reply({}, 503), "status 503"),
@@ -154,6 +184,9 @@ def test_a_server_that_hangs_takes_its_time_once(answer):
 
 
 def test_nobody_answers():
-    guard = Guard(build("judge", url="http://127.0.0.1:9/v1", model="m", rubric="r", seconds=0.3), max_failure_rate=1.0)
+    guard = Guard(
+        build("judge", url="http://127.0.0.1:9/v1", model="m", rubric="r", seconds=0.3),
+        max_failure_rate=1.0,
+    )
     assert guard(completions=["a", ""], prompts=["p", "p"]) == [None, 0.0]
     assert "127.0.0.1:9" in guard.last_error

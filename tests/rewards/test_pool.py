@@ -112,7 +112,11 @@ def test_a_process_that_a_reward_forks_off_answers_nothing(odd):
 def test_what_a_reward_writes_on_the_pipe_is_not_unpickled(odd):
     with RewardPool(1) as pool:
         scores, errors = ask(pool, odd(), "1", "pickle", "2")
-    assert scores == [1.0, None, 2.0] and "ChildProcessError" in errors[1] and not hasattr(os, "unpickled")
+    assert (
+        scores == [1.0, None, 2.0]
+        and "ChildProcessError" in errors[1]
+        and not hasattr(os, "unpickled")
+    )
 
 
 def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
@@ -122,7 +126,9 @@ def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
     with RewardPool(2, timeout=8.0) as pool:
         started = time.perf_counter()
         scores, _ = ask(pool, odd(), *texts)
-        assert time.perf_counter() - started < 20  # one after the other they would take 40, two and two 24
+        assert (
+            time.perf_counter() - started < 20
+        )  # one after the other they would take 40, two and two 24
     assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
 
 
@@ -160,7 +166,9 @@ def test_overdue_workers_get_one_replacement_each(odd):
     with RewardPool(2, timeout=2.0) as pool:
         ask(pool, odd(), "1")
         crew = pool._ready_crew()
-        thread = threading.Thread(target=ask, args=(pool, odd(), "hang", "hang", "hang", *map(str, range(50))))
+        thread = threading.Thread(
+            target=ask, args=(pool, odd(), "hang", "hang", "hang", *map(str, range(50)))
+        )
         thread.start()
         most = 0
         while thread.is_alive():
@@ -240,7 +248,9 @@ def test_what_a_reward_has_started_ends_with_its_worker(odd):
         thread.start()
         children = []
         while not children and thread.is_alive():
-            out = subprocess.run(["pgrep", "-P", str(worker)], capture_output=True, text=True).stdout
+            out = subprocess.run(
+                ["pgrep", "-P", str(worker)], capture_output=True, text=True
+            ).stdout
             children = [int(pid) for pid in out.split()]
         thread.join()
         assert children and gone([worker, *children])
@@ -284,7 +294,11 @@ time.sleep(60)
 def test_no_worker_outlives_a_trainer_that_is_killed(end):
     """The script comes through stdin, as a notebook does: there is no file that a worker could run again."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+        [sys.executable, "-u", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path.cwd(),
     )
     process.stdin.write(SCRIPT.format(odd=str(ODD)))
     process.stdin.close()
@@ -373,10 +387,14 @@ def test_rows_begun_early_count_only_for_the_very_same_rows(odd, tmp_path):
     notes = [str(tmp_path / "notes")] * 3
     with RewardPool(2) as pool:
         pool.begin(build("odd_noted"), {"completions": ["a", "bb", "ccc"], "notes": notes})
-        assert pool.score(build("odd_noted"), {"completions": ["a", "bb", "c"], "notes": notes})[0] == [1.0, 2.0, 1.0]
+        assert pool.score(build("odd_noted"), {"completions": ["a", "bb", "c"], "notes": notes})[
+            0
+        ] == [1.0, 2.0, 1.0]
         pool.begin(build("odd_noted"), {"completions": ["a", "bb", "ccc"], "notes": notes})
         pool.close()
-        assert pool.score(build("odd_noted"), {"completions": ["a", "bb", "ccc"], "notes": notes})[0] == [
+        assert pool.score(build("odd_noted"), {"completions": ["a", "bb", "ccc"], "notes": notes})[
+            0
+        ] == [
             1.0,
             2.0,
             3.0,

@@ -24,7 +24,9 @@ def forget():
 @pytest.fixture
 def recorder(forget):
     @register("recorder", examples=[Example("yes", 1.0), Example("no", 0.0)])
-    def recorder(completions, gold, hint=None, *, scale: float = 2.0, mode: str | None = None, **columns):
+    def recorder(
+        completions, gold, hint=None, *, scale: float = 2.0, mode: str | None = None, **columns
+    ):
         """Hands back what it was given.
 
         More words.
@@ -42,7 +44,13 @@ def test_author_gets_texts_columns_and_options(recorder):
         "no",
         [{"role": "a", "content": [{"type": "text", "text": "x"}]}],
     ]
-    out = reward(prompts=["p"] * 3, completions=messages, completion_ids=[[1]] * 3, gold=[1, 2, 3], other=["o"] * 3)
+    out = reward(
+        prompts=["p"] * 3,
+        completions=messages,
+        completion_ids=[[1]] * 3,
+        gold=[1, 2, 3],
+        other=["o"] * 3,
+    )
     assert out == [3, 3, 3]
     assert recorder.seen["completions"] == ["yes", "no", "x"]
     assert recorder.seen["gold"] == [1, 2, 3] and recorder.seen["hint"] is None
@@ -56,7 +64,9 @@ def test_a_parameter_with_a_default_is_an_option_where_it_is_given(forget):
     def at_most(completions, most: int = 1):
         "1 where there are no more equal signs than `most`."
         limits = most if isinstance(most, list) else [most] * len(completions)
-        return [float(text.count("=") <= limit) for text, limit in zip(completions, limits, strict=True)]
+        return [
+            float(text.count("=") <= limit) for text, limit in zip(completions, limits, strict=True)
+        ]
 
     texts = ["=", "==", "==="]
     assert build("at_most")(completions=texts) == [1, 0, 0]
@@ -72,7 +82,11 @@ def test_a_parameter_with_a_default_is_an_option_where_it_is_given(forget):
 def test_catalogue_line(recorder):
     info = {info.name: info for info in list_rewards()}["recorder"]
     assert info.summary == "Hands back what it was given."
-    assert (info.columns, info.options, info.needs_cpu) == (("gold",), {"scale": 2.0, "mode": None}, False)
+    assert (info.columns, info.options, info.needs_cpu) == (
+        ("gold",),
+        {"scale": 2.0, "mode": None},
+        False,
+    )
 
 
 def test_extras_come_only_when_named(forget):
@@ -81,7 +95,13 @@ def test_extras_come_only_when_named(forget):
         "Token counts."
         return [float(len(row)) for row in completion_ids]
 
-    everything = {"prompts": ["p"], "trainer_state": object(), "log_extra": print, "log_metric": print, "x": [1]}
+    everything = {
+        "prompts": ["p"],
+        "trainer_state": object(),
+        "log_extra": print,
+        "log_metric": print,
+        "x": [1],
+    }
     assert build("ids")(completions=["a"], completion_ids=[[1, 2, 3]], **everything) == [3.0]
     assert build("ids").columns == ()
     with pytest.raises(TypeError, match="completion_ids"):
@@ -181,7 +201,9 @@ def test_what_is_no_completion_is_a_type_error(completion):
 def test_plain_text_of_odd_messages():
     assert plain_text([]) == ""
     assert plain_text([{"role": "assistant", "tool_calls": []}]) == ""
-    assert plain_text([{"role": "user", "content": "a"}, {"role": "assistant", "content": None}]) == ""
+    assert (
+        plain_text([{"role": "user", "content": "a"}, {"role": "assistant", "content": None}]) == ""
+    )
 
 
 def test_import_is_light():

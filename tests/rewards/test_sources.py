@@ -35,7 +35,11 @@ def plugin(tmp_path, request):
 
 def test_names_mappings_and_weights():
     rewards, weights = resolve_rewards(
-        ["countdown", {"name": "format", "mode": "strict", "weight": 0.5}, {"name": "tag_count", "weight": 0}]
+        [
+            "countdown",
+            {"name": "format", "mode": "strict", "weight": 0.5},
+            {"name": "tag_count", "weight": 0},
+        ]
     )
     assert [reward.name for reward in rewards] == ["countdown", "format", "tag_count"]
     assert weights == [1.0, 0.5, 0.0]
@@ -60,7 +64,9 @@ def test_plugin_file_registers_rewards(plugin):
 
 def test_functions_by_path_are_called_as_trl_calls_them(plugin):
     path, name = plugin
-    rewards, _ = resolve_rewards([{"name": f"{path}:trl_style", "scale": 3.0}, f"{path}:judge", f"{path}:shouting"])
+    rewards, _ = resolve_rewards(
+        [{"name": f"{path}:trl_style", "scale": 3.0}, f"{path}:judge", f"{path}:shouting"]
+    )
     assert [reward.name for reward in rewards] == ["trl_style", "judge", name]
     assert rewards[0](prompts=["p"], completions=[[{"content": "x"}]], gold=["x"]) == [3.0]
     assert needed_columns(rewards[0]) == ("gold",) and needed_columns(rewards[2]) == ("volume",)
@@ -88,7 +94,10 @@ def test_callables_pass_through():
 
 def test_labels_make_one_reward_two():
     rewards, _ = resolve_rewards(
-        [{"name": "length", "target": 9, "unit": "words"}, {"name": "length", "target": 99, "label": "not_too_long"}]
+        [
+            {"name": "length", "target": 9, "unit": "words"},
+            {"name": "length", "target": 99, "label": "not_too_long"},
+        ]
     )
     assert [reward.__name__ for reward in rewards] == ["length", "not_too_long"]
 
@@ -111,7 +120,11 @@ def test_labels_make_one_reward_two():
         ([], None, "No reward is named"),
         ([3], None, "not 3"),
         (["no_such_package.module:f"], None, "cannot load the reward .*: ModuleNotFoundError"),
-        (["grpo_ext.rewards.countdown_reward:cuntdown"], None, "has no 'cuntdown'. Did you mean 'countdown'"),
+        (
+            ["grpo_ext.rewards.countdown_reward:cuntdown"],
+            None,
+            "has no 'cuntdown'. Did you mean 'countdown'",
+        ),
         ([{"name": "org/model", "mode": "x"}], None, "takes no options"),
         ([{"name": "org/model", "label": "x"}], None, "cannot have a label"),
         ([{"name": "format", "label": 3}], None, "label of reward 'format' is text; got 3"),
@@ -151,7 +164,9 @@ def test_missing_columns_are_named_with_their_reward():
     rewards, _ = resolve_rewards(["format", "countdown", "org/model"])
     check_columns(rewards, ["prompt", "nums", "target"])
     check_columns(rewards, None)
-    with pytest.raises(ValueError, match=r"'countdown' reads the column 'target', .* Did you mean 'targets'"):
+    with pytest.raises(
+        ValueError, match=r"'countdown' reads the column 'target', .* Did you mean 'targets'"
+    ):
         check_columns(rewards, ["prompt", "nums", "targets"])
 
 
@@ -179,5 +194,7 @@ def test_reserved_columns_are_those_that_trl_passes_or_drops():
     source = inspect.getsource(GRPOTrainer._calculate_rewards)
     passed = set(re.findall(r'(?<!row_)reward_kwargs\["(\w+)"\] =', source))
     passed |= set(re.findall(r"(\w+)=(?:prompts|completions|completion_ids_list)\b", source))
-    dropped = set(re.findall(r'"(\w+)"', re.search(r"if key not in \[(.*?)\]", source)[1])) - {"prompt"}
+    dropped = set(re.findall(r'"(\w+)"', re.search(r"if key not in \[(.*?)\]", source)[1])) - {
+        "prompt"
+    }
     assert passed | dropped == set(RESERVED)

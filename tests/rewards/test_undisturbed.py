@@ -75,10 +75,14 @@ def test_one_score_for_many_completions_is_no_score(count):
 
 @pytest.mark.parametrize("bad", [1e39, -1e39, 1e300, 1.1e12])
 def test_what_float32_cannot_square_is_no_score(bad):
-    guard = Guard(lambda completions, **columns: [bad if text == "bb" else 1e12 for text in completions])
+    guard = Guard(
+        lambda completions, **columns: [bad if text == "bb" else 1e12 for text in completions]
+    )
     scores = guard(completions=TEXTS)
     assert scores == [1e12, None, 1e12]
-    assert torch.tensor([1e12 * 1e4] * 4096, dtype=torch.float32).square().sum().isfinite()  # of the largest weight
+    assert (
+        torch.tensor([1e12 * 1e4] * 4096, dtype=torch.float32).square().sum().isfinite()
+    )  # of the largest weight
 
 
 class Endless:
@@ -88,7 +92,10 @@ class Endless:
 
 
 def test_a_number_that_never_comes_is_given_up():
-    guard = Guard(lambda completions, **columns: [Endless() if text == "bb" else 1 for text in completions], timeout=0.1)
+    guard = Guard(
+        lambda completions, **columns: [Endless() if text == "bb" else 1 for text in completions],
+        timeout=0.1,
+    )
     assert guard(completions=TEXTS) == [1.0, None, 1.0]
 
 
@@ -228,7 +235,10 @@ def test_the_line_is_the_rewards_where_a_library_raises():
     guard = Guard(fails)
     guard(completions=["x"])
     last = guard.last_error.rpartition("\n")[2]
-    assert last.startswith("LinAlgError: ") and f"({__file__}:{fails.__code__.co_firstlineno + 1}, in " in last
+    assert (
+        last.startswith("LinAlgError: ")
+        and f"({__file__}:{fails.__code__.co_firstlineno + 1}, in " in last
+    )
 
 
 def test_failures_of_many_words_are_of_one_kind(caplog):
@@ -246,8 +256,13 @@ def test_a_constant_reward_is_told_and_one_that_can_differ_is_not():
     assert "'constant' gave 1 to each of 3" in constant_warning(Guard(constant), [1.0, 1.0, 1.0])
     assert constant_warning(constant, [0.0, 0.0])
     assert constant_warning(constant, [1.0, 0.0]) is None
-    assert constant_warning(constant, [1.0]) is None and constant_warning(constant, [1.0, None]) is None
-    assert constant_warning(Guard(build("language_consistency")), [1.0, 1.0, 1.0]) is None  # its examples differ
+    assert (
+        constant_warning(constant, [1.0]) is None
+        and constant_warning(constant, [1.0, None]) is None
+    )
+    assert (
+        constant_warning(Guard(build("language_consistency")), [1.0, 1.0, 1.0]) is None
+    )  # its examples differ
 
 
 def test_a_registered_reward_may_take_its_arguments_in_any_order():
@@ -255,9 +270,14 @@ def test_a_registered_reward_may_take_its_arguments_in_any_order():
 
         @register("in_trls_order", examples=[Example("a", 1.0)])
         def in_trls_order(prompts, completions, **kwargs):
-            return [float(prompt == text) for prompt, text in zip(prompts, completions, strict=True)]
+            return [
+                float(prompt == text) for prompt, text in zip(prompts, completions, strict=True)
+            ]
 
-        assert build("in_trls_order")(prompts=["a", "b"], completions=["a", "c"], gold=[1, 2]) == [1.0, 0.0]
+        assert build("in_trls_order")(prompts=["a", "b"], completions=["a", "c"], gold=[1, 2]) == [
+            1.0,
+            0.0,
+        ]
         with pytest.raises(TypeError, match="`completions` is positional"):
 
             @register("by_place")

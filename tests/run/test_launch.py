@@ -17,7 +17,16 @@ CONFIGS = sorted((REPO / "recipes" / "accelerate").glob("*.yaml"))
 
 
 def test_all_launchers_are_there():
-    assert {p.stem for p in CONFIGS} == {"cpu", "cpu_2", "single_gpu", "ddp", "fsdp2", "zero2", "zero3", "multi_node"}
+    assert {p.stem for p in CONFIGS} == {
+        "cpu",
+        "cpu_2",
+        "single_gpu",
+        "ddp",
+        "fsdp2",
+        "zero2",
+        "zero3",
+        "multi_node",
+    }
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
@@ -26,7 +35,9 @@ def test_accelerate_knows_every_key_of_every_launcher(path):
 
     head = path.read_text().split("compute_environment")[0]
     assert f"recipes/accelerate/{path.name}" in head
-    assert load_config_from_file(str(path)).num_processes >= 1  # it refuses keys that it does not know
+    assert (
+        load_config_from_file(str(path)).num_processes >= 1
+    )  # it refuses keys that it does not know
 
 
 def test_one_cpu_process_uses_the_config():
@@ -74,7 +85,9 @@ def test_a_tiny_model_gets_one_thread_and_others_share_all_cores(tmp_path, monke
     monkeypatch.setattr(grpo_ext.run.launch, "gpu_is_there", lambda: False)
     chosen = {}
     for hidden in (64, 512):
-        config = Qwen2Config(vocab_size=8_000, hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=1)
+        config = Qwen2Config(
+            vocab_size=8_000, hidden_size=hidden, intermediate_size=hidden, num_hidden_layers=1
+        )
         config.save_pretrained(tmp_path / str(hidden))
         words = ["--model_name_or_path", str(tmp_path / str(hidden))]
         chosen[hidden] = threads_of(load_recipe(recipe_folder() / "countdown" / "tiny.yaml", words))

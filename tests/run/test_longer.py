@@ -31,20 +31,33 @@ VALUES = {
 
 
 @pytest.mark.slow
-def test_the_next_commands_work_and_a_longer_run_is_the_run_of_that_length(tiny_folder, tmp_path, monkeypatch, capfd):
+def test_the_next_commands_work_and_a_longer_run_is_the_run_of_that_length(
+    tiny_folder, tmp_path, monkeypatch, capfd
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reward.py").write_text(
         "def length(completions, **kwargs):\n    return [len(str(c)) / 9 for c in completions]\n"
     )
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**VALUES, "model_name_or_path": str(tiny_folder)}))
+    (tmp_path / "recipe.yaml").write_text(
+        yaml.safe_dump({**VALUES, "model_name_or_path": str(tiny_folder)})
+    )
 
     def train(folder, steps):
-        words = ["--config", "recipe.yaml", "--output_dir", str(tmp_path / folder), "--max_steps", str(steps)]
+        words = [
+            "--config",
+            "recipe.yaml",
+            "--output_dir",
+            str(tmp_path / folder),
+            "--max_steps",
+            str(steps),
+        ]
         assert main(words) == 0
         return load_file(tmp_path / folder / "model.safetensors"), capfd.readouterr().out
 
     begun, out = train("a", 2)
-    report, compare, go_on = (shlex.split(line) for line in out.partition("next:\n")[2].splitlines()[:3])
+    report, compare, go_on = (
+        shlex.split(line) for line in out.partition("next:\n")[2].splitlines()[:3]
+    )
     assert command(report[1:]) == 0 and (tmp_path / "a" / "report.html").is_file()
     assert command([*compare[1:], "--num_samples", "0", "--max_eval_samples", "4"]) == 0
     capfd.readouterr()

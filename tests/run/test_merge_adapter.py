@@ -31,13 +31,26 @@ def adapter_folder(tiny_folder, tmp_path_factory):
     """What three steps with an adapter leave in `output_dir`."""
     folder = tmp_path_factory.mktemp("adapter")
     args = GRPOExtConfig(
-        **{"output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True},
-        **{"max_steps": 3, "learning_rate": 1e-2, "lr_scheduler_type": "constant", "save_strategy": "no"},
+        **{
+            "output_dir": str(folder),
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "disable_tqdm": True,
+        },
+        **{
+            "max_steps": 3,
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "save_strategy": "no",
+        },
         **{"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12},
     )
     torch.manual_seed(0)
     lora = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-    rows = Countdown(num_problems=32, max_numbers=3, max_number=9, operators="+-", max_target=30).dataset("train")
+    rows = Countdown(
+        num_problems=32, max_numbers=3, max_number=9, operators="+-", max_target=30
+    ).dataset("train")
     trainer = GRPOExtTrainer(str(tiny_folder), [spread], args, rows, peft_config=lora)
     trainer.train()
     trainer.save_model()
@@ -50,25 +63,47 @@ def same_as_base_and_adapter(merged_folder, adapter_folder, base_folder):
     merged = AutoModelForCausalLM.from_pretrained(merged_folder)
     assert not hasattr(merged, "peft_config")
     found, base = logits(merged), AutoModelForCausalLM.from_pretrained(base_folder)
-    torch.testing.assert_close(found, logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        found, logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder)), atol=1e-5, rtol=0
+    )
     assert (found - logits(base)).abs().max() > 1e-2
-    tokenizer, own = (AutoTokenizer.from_pretrained(folder) for folder in (merged_folder, base_folder))
+    tokenizer, own = (
+        AutoTokenizer.from_pretrained(folder) for folder in (merged_folder, base_folder)
+    )
     chat = [{"role": "user", "content": "Use 3, 7, 12 to make 16."}]
-    assert tokenizer.apply_chat_template(chat, tokenize=False) == own.apply_chat_template(chat, tokenize=False)
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == own.apply_chat_template(
+        chat, tokenize=False
+    )
     assert tokenizer.get_vocab() == own.get_vocab()
 
 
 def test_the_command_merges_what_training_left(tiny_folder, adapter_folder, capsys):
     assert main(["merge", "--model", str(adapter_folder)]) == 0
     said = capsys.readouterr().out
-    assert "differ from those of base and adapter by at most" in said and float(said.split()[-1].rstrip(".")) <= 1e-5
+    assert (
+        "differ from those of base and adapter by at most" in said
+        and float(said.split()[-1].rstrip(".")) <= 1e-5
+    )
     same_as_base_and_adapter(adapter_folder / "merged", adapter_folder, tiny_folder)
     assert main(["merge", "--model", str(adapter_folder)]) == 2
     assert "merged is not empty" in capsys.readouterr().err
 
 
 def test_half_types_are_asked_for(adapter_folder, tmp_path, capsys):
-    assert main(["merge", "--model", str(adapter_folder), "--out", str(tmp_path / "half"), "--dtype", "bfloat16"]) == 0
+    assert (
+        main(
+            [
+                "merge",
+                "--model",
+                str(adapter_folder),
+                "--out",
+                str(tmp_path / "half"),
+                "--dtype",
+                "bfloat16",
+            ]
+        )
+        == 0
+    )
     half = AutoModelForCausalLM.from_pretrained(tmp_path / "half")
     assert half.dtype == torch.bfloat16
     whole = logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder))
@@ -81,7 +116,9 @@ def test_what_cannot_be_merged_is_told(tiny_folder, adapter_folder, tmp_path, ca
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (moved / name).write_bytes((adapter_folder / name).read_bytes())
     config = json.loads((moved / "adapter_config.json").read_text())
-    (moved / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"}))
+    (moved / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": "runs/gone/warm_start"})
+    )
     for folder, words in {
         tmp_path: "Can't find 'adapter_config.json'",
         tiny_folder: "Can't find 'adapter_config.json'",
@@ -98,7 +135,10 @@ def test_an_adapter_of_a_tied_head_is_refused(tiny_folder, tmp_path, capsys):
     base = AutoModelForCausalLM.from_pretrained(tiny_folder)
     assert base.config.tie_word_embeddings
     torch.manual_seed(0)
-    model = get_peft_model(base, LoraConfig(r=4, target_modules=["lm_head"], task_type="CAUSAL_LM", init_lora_weights=False))
+    model = get_peft_model(
+        base,
+        LoraConfig(r=4, target_modules=["lm_head"], task_type="CAUSAL_LM", init_lora_weights=False),
+    )
     model.save_pretrained(tmp_path / "head")
     assert main(["merge", "--model", str(tmp_path / "head")]) == 2
     assert "log-probs of the merged model would differ by up to" in capsys.readouterr().err

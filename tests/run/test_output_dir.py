@@ -29,7 +29,10 @@ time.sleep(60)
 def test_a_folder_is_free_once_its_process_is_killed(tmp_path, number):
     folder = tmp_path / "run"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", HOLDER, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         assert process.stdout.readline() == "held\n"
         assert hold(folder) is None
@@ -39,7 +42,9 @@ def test_a_folder_is_free_once_its_process_is_killed(tmp_path, number):
             mine = hold(folder, seconds=5.0)
             assert mine is not None, "a process that was forked off does not keep it"
             second = subprocess.run(
-                [sys.executable, "-c", HOLDER.replace("60", "0"), str(folder)], capture_output=True, text=True
+                [sys.executable, "-c", HOLDER.replace("60", "0"), str(folder)],
+                capture_output=True,
+                text=True,
             )
             assert "refused" in second.stdout
         finally:
@@ -58,9 +63,14 @@ def test_a_second_process_waits_and_gives_up(tmp_path):
     held = hold(tmp_path)
     patient = HOLDER.replace("sys.argv[1])", "sys.argv[1]), 20").replace("60", "0")
     with subprocess.Popen(
-        [sys.executable, "-c", patient, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", patient, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
-        hasty = subprocess.run([sys.executable, "-c", HOLDER.replace("60", "0"), str(tmp_path)], capture_output=True)
+        hasty = subprocess.run(
+            [sys.executable, "-c", HOLDER.replace("60", "0"), str(tmp_path)], capture_output=True
+        )
         assert hasty.stdout == b"refused\n" and process.poll() is None
         held.release()
         try:

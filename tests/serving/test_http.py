@@ -33,19 +33,34 @@ ZOO = {
     "drips_its_status": (says(b"HTTP/1.1 ", b"2", **SLOW), LATE),
     "drips_headers": (says(HEAD, b"X-A: b\r\n", **SLOW), LATE),
     "drips_its_body": (says(HEAD + b"Content-Length: 60000\r\n\r\n", b"{", **SLOW), LATE),
-    "drips_chunks": (says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n{\r\n", **SLOW), LATE),
+    "drips_chunks": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n{\r\n", **SLOW),
+        LATE,
+    ),
     "drips_without_a_length": (says(HEAD + b"Connection: close\r\n\r\n{}", b" ", **SLOW), LATE),
     "not_yet_for_ever": (says(b"HTTP/1.1 100 Continue\r\n\r\n", **SLOW), LATE),
     "endless_body": (says(HEAD + b"\r\n", b"x" * 65536, **FAST), LONG),
-    "endless_chunks": (says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"2\r\n{}\r\n" * 9999, **FAST), LONG),
-    "claims_much": (says(HEAD + b"Content-Length: 9999999999999\r\n\r\n", b"x" * 65536, **FAST), LONG),
+    "endless_chunks": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"2\r\n{}\r\n" * 9999, **FAST),
+        LONG,
+    ),
+    "claims_much": (
+        says(HEAD + b"Content-Length: 9999999999999\r\n\r\n", b"x" * 65536, **FAST),
+        LONG,
+    ),
     "ends_early": (says(HEAD + b"Content-Length: 50\r\n\r\n{}"), "ended early"),
     "chunks_end_early": (says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}"), GARBLED),
     "unwell": (says(reply(b"", 503)), "/health answers with status 503"),
     "moved": (says(reply(b"", 307, ["Location: /health"])), "/health answers with status 307"),
     "html": (says(reply(b"<html>Welcome to nginx</html>")), "not vLLM: /version: Invalid JSON"),
-    "zipped": (says(reply(b"\x1f\x8b\x08\x00", 200, ["Content-Encoding: gzip"])), "not vLLM: /version: Invalid JSON"),
-    "json_of_another": (says(reply({"status": "ok"})), "not vLLM: /version.version: Field required"),
+    "zipped": (
+        says(reply(b"\x1f\x8b\x08\x00", 200, ["Content-Encoding: gzip"])),
+        "not vLLM: /version: Invalid JSON",
+    ),
+    "json_of_another": (
+        says(reply({"status": "ok"})),
+        "not vLLM: /version.version: Field required",
+    ),
     "a_list": (says(reply([1, 2])), "not vLLM: /version: Input should be an object"),
     "deep": (says(reply(b"[" * 60000)), "not vLLM: /version: Invalid JSON"),
     "long_number": (says(reply(b'{"version": ' + b"9" * 60000 + b"}")), "not vLLM: /version"),
@@ -69,11 +84,15 @@ def test_what_answers_is_told_in_one_line(kind):
         who_answers(VllmLine(0.5 if words == LATE else 60.0, most=65536), base)
     message = str(told.value)
     assert words in message and message.isprintable() and len(message) < 250
-    assert time.monotonic() - start < 30  # far below the 60 s, or the tens of minutes that dripping would take
+    assert (
+        time.monotonic() - start < 30
+    )  # far below the 60 s, or the tens of minutes that dripping would take
 
 
 def test_who_answers_is_told():
-    with serving(routes({"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": MODELS})) as base:
+    with serving(
+        routes({"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": MODELS})
+    ) as base:
         assert who_answers(VllmLine(10), base) == "0.31.0 with m"
 
 
@@ -102,7 +121,10 @@ def test_an_errors_text_cannot_steer_a_terminal():
     ],
 )
 def test_fields_are_those_of_vllm(path, wrong):
-    with serving(routes({path: wrong})) as base, pytest.raises(ConnectionError, match=f"not vLLM: {path}"):
+    with (
+        serving(routes({path: wrong})) as base,
+        pytest.raises(ConnectionError, match=f"not vLLM: {path}"),
+    ):
         VllmLine(10).get(base + path).json()
 
 
@@ -113,7 +135,9 @@ async def plain(scope, receive, send):
     """An app that answers everything with JSON of who it is."""
     table = {"/version": {"version": "1"}, "/v1/models": MODELS}
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": json.dumps(table.get(scope["path"], {})).encode()})
+    await send(
+        {"type": "http.response.body", "body": json.dumps(table.get(scope["path"], {})).encode()}
+    )
 
 
 def through(app):
@@ -125,7 +149,11 @@ def through(app):
         async def send(message):
             sent.append(message)
 
-        scope = {"type": "http", "path": path, "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
+        scope = {
+            "type": "http",
+            "path": path,
+            "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+        }
         asyncio.run(app(scope, None, send))
         own = [f"{name.decode()}: {value.decode()}" for name, value in sent[0]["headers"]]
         connection.sendall(reply(sent[1]["body"], sent[0]["status"], own))
@@ -146,7 +174,10 @@ def test_a_guarded_server_answers_those_with_its_key(guarded):
     assert who_answers(VllmLine(10, key="secret"), guarded) == "1 with m"
 
 
-@pytest.mark.parametrize("path", ["/update_weights", "/collective_rpc", "/v1/load_lora_adapter", "/server_info", "/metrics"])
+@pytest.mark.parametrize(
+    "path",
+    ["/update_weights", "/collective_rpc", "/v1/load_lora_adapter", "/server_info", "/metrics"],
+)
 def test_a_guarded_server_refuses_all_others(guarded, path):
     answer = VllmLine(10).post(guarded + path, json={})
     assert answer.status_code == 401 and KEY in answer.text
@@ -165,8 +196,18 @@ def test_the_key_is_not_told_to_a_server_that_cannot_prove_it():
 
     def answer(connection, path, headers, body):
         heard.append(headers)
-        connection.sendall(reply({"version": "1", **MODELS}, 200, [f"{PROOF}: {proof('secret', 'an earlier nonce').decode()}"]))
+        connection.sendall(
+            reply(
+                {"version": "1", **MODELS},
+                200,
+                [f"{PROOF}: {proof('secret', 'an earlier nonce').decode()}"],
+            )
+        )
 
     with serving(answer) as base, pytest.raises(ConnectionError, match="does not have the key"):
         who_answers(VllmLine(10, key="secret"), base)
-    assert len(heard) == 1 and NONCE in heard[0] and not any("secret" in value for value in heard[0].values())
+    assert (
+        len(heard) == 1
+        and NONCE in heard[0]
+        and not any("secret" in value for value in heard[0].values())
+    )

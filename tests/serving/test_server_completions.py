@@ -39,18 +39,39 @@ ROWS, LOGPS, NAMES = "completion_ids", "logprobs", "logprob_token_ids"
 WRONG = {
     "fewer": (changed(ROWS, lambda rows: rows.pop()), "3 for 2 prompts x 2"),
     "more": (changed(ROWS, lambda rows: rows.append([1])), "5 for 2 prompts x 2"),
-    "of_other_prompts": (changed("prompt_ids", lambda prompts: prompts.reverse()), "they belong to other prompts"),
-    "too_long": (changed(ROWS, lambda rows: rows[2].append(9)), "number 2 has 4 tokens, and at most 3"),
-    "beyond_the_vocabulary": (changed(ROWS, lambda rows: rows[0].__setitem__(1, 10)), "number 0 has tokens that are"),
+    "of_other_prompts": (
+        changed("prompt_ids", lambda prompts: prompts.reverse()),
+        "they belong to other prompts",
+    ),
+    "too_long": (
+        changed(ROWS, lambda rows: rows[2].append(9)),
+        "number 2 has 4 tokens, and at most 3",
+    ),
+    "beyond_the_vocabulary": (
+        changed(ROWS, lambda rows: rows[0].__setitem__(1, 10)),
+        "number 0 has tokens that are",
+    ),
     "negative": (changed(ROWS, lambda rows: rows[1].__setitem__(0, -1)), "completion_ids.1.0: "),
     "fraction": (changed(ROWS, lambda rows: rows[1].__setitem__(0, 7.0)), "completion_ids.1.0: "),
     "truth": (changed(ROWS, lambda rows: rows[1].__setitem__(0, True)), "completion_ids.1.0: "),
     "text": (changed(ROWS, lambda rows: rows[1].__setitem__(0, "7")), "completion_ids.1.0: "),
-    "too_few_logps": (changed(LOGPS, lambda rows: rows[0].pop()), "number 0 has log-probs of other tokens"),
-    "logps_of_others": (changed(NAMES, lambda rows: rows[1][0].__setitem__(0, 8)), "number 1 has log-probs of other"),
-    "more_logps": (changed(NAMES, lambda rows: rows[1][0].append(8)), "number 1 has log-probs of other"),
+    "too_few_logps": (
+        changed(LOGPS, lambda rows: rows[0].pop()),
+        "number 0 has log-probs of other tokens",
+    ),
+    "logps_of_others": (
+        changed(NAMES, lambda rows: rows[1][0].__setitem__(0, 8)),
+        "number 1 has log-probs of other",
+    ),
+    "more_logps": (
+        changed(NAMES, lambda rows: rows[1][0].append(8)),
+        "number 1 has log-probs of other",
+    ),
     **{
-        f"logp_{value}": (changed(LOGPS, lambda rows, v=value: rows[1][0].__setitem__(0, v)), "logprobs.1.0.0: ")
+        f"logp_{value}": (
+            changed(LOGPS, lambda rows, v=value: rows[1][0].__setitem__(0, v)),
+            "logprobs.1.0.0: ",
+        )
         for value in (float("nan"), float("inf"), float("-inf"), None, "-1", True, 0.5)
     },
 }
@@ -72,7 +93,9 @@ def test_a_part_that_is_missing_is_told(missing):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 12) | st.floats() | st.text(max_size=2),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 

@@ -66,13 +66,23 @@ def test_starts_again_and_stops_with_its_children(server, capsys):
 
 def test_a_start_that_fails_shows_the_log(server):
     server.words = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
-    with pytest.raises(EngineFailure, match=r"ended with code 3:\nno such model"), server.running(30, restarts=5):
+    with (
+        pytest.raises(EngineFailure, match=r"ended with code 3:\nno such model"),
+        server.running(30, restarts=5),
+    ):
         raise AssertionError("it never answered")
 
 
 def test_a_start_that_takes_too_long_ends(server):
-    server.words = [sys.executable, "-c", "print('loading', flush=True); import time; time.sleep(300)"]
-    with pytest.raises(EngineFailure, match=r"did not answer within 1 s:\nloading"), server.running(1, restarts=5):
+    server.words = [
+        sys.executable,
+        "-c",
+        "print('loading', flush=True); import time; time.sleep(300)",
+    ]
+    with (
+        pytest.raises(EngineFailure, match=r"did not answer within 1 s:\nloading"),
+        server.running(1, restarts=5),
+    ):
         raise AssertionError("it never answered")
     assert server.process.returncode is not None
 

@@ -12,7 +12,12 @@ from grpo_ext.vllm.server import check_reach
 from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_words, vllm_dtype
 
 SMALL = TextModel(num_hidden_layers=2, kv_heads=2, head_size=32, longest=512, dtype="float32")
-SERVER = {"model_name_or_path": "m", "use_vllm": True, "vllm_mode": "server", "max_completion_length": 16}
+SERVER = {
+    "model_name_or_path": "m",
+    "use_vllm": True,
+    "vllm_mode": "server",
+    "max_completion_length": 16,
+}
 
 
 def flags(model, **options) -> dict[str, str]:
@@ -46,7 +51,9 @@ def test_cache_has_room_for_one_sequence_and_bounds():
     assert SMALL.cache_bytes("bfloat16", 1000, 512) == 1000 * 5 * block // 2
     large = TextModel(64, 8, 128, 131072, "bfloat16")
     assert large.cache_bytes("bfloat16", 256, 4096) == 4096 * MIB
-    assert large.cache_bytes("bfloat16", 1, 131072) > 4096 * MIB  # vLLM refuses a cache without room for one
+    assert (
+        large.cache_bytes("bfloat16", 1, 131072) > 4096 * MIB
+    )  # vLLM refuses a cache without room for one
 
 
 def test_heads_that_vllm_has_no_kernel_for_are_refused():
@@ -64,15 +71,25 @@ def test_server_on_a_cpu():
 
 
 def test_server_on_gpus():
-    given = flags(None, dtype="bfloat16", vllm_tensor_parallel_size=2, vllm_server_base_url="http://node2:9000/")
+    given = flags(
+        None,
+        dtype="bfloat16",
+        vllm_tensor_parallel_size=2,
+        vllm_server_base_url="http://node2:9000/",
+    )
     assert (given["host"], given["port"], given["tensor-parallel-size"]) == ("node2", "9000", "2")
     assert given["dtype"] == "bfloat16" and given["weight-transfer-config"] == '{"backend": "nccl"}'
-    assert not {"kv-cache-memory-bytes", "enforce-eager", "revision", "trust-remote-code"} & given.keys()
+    assert (
+        not {"kv-cache-memory-bytes", "enforce-eager", "revision", "trust-remote-code"}
+        & given.keys()
+    )
 
 
 def test_serve_prints_its_command(tiny_folder, tmp_path, capsys):
     recipe = tmp_path / "r.yaml"
-    recipe.write_text(f"model_name_or_path: {tiny_folder}\nuse_vllm: true\nuse_cpu: true\nbf16: false\n")
+    recipe.write_text(
+        f"model_name_or_path: {tiny_folder}\nuse_vllm: true\nuse_cpu: true\nbf16: false\n"
+    )
     assert main(["serve", "--config", str(recipe)]) == 2
     assert "write use_vllm: true and vllm_mode: server" in capsys.readouterr().err
     assert main(["serve", "--config", str(recipe), "--vllm_mode", "server", "--dry_run"]) == 2
@@ -103,7 +120,9 @@ def test_server_that_is_given_adapters():
 def test_a_server_of_this_machine_needs_no_key(host, key, monkeypatch):
     monkeypatch.setenv(KEY, key) if key else monkeypatch.delenv(KEY, raising=False)
     check_reach(f"http://[{host}]:8000" if ":" in host else f"http://{host}:8000")
-    assert flags(None, vllm_server_port=8123).get("middleware") == ("grpo_ext.vllm.guard.Guard" if key else None)
+    assert flags(None, vllm_server_port=8123).get("middleware") == (
+        "grpo_ext.vllm.guard.Guard" if key else None
+    )
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.9", "node2", "localhost.example.org", "[::]"])
@@ -115,15 +134,24 @@ def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
         server.server_of(recipe)
     monkeypatch.setenv(KEY, "secret")
     made = server.server_of(recipe)
-    assert "will listen at" in caplog.text and "secret" not in " ".join(made.words) and "--middleware" in made.words
+    assert (
+        "will listen at" in caplog.text
+        and "secret" not in " ".join(made.words)
+        and "--middleware" in made.words
+    )
     assert made.environment[KEY] == "secret"
 
 
 def test_dry_run_does_not_ask_the_network(tmp_path, capsys, monkeypatch):
     """Not even where it may: the config of a model that is not here is asked for by its name."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", lambda *_, **__: pytest.fail("it asked"))
+    monkeypatch.setattr(
+        "huggingface_hub.file_download.get_hf_file_metadata",
+        lambda *_, **__: pytest.fail("it asked"),
+    )
     recipe = tmp_path / "r.yaml"
-    recipe.write_text("model_name_or_path: nobody/nothing\nuse_vllm: true\nvllm_mode: server\nuse_cpu: true\nbf16: false\n")
+    recipe.write_text(
+        "model_name_or_path: nobody/nothing\nuse_vllm: true\nvllm_mode: server\nuse_cpu: true\nbf16: false\n"
+    )
     assert main(["serve", "--config", str(recipe), "--dry_run"]) == 2
     assert "`hf download nobody/nothing config.json`" in capsys.readouterr().err

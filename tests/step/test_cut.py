@@ -58,7 +58,9 @@ def on_ranks(slices, call):
             index,
             len(slices),
             gather=lambda tensor: gather(tensor, torch.cat),
-            gather_objects=lambda items: gather(items, lambda lists: [x for items in lists for x in items]),
+            gather_objects=lambda items: gather(
+                items, lambda lists: [x for items in lists for x in items]
+            ),
         )
         return call(slices[index], ranks)
 
@@ -80,7 +82,10 @@ def numbers(batches):
 
 
 def test_counts_are_those_of_the_whole_step():
-    first = [slice_of([3, 0], [1, 1], counted=[1, 1], signal=[1, 0]), slice_of([2, 4], [1, 1], counted=[0, 1])]
+    first = [
+        slice_of([3, 0], [1, 1], counted=[1, 1], signal=[1, 0]),
+        slice_of([2, 4], [1, 1], counted=[0, 1]),
+    ]
     second = [slice_of([5, 5], [1, 1], signal=[0, 0]), slice_of([1, 1], [1, 1])]
     for counts, useful, whole in on_ranks([first, second], step_counts):
         assert (counts, useful, whole) == (StepCounts(7, 21), StepCounts(4, 11), False)
@@ -92,9 +97,13 @@ def test_one_rank_with_images_is_known_to_all():
     images = replace(slice_of([1], [1]), model_inputs={"pixel_values": torch.zeros(1)})
     found = on_ranks([[images], [slice_of([2], [1])]], step_counts)
     assert [whole for *_, whole in found] == [True, True]
-    batches = on_ranks([[images], [slice_of([2], [1])]], lambda slices, ranks: cut(slices, CutRule(), ranks))
+    batches = on_ranks(
+        [[images], [slice_of([2], [1])]], lambda slices, ranks: cut(slices, CutRule(), ranks)
+    )
     assert [len(b) for b in batches] == [1, 1] and batches[0][0].rows is images
-    with pytest.raises(ValueError, match="max_tokens_per_micro_batch does not go with pixel_values"):
+    with pytest.raises(
+        ValueError, match="max_tokens_per_micro_batch does not go with pixel_values"
+    ):
         cut([images], CutRule(max_tokens=9), Ranks())
 
 
@@ -139,7 +148,9 @@ def test_two_ranks_run_every_row_that_matters_once(case):
 def test_rows_are_cut_to_the_longest_of_their_own_piece():
     parts = [slice_of([1, 9], [1, 1]), slice_of([9, 1], [1, 1], first=2)]
     widths = [batch.rows.width for batch in cut(parts, CutRule(), Ranks())]
-    assert max(widths) == 9 and sum(len(batch.rows) for batch in cut(parts, CutRule(), Ranks())) == 4
+    assert (
+        max(widths) == 9 and sum(len(batch.rows) for batch in cut(parts, CutRule(), Ranks())) == 4
+    )
 
 
 def test_ranks_have_about_the_same_work():
@@ -150,7 +161,10 @@ def test_ranks_have_about_the_same_work():
     assert sum(tokens) == 4 * 42 + 4 * 4 and abs(tokens[0] - tokens[1]) <= 42
 
 
-@pytest.mark.parametrize("rule, live", [(CutRule(skips=False), [0, 1, 2]), (CutRule(), [0, 2]), (CutRule(deals=False), None)])
+@pytest.mark.parametrize(
+    "rule, live",
+    [(CutRule(skips=False), [0, 1, 2]), (CutRule(), [0, 2]), (CutRule(deals=False), None)],
+)
 def test_what_matters(rule, live):
     part = slice_of([3, 2, 4, 0], [1, 0, -1, 1])
     [batch] = cut([part], rule, Ranks())
@@ -168,5 +182,11 @@ def test_a_step_without_any_row_that_matters_still_runs_one_a_rank_whole():
     """So that its entropy is known."""
     parts = [[slice_of([3, 5], [0, 0])], [slice_of([4, 1], [0, 0], first=2)]]
     dealt = on_ranks(parts, lambda part, ranks: cut(part, CutRule(), ranks))
-    found = [[(b.filler, len(b.rows), b.rows.width == int(b.rows.completion_mask.sum())) for b in batches] for batches in dealt]
+    found = [
+        [
+            (b.filler, len(b.rows), b.rows.width == int(b.rows.completion_mask.sum()))
+            for b in batches
+        ]
+        for batches in dealt
+    ]
     assert found == [[(False, 1, True)]] * 2

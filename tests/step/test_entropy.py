@@ -16,7 +16,9 @@ def test_a_constant_coefficient_stays(coef, now):
 
 
 def adaptive(**settings):
-    return EntropyControl(**{"coef": 0.1, "adaptive": True, "target": 0.5, "delta": 0.1, "highest": 0.25, **settings})
+    return EntropyControl(
+        **{"coef": 0.1, "adaptive": True, "target": 0.5, "delta": 0.1, "highest": 0.25, **settings}
+    )
 
 
 def test_the_coefficient_rises_at_or_below_the_target_and_falls_above_it():
@@ -28,7 +30,9 @@ def test_the_coefficient_rises_at_or_below_the_target_and_falls_above_it():
         seen.append((control.coef, control.now))
     coefs = [0.2, 0.25, 0.25, 0.15, 0.05, 0.0, 0.1]
     assert [coef for coef, _ in seen] == pytest.approx(coefs)
-    assert [now for _, now in seen] == pytest.approx([0.2, 0.25, 0.25, 0, 0, 0, 0.1])  # only at or below the target
+    assert [now for _, now in seen] == pytest.approx(
+        [0.2, 0.25, 0.25, 0, 0, 0, 0.1]
+    )  # only at or below the target
 
 
 def test_a_step_without_an_entropy_moves_nothing():

@@ -18,13 +18,22 @@ END, PAD = 2, 0
 
 @pytest.mark.parametrize(
     "completion, truncated",
-    [([5, END], False), ([5, PAD], False), ([5, 6, 7, END], False), ([5, 6, 7, 8], True), ([5], True), ([], False)],
+    [
+        ([5, END], False),
+        ([5, PAD], False),
+        ([5, 6, 7, END], False),
+        ([5, 6, 7, 8], True),
+        ([5], True),
+        ([], False),
+    ],
 )
 def test_without_an_end_token_a_completion_is_truncated_however_short(completion, truncated):
     assert EndRule(frozenset((END, PAD)), limit=4).truncated([[1]], [completion]) == [truncated]
 
 
-@pytest.mark.parametrize("length, context, truncated", [(3, None, False), (4, None, True), (2, 5, False), (3, 5, True)])
+@pytest.mark.parametrize(
+    "length, context, truncated", [(3, None, False), (4, None, True), (2, 5, False), (3, 5, True)]
+)
 def test_a_stop_string_ends_what_is_shorter_than_its_room(length, context, truncated):
     """With a context of 5 and a prompt of 2 tokens there is room for 3."""
     rule = EndRule(frozenset((END,)), limit=4, context=context, stop_strings=True)
@@ -50,7 +59,10 @@ def test_the_weighted_sum_leaves_out_what_is_missing():
     [
         ({"scale_rewards": "none"}, [1.0, -1.0]),
         ({"scale_rewards": "group"}, [1 / (math.sqrt(2) + 1e-4), -1 / (math.sqrt(2) + 1e-4)]),
-        ({"scale_rewards": "group", "std_estimator": "population"}, [1 / (1 + 1e-4), -1 / (1 + 1e-4)]),
+        (
+            {"scale_rewards": "group", "std_estimator": "population"},
+            [1 / (1 + 1e-4), -1 / (1 + 1e-4)],
+        ),
         ({"scale_rewards": "batch"}, [1 / (statistics.stdev([2, 0, 3, 3, 3]) + 1e-4)] * 2),
     ],
 )
@@ -70,11 +82,15 @@ def test_each_reward_by_itself_first():
         first, total = i // group * group, 0.0
         for r, weight in enumerate(weights):
             column = [float(rewards[j, r]) for j in range(first, first + group)]
-            scaled = (float(rewards[i, r]) - statistics.mean(column)) / (statistics.stdev(column) + 1e-4)
+            scaled = (float(rewards[i, r]) - statistics.mean(column)) / (
+                statistics.stdev(column) + 1e-4
+            )
             total += weight * scaled
         totals.append(total)
     wanted = [(t - statistics.mean(totals)) / (statistics.stdev(totals) + 1e-4) for t in totals]
-    made = AdvantageRule(group, torch.tensor(weights, dtype=torch.float64), aggregation="normalize_then_sum")
+    made = AdvantageRule(
+        group, torch.tensor(weights, dtype=torch.float64), aggregation="normalize_then_sum"
+    )
     assert made.advantages(rewards).tolist() == pytest.approx(wanted, abs=1e-9)
 
 
@@ -106,5 +122,9 @@ def test_each_token_has_the_advantage_of_its_turn():
     mask = [[1, 1, 0, 0, 1, 0, 1, 1], [1, 0, 1, 0, 0, 0, 0, 0]]
     generation = Generation([[1], [1]], [[5] * 8, [5] * 3], 0, tool_mask=[mask[0], mask[1][:3]])
     table = table_of(generation, 0, torch.zeros(2, dtype=torch.bool), "cpu")
-    found = by_token(table, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]])) * table.tool_mask * table.completion_mask
+    found = (
+        by_token(table, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 0.0]]))
+        * table.tool_mask
+        * table.completion_mask
+    )
     assert found.tolist() == [[1, 1, 0, 0, 2, 0, 3, 3], [4, 0, 5, 0, 0, 0, 0, 0]]

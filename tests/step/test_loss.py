@@ -55,7 +55,9 @@ def test_loss_and_policy_loss_are_the_same_for_every_cut_and_number_of_ranks():
     whole = total([slice(0, 6)], 1)
     wanted = -(LOGPS.exp() / LOGPS.exp() * ADVANTAGES.unsqueeze(1) * MASK).sum() / MASK.sum()
     assert whole[1] == pytest.approx(float(wanted), abs=1e-6)
-    assert whole[0] == pytest.approx(float(wanted - 0.3 * (ENTROPIES * MASK).sum() / MASK.sum()), abs=1e-6)
+    assert whole[0] == pytest.approx(
+        float(wanted - 0.3 * (ENTROPIES * MASK).sum() / MASK.sum()), abs=1e-6
+    )
     for cuts, ranks in (([slice(0, 2), slice(2, 6)], 1), ([slice(0, 3), slice(3, 6)], 2)):
         assert total(cuts, ranks) == pytest.approx(whole, abs=1e-6)
 
@@ -67,7 +69,8 @@ def test_a_bonus_on_tokens_of_high_entropy_is_not_multiplied_by_the_ranks():
     found = []
     for ranks in (1, 2):
         with_bonus, without = (
-            step_loss(scores, batch, replace(settings, ranks=ranks), coef, high).loss for coef in (0.3, None)
+            step_loss(scores, batch, replace(settings, ranks=ranks), coef, high).loss
+            for coef in (0.3, None)
         )
         found.append(float(without - with_bonus))
     wanted = 0.3 * float((ENTROPIES * MASK * high).sum() / (MASK * high).sum())

@@ -27,7 +27,9 @@ def settled(*ranks):
         stats = StepStats()
         for figures in batches:
             stats.add(figures)
-        found.append(stats.merge(Ranks(gather=lambda mine: (calls.append(mine), torch.cat(sent))[1])))
+        found.append(
+            stats.merge(Ranks(gather=lambda mine: (calls.append(mine), torch.cat(sent))[1]))
+        )
     assert all(figures == found[0] for figures in found) and len(calls) == len(ranks)
     return found[0]
 
@@ -56,7 +58,10 @@ def test_a_micro_batch_or_a_rank_that_noted_nothing_is_left_out():
 
 
 def test_what_is_not_a_number_is_left_out_with_its_weight():
-    first = [{"mean": Stat(NAN, 7), "low": Stat(NAN, 1, "min")}, {"mean": Stat(4.0, 2), "low": Stat(0.3, 1, "min")}]
+    first = [
+        {"mean": Stat(NAN, 7), "low": Stat(NAN, 1, "min")},
+        {"mean": Stat(4.0, 2), "low": Stat(0.3, 1, "min")},
+    ]
     second = [{"mean": Stat(NAN, 1), "low": Stat(0.6, 1, "min")}]
     assert settled(first, second) == {"mean": 2.0, "low": pytest.approx(0.3)}
     assert settled([{"x": Stat(NAN)}], [{"x": Stat(NAN)}]) == {}
@@ -75,15 +80,26 @@ def test_lengths_of_completions():
     assert (figures["completions/min_length"], figures["completions/max_length"]) == (0, 9)
     ended = [figures[f"completions/{name}_terminated_length"] for name in ("mean", "min", "max")]
     assert ended == [pytest.approx(11 / 3), 0, 7]
-    assert length_figures(torch.tensor([3]), torch.tensor([True]))["completions/mean_terminated_length"] == 0
+    assert (
+        length_figures(torch.tensor([3]), torch.tensor([True]))[
+            "completions/mean_terminated_length"
+        ]
+        == 0
+    )
 
 
 def test_rewards_of_completions():
     rewards = torch.tensor([[1.0, 2.0], [0.0, NAN], [NAN, NAN]])
     weighted, signal = torch.tensor([2.0, 0.0, NAN]), torch.tensor([True, False, False])
     figures = reward_figures(["a", "b"], rewards, weighted, signal)
-    assert (figures["rewards/a/mean"], figures["rewards/b/mean"], figures["reward"]) == (0.5, 2.0, 1.0)
-    assert figures["rewards/a/std"] == pytest.approx(math.sqrt(0.5)) and figures["reward_std"] == pytest.approx(math.sqrt(2))
+    assert (figures["rewards/a/mean"], figures["rewards/b/mean"], figures["reward"]) == (
+        0.5,
+        2.0,
+        1.0,
+    )
+    assert figures["rewards/a/std"] == pytest.approx(math.sqrt(0.5)) and figures[
+        "reward_std"
+    ] == pytest.approx(math.sqrt(2))
     assert figures["frac_reward_zero_std"] == pytest.approx(2 / 3)
 
 
@@ -95,10 +111,16 @@ def test_how_far_scores_are_from_the_samplers_own():
     mask, weights = torch.tensor([[1, 1, 1], [1, 0, 0]]), torch.tensor([[0.0], [1.5]])
     found = settled([sampler_stats(scored, sampled, mask, weights)])
     assert found["sampling/logp_difference/mean"] == pytest.approx(1 / 3)
-    assert found["sampling/logp_difference/max"] == 0.5 and found["sampling/ratio/share_masked"] == 3 / 4
+    assert (
+        found["sampling/logp_difference/max"] == 0.5
+        and found["sampling/ratio/share_masked"] == 3 / 4
+    )
     ends = found["sampling/ratio/min"], found["sampling/ratio/max"]
     assert ends == (pytest.approx(math.exp(-0.5)), pytest.approx(math.exp(0.5)))
     by_token = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])  # padding has the ratio 1
-    assert settled([sampler_stats(scored, sampled, mask, by_token)])["sampling/ratio/share_masked"] == 1 / 4
+    assert (
+        settled([sampler_stats(scored, sampled, mask, by_token)])["sampling/ratio/share_masked"]
+        == 1 / 4
+    )
     nothing = sampler_stats(scored, torch.full_like(sampled, NAN), mask, None)
     assert settled([nothing]) == {"sampling/ratio/share_masked": 0.0}

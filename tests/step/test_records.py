@@ -14,7 +14,9 @@ from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import join, table_of
 
 # each row: its prompt's and its completion's tokens
-ROW = st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.lists(st.integers(1, 5), max_size=5))
+ROW = st.tuples(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4), st.lists(st.integers(1, 5), max_size=5)
+)
 PARTS = st.lists(st.lists(ROW, min_size=1, max_size=4), min_size=1, max_size=3)
 NAN = float("nan")
 
@@ -86,23 +88,38 @@ def test_a_ratio_a_sequence_stays_one_beside_completions_of_one_token():
 
 @pytest.mark.parametrize(
     "name, value, fill",
-    [("importance_sampling_ratio", 0.5, 1.0), ("old_per_token_logps", 0.5, 0.0), ("ref_per_token_logps", 0.5, 0.0)],
+    [
+        ("importance_sampling_ratio", 0.5, 1.0),
+        ("old_per_token_logps", 0.5, 0.0),
+        ("ref_per_token_logps", 0.5, 0.0),
+    ],
 )
 def test_what_stands_where_there_is_no_token(name, value, fill):
     parts = [table_with([([1], [2] * n)], spare=0) for n in (1, 3)]
-    parts = [replace(part, **{name: torch.full(part.completion_ids.shape, value)}) for part in parts]
+    parts = [
+        replace(part, **{name: torch.full(part.completion_ids.shape, value)}) for part in parts
+    ]
     assert getattr(join(parts), name).tolist() == [[value, fill, fill], [value] * 3]
 
 
 def test_prompts_are_padded_on_the_left_and_completions_on_the_right():
     table = join([table_with([([4], [7])], spare=0), table_with([([1, 2], [3, 5])], spare=0)])
-    assert table.prompt_ids.tolist() == [[0, 4], [1, 2]] and table.prompt_mask.tolist() == [[0, 1], [1, 1]]
-    assert table.completion_ids.tolist() == [[7, 0], [3, 5]] and table.completion_mask.tolist() == [[1, 0], [1, 1]]
+    assert table.prompt_ids.tolist() == [[0, 4], [1, 2]] and table.prompt_mask.tolist() == [
+        [0, 1],
+        [1, 1],
+    ]
+    assert table.completion_ids.tolist() == [[7, 0], [3, 5]] and table.completion_mask.tolist() == [
+        [1, 0],
+        [1, 1],
+    ]
     assert table.input_ids.tolist() == [[0, 4, 7, 0], [1, 2, 3, 5]]
     assert table.attention_mask.tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
 
 
-@pytest.mark.parametrize("name, fill", [("tool_mask", 1.0), ("old_per_token_logps", NAN), ("sampling_per_token_logps", NAN)])
+@pytest.mark.parametrize(
+    "name, fill",
+    [("tool_mask", 1.0), ("old_per_token_logps", NAN), ("sampling_per_token_logps", NAN)],
+)
 def test_a_field_that_one_part_lacks_is_filled_with_what_says_nothing(name, fill):
     first, second = table_with([([1], [2, 3])], spare=0), table_with([([1], [4])], spare=0)
     first = replace(first, **{name: torch.tensor([[0.0, 0.5]])})
@@ -119,22 +136,35 @@ def test_a_row_can_be_cut_to_one_token():
 
 def test_padding_stays_where_it_must_not_be_trimmed():
     taken = full_table([([1, 2], [3, 4, 5]), ([1], [6])]).take(torch.tensor([1]), trim=False)
-    assert taken.prompt_ids.tolist() == [[0, 0, 0, 1]] and taken.completion_ids.tolist() == [[6, 0, 0, 0, 0]]
+    assert taken.prompt_ids.tolist() == [[0, 0, 0, 1]] and taken.completion_ids.tolist() == [
+        [6, 0, 0, 0, 0]
+    ]
 
 
 def test_rows_taken_out_of_the_loss_count_nowhere():
     table = table_with([([1], [2, 3]), ([1], [4])], start=5, spare=0)
     less = table.without(torch.tensor([True, False]))
-    assert less.completion_mask.tolist() == [[0, 0], [1, 0]] and less.completion_ids.tolist() == [[2, 3], [4, 0]]
-    assert [x.tolist() for x in (less.advantages, less.counted, less.signal)] == [[0, 6], [0, 1], [0, 1]]
-    by_token = replace(table, advantages=torch.full((2, 2), 3.0)).without(torch.tensor([True, False]))
+    assert less.completion_mask.tolist() == [[0, 0], [1, 0]] and less.completion_ids.tolist() == [
+        [2, 3],
+        [4, 0],
+    ]
+    assert [x.tolist() for x in (less.advantages, less.counted, less.signal)] == [
+        [0, 6],
+        [0, 1],
+        [0, 1],
+    ]
+    by_token = replace(table, advantages=torch.full((2, 2), 3.0)).without(
+        torch.tensor([True, False])
+    )
     assert by_token.advantages.tolist() == [[0, 0], [3, 3]]
     assert table.completion_mask.tolist() == [[1, 1], [1, 0]]  # the record itself is as it was
 
 
 def test_tokens_of_an_environment_take_no_part_in_the_loss():
     table = table_with([([1], [2, 3])], spare=0, tool_mask=torch.tensor([[1, 0]]))
-    assert table.loss_mask.tolist() == [[1, 0]] and replace(table, tool_mask=None).loss_mask.tolist() == [[1, 1]]
+    assert table.loss_mask.tolist() == [[1, 0]] and replace(
+        table, tool_mask=None
+    ).loss_mask.tolist() == [[1, 1]]
 
 
 def test_a_table_on_another_device_takes_all_its_tensors_along():
@@ -155,7 +185,9 @@ def test_model_inputs_are_refused_by_name():
 
 
 def test_fields_that_not_all_parts_have_are_refused_by_name():
-    with pytest.raises(ValueError, match="cannot be joined: some have ref_per_token_logps, others do not"):
+    with pytest.raises(
+        ValueError, match="cannot be joined: some have ref_per_token_logps, others do not"
+    ):
         join([full_table([([1], [2])]), table_with([([1], [2])])])
 
 
@@ -166,9 +198,15 @@ def test_a_generation_becomes_a_table():
     masks = [[], [1, 1], [1, 0, 1]]
     made = Generation([[5], [6, 7], [8]], [[], [1, 2], [3, 4, 9]], 11, logps, kept, masks)
     table = table_of(made, 0, torch.tensor([False, True, False]), "cpu")
-    assert table.prompt_ids.tolist() == [[0, 5], [6, 7], [0, 8]] and table.prompt_mask.sum(1).tolist() == [1, 2, 1]
+    assert table.prompt_ids.tolist() == [[0, 5], [6, 7], [0, 8]] and table.prompt_mask.sum(
+        1
+    ).tolist() == [1, 2, 1]
     assert table.completion_ids.tolist() == [[0, 0, 0], [1, 2, 0], [3, 4, 9]]
-    assert table.completion_mask.sum(1).tolist() == [0, 0, 3] and table.loss_mask[2].tolist() == [1, 0, 1]
+    assert table.completion_mask.sum(1).tolist() == [0, 0, 3] and table.loss_mask[2].tolist() == [
+        1,
+        0,
+        1,
+    ]
     assert table.counted.tolist() == [1, 0, 1]  # an empty completion counts
     assert table.policy_step.tolist() == [[11, 0, 0], [11, 11, 0], [11, 11, 11]]
     assert table.sampling_per_token_logps[1].tolist() == [-1, -2, 0] and table.kept is kept

@@ -19,7 +19,17 @@ def groups_of(prompts, step=STEP):
     """Two completions a prompt, whose tokens are the prompt's number."""
     rows = torch.tensor([p for p in prompts for _ in range(SIZE)]).unsqueeze(1)
     ones = torch.ones(len(rows))
-    table = Scored(rows, torch.ones_like(rows), rows, torch.ones_like(rows), ones, ones, ones, ones, ones.long())
+    table = Scored(
+        rows,
+        torch.ones_like(rows),
+        rows,
+        torch.ones_like(rows),
+        ones,
+        ones,
+        ones,
+        ones,
+        ones.long(),
+    )
     return Groups(table, rows.float(), (step,) * len(prompts))
 
 
@@ -53,7 +63,10 @@ def test_a_step_that_is_full_at_once_takes_one_round():
 def test_rounds_go_on_with_the_share_seen_so_far_and_the_rest_is_carried():
     run = Run(dead=[2, 3])
     filled = run(4)
-    assert run.rounds == [[1, 2, 3, 4], [5, 6, 7, 8]]  # half had signal: 4 for the 2 that are missing
+    assert run.rounds == [
+        [1, 2, 3, 4],
+        [5, 6, 7, 8],
+    ]  # half had signal: 4 for the 2 that are missing
     assert numbers(filled.groups) == [1, 4, 5, 6] and numbers(filled.carried) == [7, 8]
     assert (filled.used, filled.further, filled.reused, filled.missing) == (4, 4, 0, 0)
 
@@ -67,7 +80,9 @@ def test_where_nothing_may_be_carried_just_what_is_missing_is_drawn():
 
 def test_carried_groups_come_first_and_those_too_old_are_dropped():
     carried = groups_of([90], STEP - 2), groups_of([91], STEP - 1)
-    both = Groups(groups_of([90, 91]).table, groups_of([90, 91]).rewards, carried[0].steps + carried[1].steps)
+    both = Groups(
+        groups_of([90, 91]).table, groups_of([90, 91]).rewards, carried[0].steps + carried[1].steps
+    )
     run = Run()
     filled = run(3, both)
     assert run.rounds == [[1, 2]] and numbers(filled.groups) == [91, 1, 2]
@@ -78,7 +93,9 @@ def test_carried_groups_come_first_and_those_too_old_are_dropped():
 def test_more_carried_than_wanted_needs_no_generation_and_keeps_the_rest():
     run = Run()
     filled = run(2, groups_of([91, 92, 93]))
-    assert run.rounds == [] and numbers(filled.groups) == [91, 92] and numbers(filled.carried) == [93]
+    assert (
+        run.rounds == [] and numbers(filled.groups) == [91, 92] and numbers(filled.carried) == [93]
+    )
     assert (filled.used, filled.reused, filled.further) == (2, 2, 0)
 
 
@@ -100,7 +117,9 @@ def test_groups_come_in_multiples_of_the_unit():
     assert numbers(filled.groups) == [2, 3, 4, 5, 6, 7] and numbers(filled.carried) == [8, 9]
 
 
-def arguments(group: int, passes: int = 1, accumulation: int = 1, staleness: int = 1, overlap: str = "off") -> SimpleNamespace:
+def arguments(
+    group: int, passes: int = 1, accumulation: int = 1, staleness: int = 1, overlap: str = "off"
+) -> SimpleNamespace:
     return SimpleNamespace(
         group_filter_max_rounds=4,
         max_staleness=staleness,
@@ -123,8 +142,13 @@ def arguments(group: int, passes: int = 1, accumulation: int = 1, staleness: int
         (4, 2, 4, "one_step", True),
     ],
 )
-def test_groups_are_carried_where_they_live_until_the_next_generation(passes, accumulation, staleness, overlap, may_carry):
-    assert RefillRule.of(arguments(8, passes, accumulation, staleness, overlap), 1).may_carry is may_carry
+def test_groups_are_carried_where_they_live_until_the_next_generation(
+    passes, accumulation, staleness, overlap, may_carry
+):
+    assert (
+        RefillRule.of(arguments(8, passes, accumulation, staleness, overlap), 1).may_carry
+        is may_carry
+    )
 
 
 @pytest.mark.parametrize("group, ranks, unit", [(8, 1, 1), (8, 2, 1), (3, 2, 2), (4, 6, 3)])

@@ -15,11 +15,20 @@ NAN = math.nan
 
 
 def test_groups_are_judged_by_what_varies():
-    outcomes = torch.tensor([1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0.2, 0.4, 0, 0, 1, NAN, 1, 1, NAN, NAN, NAN, NAN])
+    outcomes = torch.tensor(
+        [1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0.2, 0.4, 0, 0, 1, NAN, 1, 1, NAN, NAN, NAN, NAN]
+    )
     stats = GroupRule(4).judge(outcomes)
     assert stats.kept.tolist() == [False, False, True, True, False, False]
     assert stats.all_right.tolist() == [True, False, False, False, True, False]
-    assert stats.all_wrong.tolist() == [False, True, False, False, False, False]  # of the last nothing is known
+    assert stats.all_wrong.tolist() == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]  # of the last nothing is known
     assert (stats.right.tolist(), stats.scored.tolist()) == ([4, 0, 1, 0, 3, 0], [4, 4, 4, 4, 3, 0])
     assert GroupRule(4, pass_threshold=0.3).judge(outcomes).right.tolist() == [4, 0, 1, 1, 3, 0]
 
@@ -45,7 +54,11 @@ def table_of(lengths, first=0):
 def groups_of(lengths, step, first=0):
     """Groups of two; the rewards are the row's number and its double."""
     rewards = torch.arange(first, first + len(lengths)).float()
-    return Groups(table_of(lengths, first), torch.stack([rewards, 2 * rewards], 1), (step,) * (len(lengths) // 2))
+    return Groups(
+        table_of(lengths, first),
+        torch.stack([rewards, 2 * rewards], 1),
+        (step,) * (len(lengths) // 2),
+    )
 
 
 def test_groups_of_several_generations_make_one():
@@ -72,7 +85,12 @@ def test_silenced_groups_count_nowhere():
 
 
 @settings(deadline=None)
-@given(missing=st.integers(1, 40), kept=st.integers(0, 40), more=st.integers(0, 40), units=st.integers(1, 8))
+@given(
+    missing=st.integers(1, 40),
+    kept=st.integers(0, 40),
+    more=st.integers(0, 40),
+    units=st.integers(1, 8),
+)
 def test_as_many_are_drawn_as_will_be_needed(missing, kept, more, units):
     most = 40 * units
     number = groups_to_draw(missing, kept, kept + more, most, units)

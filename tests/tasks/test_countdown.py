@@ -72,7 +72,10 @@ def test_reachable_misses_no_sum_or_difference(nums: list[int]) -> None:
 
 @pytest.mark.parametrize("fields", [{}, TINY])
 def test_splits_share_no_problem_whatever_the_seeds(fields: dict) -> None:
-    train = {key(row) for row in Countdown(**{**fields, "num_problems": 20_000}, task_seed=1).generate("train")}
+    train = {
+        key(row)
+        for row in Countdown(**{**fields, "num_problems": 20_000}, task_seed=1).generate("train")
+    }
     test = {key(row) for row in Countdown(**fields, task_seed=2).generate("test")}
     assert train and test and not train & test
 
@@ -100,20 +103,31 @@ def test_a_small_space_is_listed_completely_and_ends() -> None:
 
 
 def test_a_large_space_that_runs_dry_ends_too() -> None:
-    task = Countdown(min_numbers=4, max_numbers=4, min_number=1, max_number=9, operators="+", max_target=10)
+    task = Countdown(
+        min_numbers=4, max_numbers=4, min_number=1, max_number=9, operators="+", max_target=10
+    )
     assert 0 < len(list(task.generate("train"))) < 100
 
 
 def test_prompt_names_numbers_target_and_operators() -> None:
     system, user = Countdown(operators="+-").prompt({"nums": [8, 3, 11], "target": 16})
     assert system["role"] == "system" and user["role"] == "user"
-    for part in ("8, 3, 11", "16", "(+, -)", "<think>", "</think>", "<answer>\n(1 + 2) - 3\n</answer>"):
+    for part in (
+        "8, 3, 11",
+        "16",
+        "(+, -)",
+        "<think>",
+        "</think>",
+        "<answer>\n(1 + 2) - 3\n</answer>",
+    ):
         assert part in user["content"]
 
 
 def test_prompt_can_be_replaced() -> None:
     task = Countdown(system_prompt="", user_prompt="Make {target} from {nums}.")
-    assert task.prompt({"nums": [1, 2, 3], "target": 6}) == [{"role": "user", "content": "Make 6 from 1, 2, 3."}]
+    assert task.prompt({"nums": [1, 2, 3], "target": 6}) == [
+        {"role": "user", "content": "Make 6 from 1, 2, 3."}
+    ]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,12 @@ def test_every_step_of_every_story_is_right() -> None:
             assert marked == f"{x}{sign}{y}" and in_mark == result
             # the oracle checks by the inverse operation
             a, b, c = int(x), int(y), int(result)
-            assert {"+": c - b == a, "-": c + b == a, "*": c // b == a and c % b == 0, "/": c * b == a}[sign], step
+            assert {
+                "+": c - b == a,
+                "-": c + b == a,
+                "*": c // b == a and c % b == 0,
+                "/": c * b == a,
+            }[sign], step
             assert c > 0
         assert last == f"#### {result}"
 
@@ -36,8 +41,14 @@ def test_every_step_of_every_story_is_right() -> None:
 def test_all_templates_are_met_and_use_all_their_numbers() -> None:
     answers = [row["answer"] for row in GSM8K(num_problems=3_000).generate("train")]
     for story in STORIES:
-        sentences = [re.escape(sentence.split("{")[0]) for _, sentence in story.steps if not sentence.startswith("{")]
-        assert not sentences or any(re.search(sentence, answer) for sentence in sentences for answer in answers)
+        sentences = [
+            re.escape(sentence.split("{")[0])
+            for _, sentence in story.steps
+            if not sentence.startswith("{")
+        ]
+        assert not sentences or any(
+            re.search(sentence, answer) for sentence in sentences for answer in answers
+        )
         letters = set(re.findall(r"{([abc])}", story.question))
         used = {side for equation, _ in story.steps for side in equation.split() if side in "abc"}
         assert letters == used, story.question
@@ -53,7 +64,11 @@ def test_splits_share_no_numbers_of_a_template_either() -> None:
     def shape(question: str) -> str:
         for name in re.findall(r"[A-Z]\w+", question):
             question = question.replace(name, "N")
-        return re.sub(r"\b(apples|books|coins|cups|eggs|flowers|kites|lemons|marbles|pens|shells|stamps)\b", "T", question)
+        return re.sub(
+            r"\b(apples|books|coins|cups|eggs|flowers|kites|lemons|marbles|pens|shells|stamps)\b",
+            "T",
+            question,
+        )
 
     train = {shape(row["question"]) for row in GSM8K(num_problems=3_000).generate("train")}
     test = {shape(row["question"]) for row in GSM8K(num_test_problems=500).generate("test")}
@@ -61,7 +76,10 @@ def test_splits_share_no_numbers_of_a_template_either() -> None:
 
 
 def test_one_step_only() -> None:
-    assert all(row["answer"].count("<<") == 1 for row in GSM8K(max_story_steps=1, num_problems=300).generate("train"))
+    assert all(
+        row["answer"].count("<<") == 1
+        for row in GSM8K(max_story_steps=1, num_problems=300).generate("train")
+    )
 
 
 def test_a_small_space_ends() -> None:
@@ -83,12 +101,19 @@ def test_examples_have_what_rewards_read() -> None:
     assert [message["role"] for message in example["prompt"]] == ["system", "user"]
     right = f"<think>\nx\n</think>\n<answer>\n{gold}\n</answer>"
     wrong = f"<think>\nx\n</think>\n<answer>\n{int(gold) + 1}\n</answer>"
-    columns = {"solution": [example["solution"]] * 2, "prompts": ["", ""], "completion_ids": [[], []]}
+    columns = {
+        "solution": [example["solution"]] * 2,
+        "prompts": ["", ""],
+        "completion_ids": [[], []],
+    }
     assert build("accuracy")(completions=[right, wrong], **columns) == [1.0, 0.0]
     assert build("format")(completions=[right, "42"], **columns) == [1.0, 0.0]
 
 
-@pytest.mark.parametrize(("fields", "word"), [({"max_number": 2}, "max_number"), ({"max_story_steps": 3}, "max_story_steps")])
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [({"max_number": 2}, "max_number"), ({"max_story_steps": 3}, "max_story_steps")],
+)
 def test_wrong_fields_are_named(fields: dict, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         GSM8K(**fields)
@@ -102,4 +127,6 @@ def test_real_rows(shared_data: Path) -> None:
     assert all("####" in solution for solution in rows["solution"])
     assert rows[0]["prompt"][-1]["content"] == rows[0]["question"]
     streamed = GSM8K().dataset(dataset_name=str(path), streaming=True, limit=3)
-    assert [row["question"] for row in streamed] == [json.loads(line)["question"] for line in everything[:3]]
+    assert [row["question"] for row in streamed] == [
+        json.loads(line)["question"] for line in everything[:3]
+    ]

@@ -28,6 +28,9 @@ def test_a_null_that_is_read_is_refused(tmp_path, streaming, task, column):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in (ROW, {**ROW, column: None})))
     (tmp_path / "whole.jsonl").write_text(json.dumps(ROW))  # the null `hint` is read by nobody
-    assert len(list(task.dataset(dataset_name=str(tmp_path / "whole.jsonl"), streaming=streaming))) == 1
+    assert (
+        len(list(task.dataset(dataset_name=str(tmp_path / "whole.jsonl"), streaming=streaming)))
+        == 1
+    )
     with pytest.raises(ValueError, match=f"the column '{column}' is null in the row"):
         list(task.dataset(dataset_name=str(path), streaming=streaming))

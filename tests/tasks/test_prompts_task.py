@@ -18,8 +18,16 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         ({}, {"prompt": MESSAGES}, MESSAGES),
         ({"prompt_column": "q"}, {"q": "Once", "prompt": "x"}, "Once"),
         ({"system_prompt": "S"}, {"prompt": "hi"}, [{"role": "system", "content": "S"}, *MESSAGES]),
-        ({"system_prompt": "S"}, {"prompt": MESSAGES}, [{"role": "system", "content": "S"}, *MESSAGES]),
-        ({"user_prompt": "{a} or {b}?"}, {"a": 1, "b": "{c}"}, [{"role": "user", "content": "1 or {c}?"}]),
+        (
+            {"system_prompt": "S"},
+            {"prompt": MESSAGES},
+            [{"role": "system", "content": "S"}, *MESSAGES],
+        ),
+        (
+            {"user_prompt": "{a} or {b}?"},
+            {"a": 1, "b": "{c}"},
+            [{"role": "user", "content": "1 or {c}?"}],
+        ),
     ],
 )
 def test_a_row_becomes_a_prompt(settings, row, prompt):
@@ -29,7 +37,9 @@ def test_a_row_becomes_a_prompt(settings, row, prompt):
 def test_what_cannot_be_used_is_told():
     with pytest.raises(ValueError, match="for a brace"):
         Prompts(user_prompt="{a")
-    with pytest.raises(ValueError, match=r"reads the column 'b', which the data lacks\. Its columns: a\."):
+    with pytest.raises(
+        ValueError, match=r"reads the column 'b', which the data lacks\. Its columns: a\."
+    ):
         Prompts(user_prompt="{a}{b}").example({"a": 1})
     with pytest.raises(ValueError, match="reads the column 'prompt', which the data lacks"):
         Prompts().example({"question": "hi"})
@@ -41,7 +51,9 @@ def test_what_cannot_be_used_is_told():
 
 def test_rows_of_a_file(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"Say {i}.", "limit": i}) + "\n" for i in range(3)))
+    path.write_text(
+        "".join(json.dumps({"prompt": f"Say {i}.", "limit": i}) + "\n" for i in range(3))
+    )
     rows = list(Prompts(system_prompt="Be brief.").dataset(dataset_name=str(path)))
     assert [row["limit"] for row in rows] == [0, 1, 2]
     assert rows[2]["prompt"][1] == {"role": "user", "content": "Say 2."}

@@ -59,7 +59,10 @@ def made(name: str, count: int = 1, **options) -> list[dict]:
     [
         (["chainsum"], "unknown generator 'chainsum'. Did you mean 'chain_sum'?"),
         ("composite", "unknown generator 'composite'"),
-        ({"chain_sum": {"max_term": 3}}, "chain_sum: unknown option 'max_term'. Did you mean 'max_terms'?"),
+        (
+            {"chain_sum": {"max_term": 3}},
+            "chain_sum: unknown option 'max_term'. Did you mean 'max_terms'?",
+        ),
         ({"chain_sum": {"seed": 3}}, "chain_sum: unknown option 'seed'"),
         ({"chain_sum": {"max_terms": 1}}, "chain_sum: max_terms must be >= min_terms"),
         ({"gcd": None, "chain_sum": {"weight": 0}}, "chain_sum: weight must be above 0"),
@@ -73,7 +76,9 @@ def test_what_nobody_knows_is_told_before_a_model_is_loaded(generators, words):
 
 def test_a_recipe_names_generators_in_three_forms():
     for generators in ("gcd", ["gcd"], {"gcd": {"weight": 3}}):
-        [(name, (_, options))] = load_recipe(None, {**GIVEN, "generators": generators}).task._mix.items()
+        [(name, (_, options))] = load_recipe(
+            None, {**GIVEN, "generators": generators}
+        ).task._mix.items()
         assert (name, options) == ("gcd", {})
 
 
@@ -81,7 +86,9 @@ def test_a_recipe_names_generators_in_three_forms():
 def test_the_own_answer_scores_one_and_another_less(name):
     rows = made(name, 12)
     reward, entries = build("reasoning_gym"), [row["entry"] for row in rows]
-    assert reward(completions=[completion(row["answer"]) for row in rows], entry=entries) == [1.0] * len(rows)
+    assert reward(completions=[completion(row["answer"]) for row in rows], entry=entries) == [
+        1.0
+    ] * len(rows)
     for other in ("", "no idea", "-987654321"):
         assert max(reward(completions=[completion(other)] * len(rows), entry=entries)) < 1.0
     assert reward(completions=[row["answer"] for row in rows], entry=entries) == [0.0] * len(rows)
@@ -96,10 +103,16 @@ def test_an_entry_scores_as_the_one_that_was_made():
         [row, *_] = made(name)
         options = ast.literal_eval(row["entry"])["options"]
         for entry in map(dataset.__getitem__, range(6)):
-            kept = {key: value for key, value in entry["metadata"].items() if key in ast.literal_eval(row["entry"])["metadata"]}
+            kept = {
+                key: value
+                for key, value in entry["metadata"].items()
+                if key in ast.literal_eval(row["entry"])["metadata"]
+            }
             shipped = {"generator": name, "options": options, **entry, "metadata": kept}
             for answer in (entry["answer"], entry["answer"][::-1], entry["answer"][:-1]):
-                assert score(completion(answer), shipped) == pytest.approx(dataset.score_answer(answer.strip(), entry))
+                assert score(completion(answer), shipped) == pytest.approx(
+                    dataset.score_answer(answer.strip(), entry)
+                )
 
 
 @pytest.mark.slow
@@ -111,9 +124,15 @@ def test_the_same_seed_makes_the_same_rows_in_every_process():
     )
 
     def digest(seed: int, hash_seed: int) -> str:
-        settings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": str(hash_seed)}
+        settings = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONHASHSEED": str(hash_seed),
+        }
         words = [sys.executable, "-c", code, str(seed)]
-        return subprocess.run(words, env=settings, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            words, env=settings, capture_output=True, text=True, check=True
+        ).stdout
 
     first = digest(0, 1)
     assert first.startswith("30 ") and first == digest(0, 2) != digest(1, 1)
@@ -121,7 +140,10 @@ def test_the_same_seed_makes_the_same_rows_in_every_process():
 
 def test_no_question_of_training_is_held_out_whatever_the_seed():
     mix = {"chain_sum": {"max_terms": 2, "max_digits": 1}, "gcd": {"weight": 3, "max_value": 60}}
-    train = [list(ReasoningGym(mix, num_problems=300, task_seed=seed).generate("train")) for seed in (0, 1)]
+    train = [
+        list(ReasoningGym(mix, num_problems=300, task_seed=seed).generate("train"))
+        for seed in (0, 1)
+    ]
     test = list(ReasoningGym(mix, num_test_problems=60, task_seed=1).generate("test"))
     asked = [{row["question"] for row in rows} for rows in (*train, test)]
     assert [len(questions) for questions in asked] == [len(rows) for rows in (*train, test)]
@@ -141,12 +163,28 @@ def test_no_seed_of_training_makes_a_held_out_question(monkeypatch):
     monkeypatch.setattr(reasoning_gym, "create_dataset", recorded)
     for task_seed in range(5):
         for held_out in seeds:
-            assert len(list(islice(problems("chain_sum", {"max_terms": 2, "max_digits": 2}, task_seed, held_out), 300))) == 300
+            assert (
+                len(
+                    list(
+                        islice(
+                            problems(
+                                "chain_sum", {"max_terms": 2, "max_digits": 2}, task_seed, held_out
+                            ),
+                            300,
+                        )
+                    )
+                )
+                == 300
+            )
     assert min(map(len, seeds.values())) >= 5 * 500 and not seeds[True] & seeds[False]
 
 
 def test_weights_are_shares_and_a_generator_without_more_leaves_its_own_to_others():
-    rows = list(ReasoningGym({"gcd": {"weight": 3}, "word_sorting": None}, num_problems=400).generate("train"))
+    rows = list(
+        ReasoningGym({"gcd": {"weight": 3}, "word_sorting": None}, num_problems=400).generate(
+            "train"
+        )
+    )
     assert 250 < sum(row["generator"] == "gcd" for row in rows) < 350
     few = {"gcd": {"max_value": 4, "min_value": 1, "max_numbers": 2}, "lcm": None}
     rows = list(ReasoningGym(few, num_problems=100).generate("train"))
@@ -204,7 +242,14 @@ def test_an_answer_runs_no_code(name, tmp_path):
     [row] = made(name)
     path = tmp_path / "touched"
     attacks = [attack.format(path=str(path)) for attack in ATTACKS]
-    assert max(build("reasoning_gym")(completions=list(map(completion, attacks)), entry=[row["entry"]] * len(attacks))) < 1
+    assert (
+        max(
+            build("reasoning_gym")(
+                completions=list(map(completion, attacks)), entry=[row["entry"]] * len(attacks)
+            )
+        )
+        < 1
+    )
     assert not path.exists()
 
     import reasoning_gym
@@ -219,7 +264,9 @@ def test_an_answer_runs_no_code(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["countdown", "n_queens", "prime_factorization", "simple_integration", "tower_of_hanoi"])
+@pytest.mark.parametrize(
+    "name", ["countdown", "n_queens", "prime_factorization", "simple_integration", "tower_of_hanoi"]
+)
 def test_hostile_completions_are_scored_within_the_deadline(name):
     [row] = made(name)
     plain = hostile_completions()[::12]
@@ -235,10 +282,13 @@ def test_hostile_completions_are_scored_within_the_deadline(name):
     completions = [*plain, *map(completion, [*plain, *answers])]
     with RewardPool(1, timeout=2.0) as pool:
         scores, errors = pool.score(
-            build("reasoning_gym"), {"completions": completions, "entry": [row["entry"]] * len(completions)}
+            build("reasoning_gym"),
+            {"completions": completions, "entry": [row["entry"]] * len(completions)},
         )
     assert all(score is None or 0 <= score < 1 for score in scores)
-    assert all("TimeoutError" in error or "MemoryError" in error for error in errors.values()), errors
+    assert all("TimeoutError" in error or "MemoryError" in error for error in errors.values()), (
+        errors
+    )
     assert len(errors) <= 4, errors
 
 

@@ -23,7 +23,9 @@ def test_a_package_that_cannot_be_imported_is_told_with_the_command(monkeypatch)
 def test_another_version_is_refused_by_task_and_reward(monkeypatch):
     problems = load_file(FILE)
     monkeypatch.setattr(problems, "version", lambda name: "0.1.26")
-    with pytest.raises(RecipeError, match=r"needs `pip install reasoning-gym==0\.1\.25` .version 0\.1\.26 is there"):
+    with pytest.raises(
+        RecipeError, match=r"needs `pip install reasoning-gym==0\.1\.25` .version 0\.1\.26 is there"
+    ):
         load_recipe(None, GIVEN)
     with pytest.raises(ImportError, match=r"version 0\.1\.26 is there"):
         problems.score("<answer>7</answer>", {"generator": "chain_sum", "options": {}})

@@ -21,7 +21,11 @@ def make(operators: str = "+-", **options):
     for row in countdown_demonstrations(task, 2_000, **options):
         (user,), (assistant,) = row["prompt"], row["completion"]
         left, target = user["content"].split(" = ")
-        yield [int(n) for n in left.split(", ")], int(target), *FORM.fullmatch(assistant["content"]).groups()
+        yield (
+            [int(n) for n in left.split(", ")],
+            int(target),
+            *FORM.fullmatch(assistant["content"]).groups(),
+        )
 
 
 @pytest.mark.parametrize("operators", ["+-", "+-*/"])
@@ -33,7 +37,12 @@ def test_every_step_and_every_label_is_right(operators: str) -> None:
             parts = body.split(" → ")
             for before, after in pairwise(parts):
                 a, sign, b = before.split()
-                expected = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b), "/": int(a) / int(b)}[sign]
+                expected = {
+                    "+": int(a) + int(b),
+                    "-": int(a) - int(b),
+                    "*": int(a) * int(b),
+                    "/": int(a) / int(b),
+                }[sign]
                 assert expected == int(after.split()[0])
             used = [parts[0].split()[0], *(part.split()[2] for part in parts[:-1])]
             assert sorted(map(int, used)) == sorted(nums)
@@ -46,7 +55,9 @@ def test_every_step_and_every_label_is_right(operators: str) -> None:
 
 
 def test_no_step_of_an_attempt_exceeds_the_largest_value() -> None:
-    attempts = attempts_downwards((5, 17, 33, 40), "+-", 60)  # by hand, without the limit: 95, 85, 61 as well
+    attempts = attempts_downwards(
+        (5, 17, 33, 40), "+-", 60
+    )  # by hand, without the limit: 95, 85, 61 as well
     assert [value for value, *_ in attempts] == [51, 29, 19, 15, 5]
     for _, steps, equation in attempts:
         assert max(map(int, re.findall(r"→ (\d+)", steps))) <= 60
@@ -57,13 +68,17 @@ def test_values_go_down_and_round_and_work_ends_with_a_hit() -> None:
     for nums, _, work, _ in make(give_up=0.2):
         values = [int(value) for value in re.findall(r"→ (\d+) vs", work)]
         assert len(values) == len(set(values)) <= 4
-        assert sum(before < after for before, after in pairwise(values)) <= 1  # from the least to the largest
+        assert (
+            sum(before < after for before, after in pairwise(values)) <= 1
+        )  # from the least to the largest
         assert "yes" not in work or work.endswith("yes")
         if len(values) > 1 and "yes" not in work:
             assert len(values) == len(attempts_downwards(tuple(sorted(nums)), "+-", 36))
 
 
-@pytest.mark.parametrize(("give_up", "low", "high"), [(0.0, 1.9, 3.0), (0.7, 1.3, 1.6), (1.0, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("give_up", "low", "high"), [(0.0, 1.9, 3.0), (0.7, 1.3, 1.6), (1.0, 1.0, 1.0)]
+)
 def test_giving_up_sets_the_number_of_attempts(give_up: float, low: float, high: float) -> None:
     works = [work for _, _, work, _ in make(give_up=give_up)]
     assert low <= sum(work.count(";") + 1 for work in works) / len(works) <= high
@@ -100,9 +115,15 @@ def test_same_seed_same_demonstrations() -> None:
 
 def test_chains_reach_every_target_of_sums_and_differences() -> None:
     task = Countdown(min_numbers=3, max_numbers=3, max_number=12, operators="+-", max_target=36)
-    assert all(row["target"] in chains(tuple(sorted(row["nums"])), "+-") for row in task.generate("test"))
+    assert all(
+        row["target"] in chains(tuple(sorted(row["nums"])), "+-") for row in task.generate("test")
+    )
 
 
 def test_chains_write_brackets_where_they_are_needed() -> None:
     assert ("2 + 3 → 5 * 4 → 20", "(2 + 3) * 4") in chains((2, 3, 4), "+*")[20]
-    assert all(eval(equation) == value for value, found in chains((2, 3, 4), "+-*/").items() for _, equation in found)
+    assert all(
+        eval(equation) == value
+        for value, found in chains((2, 3, 4), "+-*/").items()
+        for _, equation in found
+    )

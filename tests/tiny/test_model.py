@@ -72,14 +72,18 @@ def test_optimizer_gives_matrices_to_muon_and_the_rest_to_adamw() -> None:
     model = build_model(TOKENIZER, **SMALL)
     optimizer = MuonWithAdamW(model, lr=1e-3)
     matrices, others = (group["params"] for group in optimizer.param_groups)
-    assert len(matrices) == 2 * 7 and all(p.ndim == 2 and len(TOKENIZER) not in p.shape for p in matrices)
+    assert len(matrices) == 2 * 7 and all(
+        p.ndim == 2 and len(TOKENIZER) not in p.shape for p in matrices
+    )
     assert any(p is model.lm_head.weight for p in others)
     assert len(matrices) + len(others) == len(list(model.parameters()))
 
 
 def train(model, optimizer, steps: range, schedule=None) -> None:
     for step in steps:
-        ids = torch.randint(0, len(TOKENIZER), (2, 8), generator=torch.Generator().manual_seed(step))
+        ids = torch.randint(
+            0, len(TOKENIZER), (2, 8), generator=torch.Generator().manual_seed(step)
+        )
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -95,9 +99,13 @@ def test_optimizer_equals_its_two_parts() -> None:
     named = dict(theirs.named_parameters())
     matrices = [p for name, p in named.items() if "proj" in name]
     others = [p for name, p in named.items() if "proj" not in name]
-    muon = torch.optim.Muon(matrices, lr=1e-2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        matrices, lr=1e-2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
     adamw = torch.optim.AdamW(others, lr=1e-2, weight_decay=0.0, betas=(0.9, 0.95))
-    train(theirs, muon, range(1))  # zero_grad of muon leaves the gradients of the other half in place
+    train(
+        theirs, muon, range(1)
+    )  # zero_grad of muon leaves the gradients of the other half in place
     adamw.step()
     for name, found in ours.named_parameters():
         if "proj" in name:
@@ -121,7 +129,9 @@ def test_muon_follows_its_formula(shape: tuple[int, int]) -> None:
     layer = torch.nn.Linear(*shape[::-1], bias=False)
     start = layer.weight.detach().double().clone()
     grads = [torch.randn(shape, generator=generator) for _ in range(3)]
-    optimizer = MuonWithAdamW(torch.nn.Sequential(layer, torch.nn.LayerNorm(2)), lr=0.1, weight_decay=0.5)
+    optimizer = MuonWithAdamW(
+        torch.nn.Sequential(layer, torch.nn.LayerNorm(2)), lr=0.1, weight_decay=0.5
+    )
     expected, momentum = start, torch.zeros(shape, dtype=torch.float64)
     for grad in grads:
         layer.weight.grad = grad.clone()
@@ -140,16 +150,24 @@ def test_optimizer_resumes_bit_for_bit_under_a_schedule(tmp_path: Path) -> None:
     def start():
         model = build_model(TOKENIZER, **SMALL)
         optimizer = MuonWithAdamW(model, lr=1e-2)
-        return model, optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=6)
+        return (
+            model,
+            optimizer,
+            torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=6),
+        )
 
     straight, optimizer, schedule = start()
     train(straight, optimizer, range(6), schedule)
 
     model, optimizer, schedule = start()
     train(model, optimizer, range(3), schedule)
-    torch.save([model.state_dict(), optimizer.state_dict(), schedule.state_dict()], tmp_path / "state.pt")
+    torch.save(
+        [model.state_dict(), optimizer.state_dict(), schedule.state_dict()], tmp_path / "state.pt"
+    )
     resumed, optimizer, schedule = start()
-    for part, state in zip((resumed, optimizer, schedule), torch.load(tmp_path / "state.pt"), strict=True):
+    for part, state in zip(
+        (resumed, optimizer, schedule), torch.load(tmp_path / "state.pt"), strict=True
+    ):
         part.load_state_dict(state)
     train(resumed, optimizer, range(3, 6), schedule)
     for a, b in zip(straight.parameters(), resumed.parameters(), strict=True):
@@ -165,13 +183,21 @@ def test_a_warm_start_through_trl_learns_the_form(tmp_path: Path) -> None:
         user_prompt="Make {target} from {nums}.",
     )  # fmt: skip
     rows = list(countdown_demonstrations(task, 600))
-    tokenizer = build_tokenizer([m["content"] for row in rows for part in row.values() for m in part], pattern=NUMBERS)
+    tokenizer = build_tokenizer(
+        [m["content"] for row in rows for part in row.values() for m in part], pattern=NUMBERS
+    )
     args = SFTConfig(
         output_dir=str(tmp_path), max_steps=40, per_device_train_batch_size=16, learning_rate=1e-2, use_cpu=True, bf16=False,
         gradient_checkpointing=False, report_to=[], save_strategy="no", logging_steps=10, disable_tqdm=True,
         dataloader_pin_memory=False, lr_scheduler_type="linear",
     )  # fmt: skip
-    model = build_model(tokenizer, architecture="qwen3", initializer_range=0.04, hidden_size=64, intermediate_size=128)
+    model = build_model(
+        tokenizer,
+        architecture="qwen3",
+        initializer_range=0.04,
+        hidden_size=64,
+        intermediate_size=128,
+    )
     trainer = SFTTrainer(
         model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
         optimizer_cls_and_kwargs=(lambda: MuonWithAdamW, {"lr": args.learning_rate}),
@@ -182,6 +208,8 @@ def test_a_warm_start_through_trl_learns_the_form(tmp_path: Path) -> None:
     assert losses[-1] < 0.5 * losses[0]
     prompt = tokenizer.apply_chat_template(task.prompt({"nums": [3, 5, 1], "target": 7}), add_generation_prompt=True,
                                            return_tensors="pt", return_dict=True)  # fmt: skip
-    ids = model.eval().generate(**prompt, max_new_tokens=64, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    ids = model.eval().generate(**prompt, max_new_tokens=64, do_sample=False)[
+        0, prompt["input_ids"].shape[1] :
+    ]
     text = tokenizer.decode(ids, skip_special_tokens=True)
     assert text.startswith("<think>\n") and text.endswith("\n</answer>"), text

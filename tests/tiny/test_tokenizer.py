@@ -32,7 +32,9 @@ def test_tags_are_one_token_each_and_survive_skipping_special_tokens(name: str) 
     tokenizer = TOKENIZERS[name]
     ids = [i for tag in TAGS for i in tokenizer(tag).input_ids]
     assert len(ids) == len(TAGS)
-    assert tokenizer.decode([*ids, tokenizer.eos_token_id, tokenizer.pad_token_id], skip_special_tokens=True) == "".join(TAGS)
+    assert tokenizer.decode(
+        [*ids, tokenizer.eos_token_id, tokenizer.pad_token_id], skip_special_tokens=True
+    ) == "".join(TAGS)
 
 
 def test_numbers_are_one_token_and_the_same_wherever_they_stand() -> None:
@@ -59,7 +61,9 @@ def test_prompt_is_a_prefix_of_the_whole_chat_and_pads_left() -> None:
     tokenizer = TOKENIZERS["numbers"]
     prompt = [{"role": "user", "content": "Make 13 from 1, 5, 7."}]
     whole = [*prompt, {"role": "assistant", "content": "<answer>\n7 + 1 + 5\n</answer>"}]
-    start = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    start = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)[
+        "input_ids"
+    ]
     ids = tokenizer.apply_chat_template(whole, return_dict=True)["input_ids"]
     assert ids[: len(start)] == start
     assert tokenizer.eos_token_id in ids[len(start) :]
@@ -70,9 +74,21 @@ def test_prompt_is_a_prefix_of_the_whole_chat_and_pads_left() -> None:
 
 def test_a_terse_conversation_costs_a_token_a_message() -> None:
     tokenizer = build_tokenizer(CORPUS, pattern=NUMBERS, template=TERSE)
-    messages = [{"role": role, "content": text} for role, text in (("user", "1"), ("assistant", "5"), ("user", "7"))]
-    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
-    assert [tokenizer.decode(i) for i in ids] == ["1", "<|im_end|>", "5", "<|im_end|>", "7", "<|im_end|>"]
+    messages = [
+        {"role": role, "content": text}
+        for role, text in (("user", "1"), ("assistant", "5"), ("user", "7"))
+    ]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)[
+        "input_ids"
+    ]
+    assert [tokenizer.decode(i) for i in ids] == [
+        "1",
+        "<|im_end|>",
+        "5",
+        "<|im_end|>",
+        "7",
+        "<|im_end|>",
+    ]
 
 
 def test_it_can_be_saved_and_loaded(tmp_path) -> None:
@@ -84,7 +100,11 @@ def test_it_can_be_saved_and_loaded(tmp_path) -> None:
     text = CORPUS[1]
     assert loaded(text).input_ids == tokenizer(text).input_ids
     assert loaded.decode(loaded(text).input_ids, skip_special_tokens=True) == text
-    assert (loaded.eos_token, loaded.pad_token, loaded.padding_side) == ("<|im_end|>", "<|pad|>", "left")
+    assert (loaded.eos_token, loaded.pad_token, loaded.padding_side) == (
+        "<|im_end|>",
+        "<|pad|>",
+        "left",
+    )
     assert loaded.chat_template == tokenizer.chat_template
 
 

@@ -35,8 +35,19 @@ class Noting(GRPOExtTrainer):
 
 def make(folder, out, reward=letters, prompts=48, peft=None, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, prompts + 1)]
-    usual = {"overlap": "one_step", "sampler": "process", "max_steps": 4, "learning_rate": LR, "max_completion_length": 6}
-    usual |= {"per_device_train_batch_size": 8, "num_generations": 4, "save_strategy": "no", "max_grad_norm": 0.0}
+    usual = {
+        "overlap": "one_step",
+        "sampler": "process",
+        "max_steps": 4,
+        "learning_rate": LR,
+        "max_completion_length": 6,
+    }
+    usual |= {
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "save_strategy": "no",
+        "max_grad_norm": 0.0,
+    }
     args = GRPOExtConfig(
         output_dir=str(out),
         optim="sgd",
@@ -52,14 +63,20 @@ def make(folder, out, reward=letters, prompts=48, peft=None, **settings):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     rows = Dataset.from_list(rows)
-    return Noting(model, [reward], args, train_dataset=rows, processing_class=tokenizer, peft_config=peft)
+    return Noting(
+        model, [reward], args, train_dataset=rows, processing_class=tokenizer, peft_config=peft
+    )
 
 
 def train(folder, out, settings):
     """Train, and save the steps of this rank."""
     trainer = make(folder, out, **settings)
     trainer.train()
-    steps, last = trainer.steps, {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    steps, last = (
+        trainer.steps,
+        {name: p.detach().clone() for name, p in trainer.model.named_parameters()},
+    )
     torch.save(
-        {"steps": steps, "last": last, "logs": trainer.state.log_history}, Path(out) / f"{trainer.args.process_index}.pt"
+        {"steps": steps, "last": last, "logs": trainer.state.log_history},
+        Path(out) / f"{trainer.args.process_index}.pt",
     )

@@ -18,7 +18,11 @@ from benchmarks.invariance import Catch, fixed_completion, lucky
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.run.ranks import leave_ranks
 
-GROUP, LENGTH, GROUPS = 4, 9, 4  # completions a prompt, tokens a completion, groups an optimizer step
+GROUP, LENGTH, GROUPS = (
+    4,
+    9,
+    4,
+)  # completions a prompt, tokens a completion, groups an optimizer step
 DEAD = {2: 0.0, 3: 1.0, 7: 0.0, 14: 1.0}  # prompt -> what every completion of it scores
 FORMAT = 0.25  # weight of the reward that varies in every group
 
@@ -48,7 +52,11 @@ class Scripted(GRPOTrainer):
         seen, out = {}, []
         for prompt in map(tuple, everyone):
             seen[prompt] = seen.get(prompt, -1) + 1
-            out.append(fixed_completion(list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id))
+            out.append(
+                fixed_completion(
+                    list(prompt), seen[prompt], len(self._tokenizer), self._tokenizer.eos_token_id
+                )
+            )
         first = self.accelerator.process_index * len(prompt_ids)
         return out[first : first + len(prompt_ids)], None
 
@@ -64,7 +72,9 @@ class Filtered(Scripted, GRPOExtTrainer):
         super().__init__(*args, **kwargs)
 
 
-def train(folder, out, *, ranks=1, ga=1, steps=1, numbers=range(1, 25), further=12, make=None, **settings):
+def train(
+    folder, out, *, ranks=1, ga=1, steps=1, numbers=range(1, 25), further=12, make=None, **settings
+):
     """Train on scripted completions; further prompts start at row `further`.
 
     Returns:
@@ -116,22 +126,39 @@ def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
         weights: those that the step starts from.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model, old = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2))
+    model, old = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2)
+    )
     model.load_state_dict(weights, strict=False)
     rows, rewards = [], []
     for number, sampled_by in plan:
         old.load_state_dict(sampled_by, strict=False)
         prompt = tokenizer(prompt_of(number))["input_ids"]
-        group = [fixed_completion(prompt, n, len(tokenizer), tokenizer.eos_token_id) for n in range(GROUP)]
+        group = [
+            fixed_completion(prompt, n, len(tokenizer), tokenizer.eos_token_id)
+            for n in range(GROUP)
+        ]
         outcome = solved(group, group, [number] * GROUP)
         assert len(set(outcome)) > 1, f"{number} should have signal"
-        scores = torch.tensor([a + FORMAT * b for a, b in zip(outcome, shaped(group, group), strict=True)])
+        scores = torch.tensor(
+            [a + FORMAT * b for a, b in zip(outcome, shaped(group, group), strict=True)]
+        )
         rewards.append(scores)
-        for completion, advantage in zip(group, (scores - scores.mean()) / (scores.std() + 1e-4), strict=True):
+        for completion, advantage in zip(
+            group, (scores - scores.mean()) / (scores.std() + 1e-4), strict=True
+        ):
             with torch.no_grad():
                 before = token_logps(old, prompt, completion)
             logps = token_logps(model, prompt, completion)
-            rows.append({"logps": logps, "old": before, "advantage": float(advantage), "masked": False, "useful": True})
+            rows.append(
+                {
+                    "logps": logps,
+                    "old": before,
+                    "advantage": float(advantage),
+                    "masked": False,
+                    "useful": True,
+                }
+            )
     if scale == "batch":
         std = torch.cat(rewards).std() + 1e-4
         centred = torch.cat([scores - scores.mean() for scores in rewards]) / std
@@ -150,7 +177,9 @@ def on_two_ranks(folder: Path, jobs: list[dict]) -> list[dict]:
 
 
 def gloo_threads() -> list[str]:
-    names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    names = [
+        task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()
+    ]
     return [name for name in names if "gloo" in name]
 
 
@@ -159,7 +188,9 @@ def train_all(folder: Path, out: Path, jobs: list[dict]) -> None:
     save_all(folder, out, jobs)
     assert gloo_threads(), "the group has its threads before it is left"
     leave_ranks()
-    assert not gloo_threads(), "a thread of the group lives on, and may abort the process while Python ends"
+    assert not gloo_threads(), (
+        "a thread of the group lives on, and may abort the process while Python ends"
+    )
 
 
 def save_all(folder: Path, out: Path, jobs: list[dict]) -> None:

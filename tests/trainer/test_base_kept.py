@@ -27,7 +27,9 @@ def test_the_base_comes_back_to_the_bit(tiny_folder, dtype, dora):
             model.unmerge_adapter()
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert torch.equal(model(ids).logits, logits)
-    torch.testing.assert_close(merged, logits, atol=0.1 if dtype == torch.bfloat16 else 1e-5, rtol=0)
+    torch.testing.assert_close(
+        merged, logits, atol=0.1 if dtype == torch.bfloat16 else 1e-5, rtol=0
+    )
     model.merge_adapter()
     model.unmerge_adapter()
     changed = [name for name, p in model.named_parameters() if not torch.equal(p, before[name])]

@@ -19,17 +19,37 @@ def digits(completions, **kwargs):
 def make(tiny_folder, tmp_path):
     def trainer():
         model = AutoModelForCausalLM.from_pretrained(tiny_folder)
-        model.generation_config.min_p = 0.9  # of the model's own: transformers' `generate` takes it, this sampler does not
+        model.generation_config.min_p = (
+            0.9  # of the model's own: transformers' `generate` takes it, this sampler does not
+        )
         args = GRPOExtConfig(
             output_dir=str(tmp_path),
             use_transformers_continuous_batching=True,
-            **{"max_steps": 2, "per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 8},
-            **{"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True},
+            **{
+                "max_steps": 2,
+                "per_device_train_batch_size": 4,
+                "num_generations": 4,
+                "max_completion_length": 8,
+            },
+            **{
+                "use_cpu": True,
+                "bf16": False,
+                "report_to": "none",
+                "save_strategy": "no",
+                "disable_tqdm": True,
+            },
             transformers_continuous_batching_config={"num_blocks": 16, "max_batch_tokens": 64},
             per_device_eval_batch_size=4,
         )
         rows = Dataset.from_dict({"prompt": ["3 4 5 make 12"]})
-        return GRPOExtTrainer(model, [digits], args, rows, rows, processing_class=AutoTokenizer.from_pretrained(tiny_folder))
+        return GRPOExtTrainer(
+            model,
+            [digits],
+            args,
+            rows,
+            rows,
+            processing_class=AutoTokenizer.from_pretrained(tiny_folder),
+        )
 
     return trainer
 

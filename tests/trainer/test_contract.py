@@ -27,7 +27,9 @@ def test_a_renamed_method_is_named(fresh, monkeypatch):
 
 def test_a_changed_parameter_is_named(fresh, monkeypatch):
     monkeypatch.setattr(trl.GRPOTrainer, "log", lambda self, metrics: None)
-    with pytest.raises(RuntimeError, match=r"GRPOTrainer.log: expected .*'logs'.* found .*'metrics'"):
+    with pytest.raises(
+        RuntimeError, match=r"GRPOTrainer.log: expected .*'logs'.* found .*'metrics'"
+    ):
         fresh()
 
 
@@ -46,5 +48,7 @@ def test_another_way_of_scoring_is_named(fresh, monkeypatch):
 def test_another_way_to_the_engine_is_named(fresh, monkeypatch):
     path = "trl.generation.vllm_generation.VLLMGeneration.generate"
     monkeypatch.setattr(path, lambda self, prompts, images, num_generations, profiler=None: ())
-    with pytest.raises(RuntimeError, match=r"VLLMGeneration.generate no longer has `self\.llm\.generate"):
+    with pytest.raises(
+        RuntimeError, match=r"VLLMGeneration.generate no longer has `self\.llm\.generate"
+    ):
         fresh()

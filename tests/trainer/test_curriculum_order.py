@@ -19,7 +19,12 @@ from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 
 
 def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
-    settings = {"curriculum": "adaptive", "group_filter": "refill", "learning_rate": 0.0, "pass_rate_decay": 0.9}
+    settings = {
+        "curriculum": "adaptive",
+        "group_filter": "refill",
+        "learning_rate": 0.0,
+        "pass_rate_decay": 0.9,
+    }
     settings["pass_threshold"] = 2.0  # the rewards are 0 to 4
     trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
     rates = trainer.parts.order.rates
@@ -48,11 +53,21 @@ def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
 
 def test_a_stream_has_no_curriculum(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="a stream gives them one by one"):
-        scripted_groups.train(tiny_folder, tmp_path, curriculum="adaptive", make=lambda rows: rows.to_iterable_dataset())
+        scripted_groups.train(
+            tiny_folder,
+            tmp_path,
+            curriculum="adaptive",
+            make=lambda rows: rows.to_iterable_dataset(),
+        )
 
 
 def test_the_samples_of_a_run_have_the_pass_rates_that_it_counted(tiny_folder, tmp_path):
-    settings = {"curriculum": "adaptive", "learning_rate": 0.0, "pass_rate_decay": 1.0, "pass_threshold": 2.0}
+    settings = {
+        "curriculum": "adaptive",
+        "learning_rate": 0.0,
+        "pass_rate_decay": 1.0,
+        "pass_threshold": 2.0,
+    }
     first, _ = scripted_groups.train(tiny_folder, tmp_path / "first", steps=3, **settings)
     file = tmp_path / "first" / "samples.jsonl"
     counted = first.parts.order.rates.state_dict()
@@ -60,7 +75,9 @@ def test_the_samples_of_a_run_have_the_pass_rates_that_it_counted(tiny_folder, t
     found = read_pass_rates(file, "solved", 2.0)
     rates = PassRates([prompt_id(scripted_groups.prompt_of(n)) for n in range(1, 25)], 1.0, found)
     assert rates.state_dict() == counted
-    second, _ = scripted_groups.train(tiny_folder, tmp_path / "second", pass_rates_file=str(file), **settings)
+    second, _ = scripted_groups.train(
+        tiny_folder, tmp_path / "second", pass_rates_file=str(file), **settings
+    )
     assert sum(second.parts.order.rates.state_dict()["samples"]) == 4 * 16  # goes on from those
 
 
@@ -87,7 +104,9 @@ def run(folder, out, resume=None):
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
         reward_funcs=[digits],
         args=args,
-        train_dataset=Dataset.from_list([{"prompt": f"Use {a}, 2, 3 to make {a + 4}."} for a in range(1, 5)]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": f"Use {a}, 2, 3 to make {a + 4}."} for a in range(1, 5)]
+        ),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
     )
     trainer.train(resume_from_checkpoint=resume)

@@ -42,7 +42,9 @@ def test_an_adapter_with_dropout(tiny_folder, tmp_path, caplog, off, least, most
         args,
         Dataset.from_list([{"prompt": f"Use {n}, 3 to make {n + 3}."} for n in range(16)]),
         processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
-        peft_config=LoraConfig(r=8, lora_dropout=0.1, target_modules="all-linear", init_lora_weights=False),
+        peft_config=LoraConfig(
+            r=8, lora_dropout=0.1, target_modules="all-linear", init_lora_weights=False
+        ),
     )
     trainer.train()
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]

@@ -49,14 +49,18 @@ def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_
     with registry_as_before():
         (tmp_path / "noted_plugin.py").write_text(PLUGIN)
         load_file(tmp_path / "noted_plugin.py")
-        trainer = GRPOExtTrainer(str(tiny_folder), ["noted"], args, Dataset.from_list(rows), processing_class=tokenizer)
+        trainer = GRPOExtTrainer(
+            str(tiny_folder), ["noted"], args, Dataset.from_list(rows), processing_class=tokenizer
+        )
         scorer, seen = trainer.parts.scorer, []
         score = scorer.score
 
         def waiting(model, *args, **kwargs):
             if model is trainer.ref_model:
                 end = time.monotonic() + 60
-                while (count := len(notes.read_text().split()) if notes.exists() else 0) < ROWS * (len(seen) + 1):
+                while (count := len(notes.read_text().split()) if notes.exists() else 0) < ROWS * (
+                    len(seen) + 1
+                ):
                     assert time.monotonic() < end, f"{count} rewards"
                     time.sleep(0.02)
                 seen.append(count)

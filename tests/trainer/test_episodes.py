@@ -43,7 +43,13 @@ class Gradients(TrainerCallback):
 
 
 def make(folder, out, callbacks=None, cls=GRPOExtTrainer, **settings):
-    usual = {"max_steps": 3, "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "environment": WORLD}
+    usual = {
+        "max_steps": 3,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "environment": WORLD,
+    }
     usual["max_completion_length"] = 60
     args = GRPOExtConfig(
         output_dir=str(out),
@@ -58,7 +64,14 @@ def make(folder, out, callbacks=None, cls=GRPOExtTrainer, **settings):
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     rewards = ["environment", last_letter]
-    return cls(str(folder), rewards, args, Dataset.from_list(ROWS), processing_class=tokenizer, callbacks=callbacks)
+    return cls(
+        str(folder),
+        rewards,
+        args,
+        Dataset.from_list(ROWS),
+        processing_class=tokenizer,
+        callbacks=callbacks,
+    )
 
 
 def last_letter(completions, turns, **columns):
@@ -80,31 +93,53 @@ def oracle(folder, weights, used, temperature=1.0, **truncation):
     model.load_state_dict(weights, strict=False)
     for part in (batch.rows for batch in used):
         for i in range(len(part)):
-            prompt, said = part.prompt_ids[i][part.prompt_mask[i].bool()], part.completion_mask[i].bool()
+            prompt, said = (
+                part.prompt_ids[i][part.prompt_mask[i].bool()],
+                part.completion_mask[i].bool(),
+            )
             ids, wrote = part.completion_ids[i][said], part.tool_mask[i][said]
-            logits = model(torch.cat([prompt, ids]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1] / temperature
+            logits = (
+                model(torch.cat([prompt, ids]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
+                / temperature
+            )
             if truncation:
                 logits = logits.masked_fill(~part.kept[i].mask()[: len(ids)], -torch.inf)
             logps = logits.log_softmax(-1).gather(1, ids.unsqueeze(1)).squeeze(1)
             logps = torch.where(wrote.bool(), logps, 0.0)
-            (-(logps * part.row_advantages[i][..., : len(ids)]).sum() / used[0].counts.tokens).backward()
+            (
+                -(logps * part.row_advantages[i][..., : len(ids)]).sum() / used[0].counts.tokens
+            ).backward()
     return {name: p.grad for name, p in model.named_parameters()}
 
 
 @pytest.mark.parametrize("sampling", [{}, TRUNCATED], ids=["plain", "truncated"])
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 @pytest.mark.parametrize("cut", [{}, {"gradient_accumulation_steps": 2}], ids=["whole", "cut"])
-def test_the_gradient_is_that_of_the_tokens_the_model_wrote(tiny_folder, tmp_path, sampling, cut, credit):
+def test_the_gradient_is_that_of_the_tokens_the_model_wrote(
+    tiny_folder, tmp_path, sampling, cut, credit
+):
     noted = Gradients()
-    settings = {"max_steps": 1, "loss_type": "dapo", "environment": {**WORLD, "credit": credit}, **sampling, **cut}
+    settings = {
+        "max_steps": 1,
+        "loss_type": "dapo",
+        "environment": {**WORLD, "credit": credit},
+        **sampling,
+        **cut,
+    }
     trainer = make(tiny_folder, tmp_path, [noted], Noting, **settings)
     trainer.train()
     logged = trainer.state.log_history[0]
     assert 1 - 1e-4 < logged["sampling/ratio/min"] <= logged["sampling/ratio/max"] < 1 + 1e-4
-    wrote = torch.cat([batch.rows.tool_mask[batch.rows.completion_mask.bool()] for batch in trainer.used])
+    wrote = torch.cat(
+        [batch.rows.tool_mask[batch.rows.completion_mask.bool()] for batch in trainer.used]
+    )
     assert 0 < wrote.sum() < len(wrote)
-    assert trainer.used[0].counts.tokens == 8 * len(trainer.used) * logged["completions/mean_length"]
-    of_turns = [len(set(row[mask.bool()].tolist())) for b in trainer.used for row, mask in told(b.rows)]
+    assert (
+        trainer.used[0].counts.tokens == 8 * len(trainer.used) * logged["completions/mean_length"]
+    )
+    of_turns = [
+        len(set(row[mask.bool()].tolist())) for b in trainer.used for row, mask in told(b.rows)
+    ]
     assert (max(of_turns) > 1) == (credit == "turn")
     wanted = oracle(tiny_folder, noted.weights, trainer.used, **sampling)
     largest = max(float(g.abs().max()) for g in wanted.values())
@@ -151,13 +186,24 @@ def test_evaluation_plays_and_samples_are_conversations(tiny_folder, tmp_path):
         assert sample["text"].count("\n> ") == 2 and "> 2 of 3" in sample["text"]
         assert sample["length"] <= 12 and sample["rewards"]["environment"] is not None
         assert "earned" not in sample["messages"][0]
-    assert len({sample["prompt_id"] for sample in samples}) == len({sample["seed"] for sample in samples}) > 3
+    assert (
+        len({sample["prompt_id"] for sample in samples})
+        == len({sample["seed"] for sample in samples})
+        > 3
+    )
 
 
-@pytest.mark.parametrize("settings", [{}, {"mask_truncated_completions": True, "max_completion_length": 24}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"mask_truncated_completions": True, "max_completion_length": 24}]
+)
 def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, settings):
     trainer = make(
-        tiny_folder, tmp_path, environment={**WORLD, "credit": "turn"}, eval_temperature=0.0, max_steps=1, **settings
+        tiny_folder,
+        tmp_path,
+        environment={**WORLD, "credit": "turn"},
+        eval_temperature=0.0,
+        max_steps=1,
+        **settings,
     )
     trainer.train()
     trainer.evaluate(Dataset.from_list(ROWS[:3]))
@@ -167,9 +213,17 @@ def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, s
         turns = [message for message in sample["messages"] if message["role"] == "assistant"]
         assert as_text(sample["messages"]) == sample["text"]
         left_out = sample["mode"] == "train" and settings and sample["finish_reason"] == "length"
-        assert sum(turn["counted_tokens"] for turn in turns) == (0 if left_out else sample["length"])
-        assert sum(turn["earned"] for turn in turns) == pytest.approx(sample["rewards"]["environment"], abs=1e-5)
-        assert all(message.keys() == {"role", "content"} for message in sample["messages"] if message["role"] == "user")
+        assert sum(turn["counted_tokens"] for turn in turns) == (
+            0 if left_out else sample["length"]
+        )
+        assert sum(turn["earned"] for turn in turns) == pytest.approx(
+            sample["rewards"]["environment"], abs=1e-5
+        )
+        assert all(
+            message.keys() == {"role", "content"}
+            for message in sample["messages"]
+            if message["role"] == "user"
+        )
     assert any(sample["finish_reason"] == "length" for sample in samples) == bool(settings)
 
 
@@ -180,7 +234,10 @@ def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, s
         ({"loss_normalization": "micro_batch"}, "needs loss_normalization: step"),
         ({"generation_kwargs": {"stop_strings": ["x"]}}, "take stop_strings out"),
         ({"curriculum": "adaptive"}, "take curriculum and pass_rates_file out"),
-        ({"environment": {**WORLD, "credit": "turn"}, "group_filter": "drop"}, "credit: turn needs group_filter: off"),
+        (
+            {"environment": {**WORLD, "credit": "turn"}, "group_filter": "drop"},
+            "credit: turn needs group_filter: off",
+        ),
     ],
 )
 def test_what_an_environment_does_not_go_with_is_refused(tiny_folder, tmp_path, settings, words):

@@ -8,7 +8,12 @@ import statistics
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
@@ -68,20 +73,40 @@ def make(folder, out, rewards=(half, even), rollout=None, **settings):
 
 
 def test_pass_at_k_is_logged_under_each_data_set(tiny_folder, tmp_path):
-    trainer = make(tiny_folder, tmp_path, eval_temperature=1.0, eval_top_k=20, eval_num_samples=4, group_filter_metric="even")
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        eval_temperature=1.0,
+        eval_top_k=20,
+        eval_num_samples=4,
+        group_filter_metric="even",
+    )
     metrics = trainer.evaluate()
     for name, rows in (("seen", 5), ("new", 3)):
         samples = trainer.kept[name]
         assert [s.row for s in samples] == [row for row in range(rows) for _ in range(4)]
-        passed = [[s.rewards["even"] == 1.0 for s in samples if s.row == row] for row in range(rows)]
+        passed = [
+            [s.rewards["even"] == 1.0 for s in samples if s.row == row] for row in range(rows)
+        ]
         assert 0 < sum(map(sum, passed)) < 4 * rows
         for k in (1, 4):
-            by_row = [statistics.mean(any(c) for c in itertools.combinations(row, k)) for row in passed]
+            by_row = [
+                statistics.mean(any(c) for c in itertools.combinations(row, k)) for row in passed
+            ]
             assert metrics[f"eval_{name}_pass@{k}"] == pytest.approx(statistics.mean(by_row))
-            assert metrics[f"eval_{name}_pass@{k}_se"] == pytest.approx(statistics.stdev(by_row) / rows**0.5)
-        assert metrics[f"eval_{name}_mean@4"] == metrics[f"eval_{name}_pass@1"] == metrics[f"eval_{name}_even"]
+            assert metrics[f"eval_{name}_pass@{k}_se"] == pytest.approx(
+                statistics.stdev(by_row) / rows**0.5
+            )
+        assert (
+            metrics[f"eval_{name}_mean@4"]
+            == metrics[f"eval_{name}_pass@1"]
+            == metrics[f"eval_{name}_even"]
+        )
         assert metrics[f"eval_{name}_half"] == 0.5
-    assert any(entry.get("eval_new_pass@4") == metrics["eval_new_pass@4"] for entry in trainer.state.log_history)
+    assert any(
+        entry.get("eval_new_pass@4") == metrics["eval_new_pass@4"]
+        for entry in trainer.state.log_history
+    )
 
 
 def test_evaluation_samples_as_it_is_told(tiny_folder, tmp_path):
@@ -105,7 +130,13 @@ def test_a_reward_model_and_what_a_reward_logs(tiny_folder, tmp_path):
     torch.nn.init.normal_(judge.score.weight)
     for part in (judge, AutoTokenizer.from_pretrained(tiny_folder)):
         part.save_pretrained(folder)
-    trainer = make(tiny_folder, tmp_path, (str(folder), noted), eval_temperature=0.0, per_device_eval_batch_size=4)
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        (str(folder), noted),
+        eval_temperature=0.0,
+        per_device_eval_batch_size=4,
+    )
     metrics = trainer.evaluate("seen")
     tokenizer, judge = AutoTokenizer.from_pretrained(folder), judge.eval()
     wanted = []
@@ -124,7 +155,9 @@ def test_one_data_set_by_name(tiny_folder, tmp_path):
     assert trainer.evaluate("new")["eval_half"] == 0.5 and len(trainer.kept["eval"]) == 3
     with pytest.raises(ValueError, match="no held-out data set 'old': write one of seen, new"):
         trainer.evaluate("old")
-    assert "eval_loss" in make(tiny_folder, tmp_path, num_generations_eval=4).evaluate("new")  # TRL's
+    assert "eval_loss" in make(tiny_folder, tmp_path, num_generations_eval=4).evaluate(
+        "new"
+    )  # TRL's
 
 
 def test_no_rows_are_refused(tiny_folder, tmp_path):

@@ -23,7 +23,12 @@ def by_place(completions, **kwargs):
 
 
 def make_trainer(folder, out, model=None, ends=1, **settings):
-    settings = {"max_completion_length": 24, "learning_rate": 1e-3, "fast_generate": True, **settings}
+    settings = {
+        "max_completion_length": 24,
+        "learning_rate": 1e-3,
+        "fast_generate": True,
+        **settings,
+    }
     args = GRPOExtConfig(
         sampler_check_share=1.0,
         output_dir=str(out),
@@ -44,8 +49,12 @@ def make_trainer(folder, out, model=None, ends=1, **settings):
         model=model,
         reward_funcs=[by_place],
         args=args,
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts]),
-        eval_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts[:3]]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": [{"role": "user", "content": text}]} for text in prompts]
+        ),
+        eval_dataset=Dataset.from_list(
+            [{"prompt": [{"role": "user", "content": text}]} for text in prompts[:3]]
+        ),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
     )
     if ends > 1:  # an untrained model hardly ever ends by itself
@@ -59,29 +68,54 @@ def trained(trainer):
         trainer.train()
     decoding = [rows for rows, width in passes if width == 1]
     history = [row for row in trainer.state.log_history if "loss" in row]
-    return history, {name: p.detach() for name, p in trainer.model.named_parameters()}, passes[0], decoding
+    return (
+        history,
+        {name: p.detach() for name, p in trainer.model.named_parameters()},
+        passes[0],
+        decoding,
+    )
 
 
 def test_the_same_training_where_sampling_leaves_no_choice(tiny_folder, tmp_path):
     """top_k: 1 draws the most likely token; scored without truncation, there is a gradient all the same."""
-    settings = {"ends": 60, "top_k": 1, "logprob_policy": "model", "optim": "sgd", "learning_rate": 0.1}
-    runs = [trained(make_trainer(tiny_folder, tmp_path / str(fast), fast_generate=fast, **settings)) for fast in (True, False)]
-    (ours, our_weights, our_prefill, our_rows), (theirs, their_weights, their_prefill, their_rows) = runs
+    settings = {
+        "ends": 60,
+        "top_k": 1,
+        "logprob_policy": "model",
+        "optim": "sgd",
+        "learning_rate": 0.1,
+    }
+    runs = [
+        trained(make_trainer(tiny_folder, tmp_path / str(fast), fast_generate=fast, **settings))
+        for fast in (True, False)
+    ]
+    (
+        (ours, our_weights, our_prefill, our_rows),
+        (theirs, their_weights, their_prefill, their_rows),
+    ) = runs
     for mine, other in zip(ours, theirs, strict=True):
         for name in ("loss", "grad_norm", "completions/mean_length", "completions/clipped_ratio"):
             assert mine[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6)
     assert any(row["grad_norm"] > 0 for row in ours)
-    assert all(torch.allclose(our_weights[name], their_weights[name], atol=1e-6) for name in our_weights)
+    assert all(
+        torch.allclose(our_weights[name], their_weights[name], atol=1e-6) for name in our_weights
+    )
     assert our_prefill[0] == 4 and their_prefill[0] == 16
     assert sum(our_rows) < sum(their_rows)
 
 
 @pytest.mark.parametrize(
     "sampling",
-    [{"temperature": 0.7}, {"top_k": 7, "top_p": 0.9}, {"min_p": 0.05, "generation_kwargs": {"min_new_tokens": 3}}],
+    [
+        {"temperature": 0.7},
+        {"top_k": 7, "top_p": 0.9},
+        {"min_p": 0.05, "generation_kwargs": {"min_new_tokens": 3}},
+    ],
 )
 def test_what_was_sampled_is_scored_exactly(tiny_folder, tmp_path, sampling):
-    history, _, _, rows = trained(make_trainer(tiny_folder, tmp_path, ends=60, beta=0.1, **sampling))
+    history, _, _, rows = trained(
+        make_trainer(tiny_folder, tmp_path, ends=60, beta=0.1, **sampling)
+    )
     assert len(history) == 2 and min(rows) < 16
     for step in history:
         assert step["sampling/logp_difference/max"] < 1e-4
@@ -92,7 +126,9 @@ def test_a_row_s_log_probs_are_its_own(tiny_folder, tmp_path):
     """The recorder's figures, row by row, against one forward pass over each row alone."""
     trainer = make_trainer(tiny_folder, tmp_path, ends=60, top_k=9, temperature=0.8)
     trainer.model.train()
-    batch = trainer._generate_and_score_completions([dict(trainer.train_dataset[i // 4]) for i in range(16)])
+    batch = trainer._generate_and_score_completions(
+        [dict(trainer.train_dataset[i // 4]) for i in range(16)]
+    )
     lengths = batch.completion_mask.sum(-1).tolist()
     assert len(set(lengths)) > 3
     for i, n in enumerate(lengths):
@@ -102,7 +138,12 @@ def test_a_row_s_log_probs_are_its_own(tiny_folder, tmp_path):
             logits = trainer.model(input_ids=torch.cat([prompt, completion]).unsqueeze(0)).logits[0]
         scores = logits[len(prompt) - 1 : -1] / 0.8  # (n, V)
         kept = scores >= scores.topk(9).values[:, -1:]
-        expected = scores.masked_fill(~kept, -torch.inf).log_softmax(-1).gather(1, completion.unsqueeze(1)).squeeze(1)
+        expected = (
+            scores.masked_fill(~kept, -torch.inf)
+            .log_softmax(-1)
+            .gather(1, completion.unsqueeze(1))
+            .squeeze(1)
+        )
         assert torch.allclose(batch.sampling_per_token_logps[i][:n], expected, atol=1e-4)
         assert torch.equal(batch.kept[i].mask(), kept)
 
@@ -122,7 +163,9 @@ def test_adapters_with_dropout_train(tiny_folder, tmp_path):
 def test_evaluation_reads_each_prompt_once_and_decodes_the_same(tiny_folder, tmp_path):
     found = []
     for fast in (True, False):
-        trainer = make_trainer(tiny_folder, tmp_path / str(fast), eval_temperature=0.0, fast_generate=fast)
+        trainer = make_trainer(
+            tiny_folder, tmp_path / str(fast), eval_temperature=0.0, fast_generate=fast
+        )
         metrics = trainer.evaluate()
         found.append({key: value for key, value in metrics.items() if "runtime" not in key})
     assert found[0] == found[1]
@@ -133,7 +176,10 @@ def test_evaluation_reads_each_prompt_once_and_decodes_the_same(tiny_folder, tmp
     [
         ({}, "each prompt read once, rows that have ended leave the batch (fast_generate)"),
         ({"fast_generate": False}, "transformers' generate (fast_generate: false)"),
-        ({"cache_implementation": "static"}, "transformers' generate, since cache_implementation is set"),
+        (
+            {"cache_implementation": "static"},
+            "transformers' generate, since cache_implementation is set",
+        ),
     ],
 )
 def test_a_run_says_how_it_generates(tiny_folder, tmp_path, settings, words):

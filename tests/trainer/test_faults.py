@@ -8,10 +8,25 @@ from forked import Forked, run_module
 pytestmark = pytest.mark.slow
 
 
-OVERLAP = ("kills", "--settings", "each-step", "--kinds", "moments", "sampler", "--moments", "1", "--ranks", "1")
+OVERLAP = (
+    "kills",
+    "--settings",
+    "each-step",
+    "--kinds",
+    "moments",
+    "sampler",
+    "--moments",
+    "1",
+    "--ranks",
+    "1",
+)
 
 
-@pytest.mark.parametrize("words", [("kills", "--settings", "turns"), OVERLAP, ("faults",)], ids=["kills", "overlap", "faults"])
+@pytest.mark.parametrize(
+    "words",
+    [("kills", "--settings", "turns"), OVERLAP, ("faults",)],
+    ids=["kills", "overlap", "faults"],
+)
 def test_nothing_is_lost(words):
     """Kills on one and two ranks; with a sampler process one of the trainer and one of that; each fault of one rank."""
     process = Forked(run_module, f"benchmarks.{words[0]}", *words[1:], "--quick", "--check")

@@ -15,7 +15,18 @@ def test_nothing_missing_is_the_same_tensor():
 
 
 def test_a_missing_score_takes_its_groups_mean():
-    rewards = torch.tensor([[1.0, 1.0], [0.0, NAN], [1.0, 0.0], [0.0, 0.5], [1.0, 9.0], [1.0, 9.0], [0.0, 9.0], [0.0, 9.0]])
+    rewards = torch.tensor(
+        [
+            [1.0, 1.0],
+            [0.0, NAN],
+            [1.0, 0.0],
+            [0.0, 0.5],
+            [1.0, 9.0],
+            [1.0, 9.0],
+            [0.0, 9.0],
+            [0.0, 9.0],
+        ]
+    )
     filled = fill_unscored(rewards, 4)
     assert filled[1].tolist() == [0.0, 0.5]  # mean of 1, 0, 0.5; the other group does not count
     assert torch.equal(filled[[0, 2, 3, 4, 5, 6, 7]], rewards[[0, 2, 3, 4, 5, 6, 7]])

@@ -26,7 +26,9 @@ SECRET = "hf_not_for_the_card"
 
 
 def rows(**columns):
-    return Dataset.from_list([{"prompt": [{"role": "user", "content": "Say hello."}], "limit": 20, **columns}] * 16)
+    return Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": "Say hello."}], "limit": 20, **columns}] * 16
+    )
 
 
 def make(folder, out, rewards, data=None, kind=GRPOExtConfig, more=None, **settings):
@@ -42,7 +44,9 @@ def make(folder, out, rewards, data=None, kind=GRPOExtConfig, more=None, **setti
         **settings,
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    return GRPOExtTrainer(str(folder), rewards, args, data or rows(), processing_class=tokenizer, **(more or {}))
+    return GRPOExtTrainer(
+        str(folder), rewards, args, data or rows(), processing_class=tokenizer, **(more or {})
+    )
 
 
 def short(completions, limit):
@@ -97,7 +101,9 @@ def test_a_reward_that_nothing_is_called_is_refused_before_the_model_is_loaded(n
 
 def test_rows_without_what_is_read_are_refused_with_their_columns(tiny_folder, tmp_path):
     bare = Dataset.from_list([{"promt": "Hello", "limit": 3}] * 8)
-    with pytest.raises(ValueError, match=r"no column 'prompt'. Did you mean 'promt'\? Its columns: promt, limit"):
+    with pytest.raises(
+        ValueError, match=r"no column 'prompt'. Did you mean 'promt'\? Its columns: promt, limit"
+    ):
         GRPOExtTrainer("no/model", [short], GRPOExtConfig("x", use_cpu=True, bf16=False), bare)
     with pytest.raises(ValueError, match="no column 'prompt'"):
         make(tiny_folder, tmp_path, [short], more={"eval_dataset": {"held_out": bare}})
@@ -116,7 +122,9 @@ def test_arguments_that_do_not_say_are_those_of_this_machine():
 
 
 def test_the_readmes_example_runs(tiny_folder, tmp_path, monkeypatch, capsys):
-    [code] = re.findall(r"## From Python\n+```python\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL)
+    [code] = re.findall(
+        r"## From Python\n+```python\n(.*?)```", (REPO / "README.md").read_text(), re.DOTALL
+    )
     small = ", max_steps=1, max_completion_length=4, logging_steps=1, save_strategy='no')"
     code = code.replace('"Qwen/Qwen2.5-0.5B-Instruct"', repr(str(tiny_folder)))
     code = code.replace('output_dir="runs/brief")', f'output_dir="runs/brief"{small}')
@@ -131,7 +139,9 @@ def test_it_says_what_runs_what_was_gained_and_what_comes_next(done):
     out, trainer, said = done
     lines = said.splitlines()
     threads = lines[0].partition(" with ")[2]
-    assert lines[0].startswith("1 rank, the whole model, on cpu with ") and int(threads.split()[0]) > 0
+    assert (
+        lines[0].startswith("1 rank, the whole model, on cpu with ") and int(threads.split()[0]) > 0
+    )
     assert lines[1] == "rewards: short x 1, format x 0.5"
     assert f"step {STEPS}: " in said and "{'" not in said, "lines in place of raw dicts"
     assert lines[-1] == f"next: grpo-ext report {out}"
@@ -145,18 +155,33 @@ def test_the_recipe_holds_what_the_trainer_was_given(done, tiny_folder):
     saved = yaml.safe_load((out / "recipe.yaml").read_text())
     assert saved["model_name_or_path"] == str(tiny_folder)
     assert saved["reward_weights"] == [1.0, 0.5]
-    assert (saved["learning_rate"], saved["per_device_train_batch_size"], saved["num_generations"]) == (2e-4, 8, 4)
+    assert (
+        saved["learning_rate"],
+        saved["per_device_train_batch_size"],
+        saved["num_generations"],
+    ) == (2e-4, 8, 4)
     assert not {"beta", "temperature", "generation_batch_size", "hub_token"} & saved.keys()
     assert read_run(out).recipe == saved
     assert read_run(out).about["data"] == {"rows": 16, "columns": ["prompt", "limit"]}
     register("short")(short)
     again = load_recipe(out / "recipe.yaml").training
-    assert (again.learning_rate, again.gradient_accumulation_steps, again.eval_temperature) == (2e-4, 2, 0.0)
+    assert (again.learning_rate, again.gradient_accumulation_steps, again.eval_temperature) == (
+        2e-4,
+        2,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("kind", [GRPOConfig, GRPOExtConfig])
 def test_a_recipe_from_python_can_be_read_again(tiny_folder, tmp_path, kind):
-    trainer = make(tiny_folder, tmp_path, ["format"], kind=kind, steps_per_generation=4, gradient_accumulation_steps=2)
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        ["format"],
+        kind=kind,
+        steps_per_generation=4,
+        gradient_accumulation_steps=2,
+    )
     values = trainer.parts.output.recipe
     assert values["steps_per_generation"] == 4
     read = load_recipe(None, values)
@@ -170,7 +195,9 @@ def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done):
     assert "![Curves of the run](curves.png)" in card and (out / "curves.png").stat().st_size > 1000
     assert "    learning_rate: 0.0002\n" in card and "| eval\\_short |" in card
     assert card.count("### Rewards") == 1 and "### Framework versions" in card
-    assert all(SECRET not in (out / name).read_text() for name in ("README.md", "recipe.yaml", "run.json"))
+    assert all(
+        SECRET not in (out / name).read_text() for name in ("README.md", "recipe.yaml", "run.json")
+    )
     trainer.create_model_card(model_name=out.name)  # as pushing does
     assert (out / "README.md").read_text() == card
 
@@ -178,9 +205,16 @@ def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done):
 def test_gains_are_means_of_the_first_and_the_last_tenth():
     rewards = [i / 20 for i in range(20)]
     history = [{"reward": value} for value in rewards]
-    history += [{"eval_x": 0.1, "eval_x_se": 0.01, "eval_runtime": 3.0}, {"eval_x": 0.3, "eval_x_se": 0.02}]
+    history += [
+        {"eval_x": 0.1, "eval_x_se": 0.01, "eval_runtime": 3.0},
+        {"eval_x": 0.3, "eval_x_se": 0.02},
+    ]
     assert gained(history, ["x"]) == [
-        ["reward", "0.025 ± 0.025", "0.925 ± 0.025"],  # of two values the standard error is half their distance
+        [
+            "reward",
+            "0.025 ± 0.025",
+            "0.925 ± 0.025",
+        ],  # of two values the standard error is half their distance
         ["eval_x", "0.100 ± 0.010", "0.300 ± 0.020"],
     ]
     assert gained(history[:1], ["x"]) == []
@@ -203,6 +237,16 @@ def test_threads_wait_calmly_where_nobody_has_chosen(first, given, policy):
         "from grpo_ext.cli.main import main; main(['rewards', 'list'])",
     ):
         code = f"{first}\n{then}\nimport os, sys; print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)"
-        kept = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **given}, cwd=REPO)
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+        }
+        out = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**kept, **given},
+            cwd=REPO,
+        )
         assert out.stderr.split()[-1] == str(policy), out.stderr

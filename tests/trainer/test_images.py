@@ -20,7 +20,10 @@ from tiny_vision import llava
 
 
 def digits(completions, **kwargs):
-    return [sum(ch.isdigit() for ch in c[0]["content"]) / (1 + len(c[0]["content"])) for c in completions]
+    return [
+        sum(ch.isdigit() for ch in c[0]["content"]) / (1 + len(c[0]["content"]))
+        for c in completions
+    ]
 
 
 def run(trainer_class, config_class, folder, out, chat=(), tools=None, **settings):
@@ -30,7 +33,10 @@ def run(trainer_class, config_class, folder, out, chat=(), tools=None, **setting
     model = type(model).from_pretrained(out / "model", dtype=torch.float32)
     colours = ("red", "green", "blue", "white")
     rows = [
-        {"prompt": [{"role": "user", "content": f"Use {a}, 3 to make {a + 4}."}], "image": Image.new("RGB", (8, 8), c)}
+        {
+            "prompt": [{"role": "user", "content": f"Use {a}, 3 to make {a + 4}."}],
+            "image": Image.new("RGB", (8, 8), c),
+        }
         for a, c in enumerate(colours)
     ]
     args = config_class(
@@ -53,7 +59,9 @@ def run(trainer_class, config_class, folder, out, chat=(), tools=None, **setting
         **settings,
     )
     rows = Dataset.from_list(rows)
-    trainer = trainer_class(model, digits, args, train_dataset=rows, processing_class=processor, tools=tools)
+    trainer = trainer_class(
+        model, digits, args, train_dataset=rows, processing_class=processor, tools=tools
+    )
     trainer.train()
     return trainer, torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
@@ -61,7 +69,10 @@ def run(trainer_class, config_class, folder, out, chat=(), tools=None, **setting
 def test_the_gradient_is_that_of_plain_trl(tiny_folder, tmp_path):
     start, _ = llava(tiny_folder)
     start = torch.cat([p.detach().flatten() for p in start.parameters()])
-    as_trl = {"fast_generate": False, "logprob_policy": "trl"}  # which counts the image token, though none is drawn
+    as_trl = {
+        "fast_generate": False,
+        "logprob_policy": "trl",
+    }  # which counts the image token, though none is drawn
     (_, theirs), (_, ours) = (
         run(GRPOTrainer, GRPOConfig, tiny_folder, tmp_path),
         run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "ours", **as_trl),
@@ -70,7 +81,9 @@ def test_the_gradient_is_that_of_plain_trl(tiny_folder, tmp_path):
     assert moved > 1e-3 and (ours - theirs).abs().max() < 1e-4 * moved
 
 
-@pytest.mark.parametrize("settings", [{"group_filter": "drop"}, {"logprob_policy": "model", "temperature": 0.7}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"group_filter": "drop"}, {"logprob_policy": "model", "temperature": 0.7}], ids=str
+)
 def test_several_updates_and_a_reference(tiny_folder, tmp_path, settings, monkeypatch):
     """The completions are scored once under the policy that sampled and once under the reference, and TRL scores none."""
     calls, score = [], GRPOTrainer._get_per_token_logps_and_entropies
@@ -105,6 +118,13 @@ def double(x: int) -> int:
 
 
 def test_tools_beside_images_are_called_by_trl(tiny_folder, tmp_path):
-    chat = (Path(trl.__file__).parent / "chat_templates" / "qwen3_vl.jinja").read_text(encoding="utf-8"), "<|image_pad|>"
-    trainer, weights = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path, chat, tools=[double])
+    chat = (
+        (Path(trl.__file__).parent / "chat_templates" / "qwen3_vl.jinja").read_text(
+            encoding="utf-8"
+        ),
+        "<|image_pad|>",
+    )
+    trainer, weights = run(
+        GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path, chat, tools=[double]
+    )
     assert weights.isfinite().all() and trainer.state.log_history[0]["tools/failure_frequency"] == 0

@@ -35,7 +35,9 @@ def train(folder, out, kill_at):
             return f"turn {self.turns}", self.turns == 3
 
     globals()["Deadly"] = Deadly
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Use {n}."}]} for n in range(12)])
+    rows = Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": f"Use {n}."}]} for n in range(12)]
+    )
     args = GRPOExtConfig(
         **{
             "output_dir": str(out),
@@ -43,8 +45,18 @@ def train(folder, out, kill_at):
             "top_k": 20,
             "max_steps": 5,
         },
-        **{"save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-2, "per_device_train_batch_size": 8},
-        **{"num_generations": 4, "max_completion_length": 60, "report_to": "none", "disable_tqdm": True},
+        **{
+            "save_strategy": "steps",
+            "save_steps": 1,
+            "learning_rate": 1e-2,
+            "per_device_train_batch_size": 8,
+        },
+        **{
+            "num_generations": 4,
+            "max_completion_length": 60,
+            "report_to": "none",
+            "disable_tqdm": True,
+        },
         **{"use_cpu": True, "bf16": False},
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.common.files import checkpoints
-from grpo_ext.trainer.manifest import MANIFEST, delete_older, newest_whole, what_is_wrong, write_manifest
+from grpo_ext.trainer.manifest import (
+    MANIFEST,
+    delete_older,
+    newest_whole,
+    what_is_wrong,
+    write_manifest,
+)
 
 
 def checkpoint(run, step, files=("grpo_state_0.pt", "grpo_state_1.pt", "model.safetensors")):
@@ -46,11 +52,15 @@ def test_nor_do_several_or_a_cut(tmp_path_factory, data):
     write_manifest(folder)
     whole = (folder / MANIFEST).read_bytes()
     assert what_is_wrong(folder) is None
-    flips = data.draw(st.lists(st.integers(0, 8 * len(whole) - 1), min_size=1, max_size=4, unique=True))
+    flips = data.draw(
+        st.lists(st.integers(0, 8 * len(whole) - 1), min_size=1, max_size=4, unique=True)
+    )
     damaged = bytearray(whole)
     for bit in flips:
         damaged[bit // 8] ^= 1 << bit % 8
-    damaged = damaged[: data.draw(st.integers(0, len(damaged) - 2)) if data.draw(st.booleans()) else None]
+    damaged = damaged[
+        : data.draw(st.integers(0, len(damaged) - 2)) if data.draw(st.booleans()) else None
+    ]
     (folder / MANIFEST).write_bytes(damaged)
     assert what_is_wrong(folder) is not None
 
@@ -118,10 +128,16 @@ def test_what_is_deleted_does_not_depend_on_the_clock(tmp_path_factory, steps, d
     for step in steps:
         (run / f"checkpoint-{step}").mkdir()
         os.utime(run / f"checkpoint-{step}", (0, data.draw(st.integers(0, 10**9))))
-    delete_older(run / f"checkpoint-{newest}", most, None if best is None else str(run / f"checkpoint-{best}"))
+    delete_older(
+        run / f"checkpoint-{newest}",
+        most,
+        None if best is None else str(run / f"checkpoint-{best}"),
+    )
     kept = {int(path.name.rpartition("-")[2]) for path in run.iterdir()}
     own = {step for step in (newest, best) if step is not None}
-    others = sorted(set(steps) - own, key=lambda step: (step > newest, -step))  # those left behind go first
+    others = sorted(
+        set(steps) - own, key=lambda step: (step > newest, -step)
+    )  # those left behind go first
     wanted = own | set(others[: max(0, most - len(own))]) if most else set(steps)
     assert kept == wanted
 
@@ -141,6 +157,12 @@ def test_a_run_whose_clock_is_set_back_keeps_what_it_has_just_written(tiny_folde
                 os.utime(path, (4e9, 4e9 - state.global_step * 100))
 
     make(tiny_folder, tmp_path, save_total_limit=2, max_steps=4, callbacks=[Back()]).train()
-    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-4"] and backup.is_dir()
+    assert [path.name for path in checkpoints(tmp_path)] == [
+        "checkpoint-3",
+        "checkpoint-4",
+    ] and backup.is_dir()
     assert newest_whole(tmp_path) == str(tmp_path / "checkpoint-4")
-    assert json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["global_step"] == 4
+    assert (
+        json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["global_step"]
+        == 4
+    )

@@ -19,7 +19,9 @@ SETTINGS = {
 
 def run(folder, out, resume=None):
     recipe = REPO / "recipes" / "countdown" / "tiny.yaml"
-    trainer = make_trainer(load_recipe(recipe, {**SETTINGS, "model_name_or_path": str(folder), "output_dir": str(out)}))
+    trainer = make_trainer(
+        load_recipe(recipe, {**SETTINGS, "model_name_or_path": str(folder), "output_dir": str(out)})
+    )
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -29,5 +31,7 @@ def test_muon_trains_and_goes_on(tiny_folder, tmp_path):
     optimizer = straight.optimizer.optimizer
     assert isinstance(optimizer, MuonWithAdamW) and optimizer.param_groups[0]["weight_decay"] == 0.1
     again = run(tiny_folder, tmp_path / "again", str(tmp_path / "run" / "checkpoint-2"))
-    for (name, a), (_, b) in zip(straight.model.named_parameters(), again.model.named_parameters(), strict=True):
+    for (name, a), (_, b) in zip(
+        straight.model.named_parameters(), again.model.named_parameters(), strict=True
+    ):
         assert torch.equal(a, b), name

@@ -28,11 +28,17 @@ def held() -> dict[str, Counter]:
     me, files = psutil.Process(), [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {
-        "processes": Counter(child.pid for child in me.children(recursive=True)),  # with those that have ended unnoticed
+        "processes": Counter(
+            child.pid for child in me.children(recursive=True)
+        ),  # with those that have ended unnoticed
         "threads": Counter(thread.name for thread in threading.enumerate()),
-        "descriptors": Counter(os.readlink(path).split(":")[0] for path in files if os.path.lexists(path)),
+        "descriptors": Counter(
+            os.readlink(path).split(":")[0] for path in files if os.path.lexists(path)
+        ),
         "memory": Counter("memfd" for line in maps if "memfd:" in line),
-        "ports": Counter(c.laddr.port for c in me.net_connections("inet") if c.status == psutil.CONN_LISTEN),
+        "ports": Counter(
+            c.laddr.port for c in me.net_connections("inet") if c.status == psutil.CONN_LISTEN
+        ),
     }
 
 
@@ -74,7 +80,13 @@ def runs_in_one_process(folder, out):
 
     trainer("first", overlap="off", sampler=None).train()  # what torch itself keeps
     before = held()
-    for end in (lambda: trainer("end").train(), lambda: trainer("again").train(), exception, dead_sampler, evaluation):
+    for end in (
+        lambda: trainer("end").train(),
+        lambda: trainer("again").train(),
+        exception,
+        dead_sampler,
+        evaluation,
+    ):
         end()
         more = {kind: now - before[kind] for kind, now in held().items() if now - before[kind]}
         assert not more, (end, more)
@@ -92,7 +104,9 @@ def slow(completions, **kwargs):
 
 
 def long_run(folder, out):
-    overlap_run.make(folder, out, slow, max_steps=500, prompts=1000, save_strategy="steps", save_steps=1).train()
+    overlap_run.make(
+        folder, out, slow, max_steps=500, prompts=1000, save_strategy="steps", save_steps=1
+    ).train()
 
 
 def samplers_of(*pids: int) -> list[psutil.Process]:
@@ -117,9 +131,17 @@ def start_ranks(count, folder, out):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": count,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     shared = {key: str(value) for key, value in shared.items()} | {"ACCELERATE_USE_CPU": "true"}
-    places = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {} for rank in range(count)]
+    places = [
+        {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {}
+        for rank in range(count)
+    ]
     return [Forked(long_run, folder, out, environment=place) for place in places], port
 
 
@@ -130,7 +152,9 @@ def start_ranks(count, folder, out):
         pytest.param(1, [signal.SIGINT] * 2, -signal.SIGINT, id="ctrl-c-twice"),
         pytest.param(1, [signal.SIGTERM], EXIT_INTERRUPTED, id="sigterm"),
         pytest.param(1, [signal.SIGKILL], -signal.SIGKILL, id="killed"),
-        pytest.param(1, [None, signal.SIGKILL], -signal.SIGKILL, id="killed-while-the-sampler-starts"),
+        pytest.param(
+            1, [None, signal.SIGKILL], -signal.SIGKILL, id="killed-while-the-sampler-starts"
+        ),
         pytest.param(2, [signal.SIGKILL], -signal.SIGKILL, id="one-of-two-ranks-killed"),
     ],
 )

@@ -23,7 +23,10 @@ from grpo_ext.step.records import Generation
 
 
 def most_slow(names):
-    return [name if name in ("grpo", "dapo") else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return [
+        name if name in ("grpo", "dapo") else pytest.param(name, marks=pytest.mark.slow)
+        for name in names
+    ]
 
 
 def capped(loss_type):
@@ -35,20 +38,26 @@ def capped(loss_type):
 def rows_in_order(monkeypatch):
     import trl.trainer.grpo_trainer as module
 
-    monkeypatch.setattr(module, "shuffle_sequence_dict", module.shuffle_sequence_dict)  # put back afterwards
+    monkeypatch.setattr(
+        module, "shuffle_sequence_dict", module.shuffle_sequence_dict
+    )  # put back afterwards
     monkeypatch.setattr(feed, "random_order", feed.random_order)
     keep_order()
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 @pytest.mark.parametrize("loss_type", most_slow(LOSSES))
-def test_the_gradient_is_that_of_the_formula_and_of_every_cut(tiny_folder, tmp_path, loss_type, beta):
+def test_the_gradient_is_that_of_the_formula_and_of_every_cut(
+    tiny_folder, tmp_path, loss_type, beta
+):
     high = capped(loss_type)
     settings = {"loss_type": loss_type, "beta": beta, "mask_truncated_completions": True, **high}
     trainer, [(first, weights)] = train(tiny_folder, tmp_path, 1, 1, **settings)
     lengths = torch.cat([part.completion_mask.sum(1) for part in trainer.used])
     counted = torch.cat([part.counted for part in trainer.used])
-    assert (lengths[counted.bool()] == 0).any() and (counted == 0).any()  # an empty one, and a truncated one
+    assert (lengths[counted.bool()] == 0).any() and (
+        counted == 0
+    ).any()  # an empty one, and a truncated one
     options = {"high": high.get("epsilon_high", 0.2), "beta": beta, "loss_type": loss_type}
     wanted = oracle_gradients(trainer.used, tiny_folder, weights, trainer.ref_model, **options)
     assert apart(first, wanted) < 1e-5
@@ -60,7 +69,12 @@ def test_the_gradient_is_that_of_the_formula_and_of_every_cut(tiny_folder, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("loss_type", LOSSES)
 def test_every_cut(tiny_folder, tmp_path, loss_type):
-    settings = {"loss_type": loss_type, "beta": 0.1, "mask_truncated_completions": True, **capped(loss_type)}
+    settings = {
+        "loss_type": loss_type,
+        "beta": 0.1,
+        "mask_truncated_completions": True,
+        **capped(loss_type),
+    }
     _, [(first, _)] = train(tiny_folder, tmp_path, 1, 1, **settings)
     for ga, spg in CUTS:
         _, [(grads, _)] = train(tiny_folder, tmp_path, ga, spg, **settings)
@@ -81,7 +95,9 @@ def test_a_second_step_on_the_same_generation(tiny_folder, tmp_path, loss_type, 
     }
     trainer, steps = train(tiny_folder, tmp_path, 2, 4, steps=2, **settings)
     used, (grads, weights) = trainer.used[2:], steps[1]
-    ratios = torch.cat([(part.old_per_token_logps * part.completion_mask).flatten() for part in used])
+    ratios = torch.cat(
+        [(part.old_per_token_logps * part.completion_mask).flatten() for part in used]
+    )
     assert ratios.abs().sum() > 0
     wanted = oracle_gradients(
         used,
@@ -117,21 +133,45 @@ class Whole(Exact):
 
 @pytest.mark.parametrize("loss_type", most_slow(TRL_LOSSES))
 def test_micro_batch_is_trl_bit_for_bit(tiny_folder, tmp_path, loss_type):
-    settings = {"loss_type": loss_type, "beta": 0.1, "logprob_policy": "trl", "loss_normalization": "micro_batch"}
+    settings = {
+        "loss_type": loss_type,
+        "beta": 0.1,
+        "logprob_policy": "trl",
+        "loss_normalization": "micro_batch",
+    }
     settings |= {"mask_truncated_completions": True, "ref_noise": 0.0, **capped(loss_type)}
-    ours, theirs = (train(tiny_folder, tmp_path, 2, 4, steps=3, trainer_class=c, **settings)[1] for c in (Whole, Plain))
+    ours, theirs = (
+        train(tiny_folder, tmp_path, 2, 4, steps=3, trainer_class=c, **settings)[1]
+        for c in (Whole, Plain)
+    )
     for (a, _), (b, _) in zip(ours, theirs, strict=True):
         assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize(("kl", "corrected"), [("k1", True), ("k2", False), ("k3", True), ("k3", False)])
+@pytest.mark.parametrize(
+    ("kl", "corrected"), [("k1", True), ("k2", False), ("k3", True), ("k3", False)]
+)
 def test_kl_estimators_and_useful_groups(tiny_folder, tmp_path, kl, corrected):
-    settings = {"loss_type": "grpo", "beta": 0.1, "kl_estimator": kl, "use_bias_correction_kl": corrected}
+    settings = {
+        "loss_type": "grpo",
+        "beta": 0.1,
+        "kl_estimator": kl,
+        "use_bias_correction_kl": corrected,
+    }
     settings |= {"advantage_normalizer": "useful"}
-    trainer, [(grads, weights)] = train(tiny_folder, tmp_path, 2, 1, trainer_class=HalfUseful, **settings)
+    trainer, [(grads, weights)] = train(
+        tiny_folder, tmp_path, 2, 1, trainer_class=HalfUseful, **settings
+    )
     assert [bool(x) for part in trainer.used for x in part.signal].count(False) == 8
     wanted = oracle_gradients(
-        trainer.used, tiny_folder, weights, trainer.ref_model, beta=0.1, kl=kl, corrected=corrected, useful_only=True
+        trainer.used,
+        tiny_folder,
+        weights,
+        trainer.ref_model,
+        beta=0.1,
+        kl=kl,
+        corrected=corrected,
+        useful_only=True,
     )
     assert apart(grads, wanted) < 1e-5
     assert "kl" in trainer.state.log_history[0]
@@ -147,7 +187,9 @@ class HalfUseful(Exact):
 
 
 def test_equal_rewards_have_advantage_exactly_zero(tiny_folder, tmp_path):
-    trainer, _ = train(tiny_folder, tmp_path, 1, 1, trainer_class=HalfUseful, beta=0.0, std_estimator="population")
+    trainer, _ = train(
+        tiny_folder, tmp_path, 1, 1, trainer_class=HalfUseful, beta=0.0, std_estimator="population"
+    )
     advantages = trainer.used[0].advantages.view(-1, GROUP)
     assert torch.equal(advantages[::2], torch.zeros(2, GROUP))
     odd = advantages[1]
@@ -155,9 +197,14 @@ def test_equal_rewards_have_advantage_exactly_zero(tiny_folder, tmp_path):
     assert trainer.state.log_history[0]["frac_reward_zero_std"] == 0.5
 
 
-@pytest.mark.parametrize("settings", [{"entropy_coef": 0.1}, {"entropy_coef": 0.1, "top_entropy_quantile": 0.5}])
+@pytest.mark.parametrize(
+    "settings", [{"entropy_coef": 0.1}, {"entropy_coef": 0.1, "top_entropy_quantile": 0.5}]
+)
 def test_entropy_bonus(tiny_folder, tmp_path, settings):
-    grads = [train(tiny_folder, tmp_path, ga, ga, loss_type="grpo", beta=0.0, **settings)[1][0][0] for ga in (1, 4)]
+    grads = [
+        train(tiny_folder, tmp_path, ga, ga, loss_type="grpo", beta=0.0, **settings)[1][0][0]
+        for ga in (1, 4)
+    ]
     without = train(tiny_folder, tmp_path, 4, 4, loss_type="grpo", beta=0.0)[1][0][0]
     assert apart(grads[1], without) > 1e-3
     if "top_entropy_quantile" not in settings:  # a quantile is that of a micro-batch
@@ -200,7 +247,10 @@ def test_a_policy_changed_in_memory_is_its_own_reference(tiny_folder, tmp_path, 
             "sum_then_normalize",
         ),
         ({"loss_type": "drgrpo"}, "loss_type is one of grpo.*got 'drgrpo'. Did you mean 'dr_grpo'"),
-        ({"temperature": 0.7, "generation_kwargs": {"temperature": 0.5}}, "temperature is 0.7 and generation_kwargs"),
+        (
+            {"temperature": 0.7, "generation_kwargs": {"temperature": 0.5}},
+            "temperature is 0.7 and generation_kwargs",
+        ),
         ({"repetition_penalty": 1.1}, "rescales the scores"),
     ],
 )
@@ -226,7 +276,9 @@ def test_options_that_only_take_tokens_away_are_exact_too(tiny_folder, tmp_path)
 
 def test_the_kept_set_outlives_the_policy_that_sampled(tiny_folder, tmp_path):
     """Old, new and reference log-probs are over one set, although the policy has moved far."""
-    trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), length=12, top_k=3, top_p=0.9, temperature=0.8)
+    trainer = logprobs.make_trainer(
+        tiny_folder, str(tmp_path), length=12, top_k=3, top_p=0.9, temperature=0.8
+    )
     inputs = [trainer.train_dataset[i // 8] for i in range(32)]
     batch = trainer._generate_and_score_completions([dict(row) for row in inputs])
     g = torch.Generator().manual_seed(1)
@@ -237,24 +289,35 @@ def test_the_kept_set_outlives_the_policy_that_sampled(tiny_folder, tmp_path):
         prompt = batch.prompt_ids[i][batch.prompt_mask[i].bool()]
         completion = batch.completion_ids[i][batch.completion_mask[i].bool()]
         with torch.no_grad():
-            logits = trainer.model(input_ids=torch.cat([prompt, completion]).unsqueeze(0)).logits[0] / 0.8
+            logits = (
+                trainer.model(input_ids=torch.cat([prompt, completion]).unsqueeze(0)).logits[0]
+                / 0.8
+            )
         for t, token in enumerate(completion):
             kept = batch.kept[i].mask()[t]
             assert 1 <= kept.sum() <= 3 and kept[token]
-            wanted = logits[len(prompt) + t - 1].masked_fill(~kept, -torch.inf).log_softmax(-1)[token]
+            wanted = (
+                logits[len(prompt) + t - 1].masked_fill(~kept, -torch.inf).log_softmax(-1)[token]
+            )
             assert scored[i, t].item() == pytest.approx(wanted.item(), abs=1e-4)
 
 
 def test_the_temperature_that_sampled_is_the_one_that_scores(tiny_folder, tmp_path):
-    trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), generation_kwargs={"temperature": 0.5})
+    trainer = logprobs.make_trainer(
+        tiny_folder, str(tmp_path), generation_kwargs={"temperature": 0.5}
+    )
     assert logprobs.differences(trainer, 500)["ours"].abs().max() <= 1e-4  # TRL scores these at 1.0
-    trainer = logprobs.make_trainer(tiny_folder, str(tmp_path), temperature=0.5, logprob_policy="model")
+    trainer = logprobs.make_trainer(
+        tiny_folder, str(tmp_path), temperature=0.5, logprob_policy="model"
+    )
     assert logprobs.differences(trainer, 500)["ours"].abs().max() > 0.05
 
 
 def test_training_with_truncation_logs_no_difference(tiny_folder, tmp_path):
     settings = {"beta": 0.1, "top_k": 5, "top_p": 0.9, "num_iterations": 2, "learning_rate": 1.0}
-    trainer, steps = train(tiny_folder, tmp_path, 2, 2, trainer_class=Sampled, steps=4, logging_steps=1, **settings)
+    trainer, steps = train(
+        tiny_folder, tmp_path, 2, 2, trainer_class=Sampled, steps=4, logging_steps=1, **settings
+    )
     logged = trainer.state.log_history[0]
     assert logged["sampling/logp_difference/max"] < 1e-4
     assert logged["sampling/ratio/mean"] == pytest.approx(1.0, abs=1e-5)
@@ -285,7 +348,9 @@ class WatchedSampler(Sampler):
     def sample(self, request):
         recorder = Recorder(SamplingParams(top_k=5))
         with watching(self.trainer.model, recorder):
-            ids, _ = GRPOTrainer._generate_single_turn(self.trainer, request.prompt_ids, None, {}, request.num_generations)
+            ids, _ = GRPOTrainer._generate_single_turn(
+                self.trainer, request.prompt_ids, None, {}, request.num_generations
+            )
         return Generation(request.prompt_ids, ids, request.policy_step, recorder.rows(ids)[1])
 
 

@@ -27,7 +27,12 @@ BIG_CAP = {"vllm_importance_sampling_clip_max": 1e9}  # no weight is cut
 def test_batches_are_seen_before_their_turn_and_given_once():
     ahead, source = BatchesAhead(), iter("abcd")
     assert ahead.of(source).peek(1) == "b"
-    assert next(ahead.of(source)) == "a" and ahead.peek(0) == "b" and ahead.peek(2) == "d" and ahead.peek(3) is None
+    assert (
+        next(ahead.of(source)) == "a"
+        and ahead.peek(0) == "b"
+        and ahead.peek(2) == "d"
+        and ahead.peek(3) is None
+    )
     assert list(ahead.of(source)) == ["b", "c", "d"]
     assert list(ahead.of(iter("xy"))) == ["x", "y"]
 
@@ -48,7 +53,9 @@ def rows_of(parts):
 def logps_by_version(models, versions, prompt, completion):
     """Each token's log-prob by the weights of its own step."""
     with torch.no_grad():
-        scored = {version: token_logps(models(version), prompt, completion) for version in set(versions)}
+        scored = {
+            version: token_logps(models(version), prompt, completion) for version in set(versions)
+        }
     return [scored[version][t] for t, version in enumerate(versions)]
 
 
@@ -61,9 +68,14 @@ def check_samples(folder, steps):
     for noted in steps.values():
         for part, i, prompt, completion in rows_of(noted["used"]):
             wanted = logps_by_version(
-                lambda version: model_of(folder, steps[version]["weights"]), versions_of(part, i), prompt, completion
+                lambda version: model_of(folder, steps[version]["weights"]),
+                versions_of(part, i),
+                prompt,
+                completion,
             )
-            assert torch.allclose(part.sampling_per_token_logps[i, : len(wanted)], torch.stack(wanted), atol=1e-5)
+            assert torch.allclose(
+                part.sampling_per_token_logps[i, : len(wanted)], torch.stack(wanted), atol=1e-5
+            )
 
 
 def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
@@ -86,7 +98,9 @@ SETTINGS = {
     "decoupled, partial": {**BIG_CAP, **PARTIAL},
 }
 CASES = [
-    pytest.param(ranks, loss, policy, marks=[] if (ranks, loss) == (1, "dapo") else pytest.mark.slow)
+    pytest.param(
+        ranks, loss, policy, marks=[] if (ranks, loss) == (1, "dapo") else pytest.mark.slow
+    )
     for ranks, losses in ((1, LOSSES), (2, ("grpo", "dapo")))
     for loss in losses
     for policy in SETTINGS
@@ -97,7 +111,13 @@ CASES = [
 def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss_type, policy):
     """Groups that were carried over, groups that were under way, and completions that went on, against the formula by token."""
     high = {"epsilon_high": 5.0} if loss_type == "cispo" else {}
-    settings = {"group_filter": "refill", "max_staleness": 3, "loss_type": loss_type, **SETTINGS[policy], **high}
+    settings = {
+        "group_filter": "refill",
+        "max_staleness": 3,
+        "loss_type": loss_type,
+        **SETTINGS[policy],
+        **high,
+    }
     rate = 0.1 if loss_type == "luspo" else overlap_run.LR  # its loss is a sum over tokens
     settings |= {"per_device_train_batch_size": 16 // ranks, "max_steps": 5, "learning_rate": rate}
     on_ranks(ranks, overlap_run.train, tiny_folder, tmp_path, settings)
@@ -107,19 +127,36 @@ def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss
     for step in steps:
         parts = [part for rank in found for part in rank["steps"][step]["used"]]
         versions = [tuple(versions_of(part, i)) for part in parts for i in range(len(part))]
-        mixed += any(len(set(row)) > 1 for row in versions) if "partial" in policy else len({row[:1] for row in versions}) > 1
+        mixed += (
+            any(len(set(row)) > 1 for row in versions)
+            if "partial" in policy
+            else len({row[:1] for row in versions}) > 1
+        )
         model, rows = models[step], []
         for part, i, prompt, completion in rows_of(parts):
             versions = versions_of(part, i)
             if not completion:
-                rows.append({"logps": [], "old": [], "advantage": 0.0, "masked": not bool(part.counted[i]), "useful": True})
+                rows.append(
+                    {
+                        "logps": [],
+                        "old": [],
+                        "advantage": 0.0,
+                        "masked": not bool(part.counted[i]),
+                        "useful": True,
+                    }
+                )
                 continue
             sampled = logps_by_version(models.__getitem__, versions, prompt, completion)
             with torch.no_grad():  # what was sampled while the trainer trained is scored later
-                scored = [token_logps(models[v], prompt, completion) for v in range(versions[-1], step + 1)]
+                scored = [
+                    token_logps(models[v], prompt, completion)
+                    for v in range(versions[-1], step + 1)
+                ]
             old = part.old_per_token_logps[i, : len(completion)].unbind()
             wanted = [sampled] if "sampler" in policy else scored
-            assert any(torch.allclose(torch.stack(old), torch.stack(logps), atol=1e-5) for logps in wanted)
+            assert any(
+                torch.allclose(torch.stack(old), torch.stack(logps), atol=1e-5) for logps in wanted
+            )
             weights = [torch.exp(o - s) for o, s in zip(old, sampled, strict=True)]
             rows.append(
                 {
@@ -144,7 +181,9 @@ def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss
     assert mixed
 
 
-@pytest.mark.parametrize("settings", [{}, {"group_filter": "refill"}, {"partial_rollouts": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"group_filter": "refill"}, {"partial_rollouts": 3}], ids=str
+)
 def test_each_epoch_has_each_prompt_once(tiny_folder, tmp_path, settings):
     seen = []
 
@@ -184,14 +223,20 @@ def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path,
 
 
 @pytest.mark.parametrize("where", ["sample_few", "collect"])  # as it is asked, and as it samples
-def test_prompts_drawn_for_a_sampler_that_fails_are_neither_lost_nor_trained_twice(tiny_folder, tmp_path, where):
+def test_prompts_drawn_for_a_sampler_that_fails_are_neither_lost_nor_trained_twice(
+    tiny_folder, tmp_path, where
+):
     seen, calls = [], []
 
     def noting(completions, prompts, **kwargs):
         seen.extend(prompts)
         return overlap_run.letters(completions)
 
-    settings = {"group_filter": "refill", "max_steps": 5, "prompts": 400}  # so many that refill draws none of the loader's
+    settings = {
+        "group_filter": "refill",
+        "max_steps": 5,
+        "prompts": 400,
+    }  # so many that refill draws none of the loader's
     first = overlap_run.make(tiny_folder, tmp_path, **settings)
     plain = getattr(first.parts.sampler, where)
 
@@ -208,7 +253,9 @@ def test_prompts_drawn_for_a_sampler_that_fails_are_neither_lost_nor_trained_twi
     again = overlap_run.make(tiny_folder, tmp_path, noting, **settings)
     again.train(True)
     rows = [row["prompt"] for row in first.train_dataset]
-    order = [rows[i] for i in first.parts.order.make_sampler(None)][::4][2 * step : 10]  # num_generations 4, two prompts a step
+    order = [rows[i] for i in first.parts.order.make_sampler(None)][::4][
+        2 * step : 10
+    ]  # num_generations 4, two prompts a step
     assert order and {seen.count(prompt) for prompt in order} == {4}
 
 
@@ -221,7 +268,9 @@ def test_training_again_after_an_error_forgets_what_was_under_way(tiny_folder, t
 
         raised = False
 
-    trainer = overlap_run.make(tiny_folder, tmp_path, save_strategy="steps", save_steps=2, max_steps=5)
+    trainer = overlap_run.make(
+        tiny_folder, tmp_path, save_strategy="steps", save_steps=2, max_steps=5
+    )
     trainer.add_callback(Stop())
     with pytest.raises(KeyError):
         trainer.train()
@@ -233,7 +282,9 @@ def test_training_again_after_an_error_forgets_what_was_under_way(tiny_folder, t
 def test_an_adapter_with_gradient_checkpointing(tiny_folder, tmp_path):
     for task in (None, "CAUSAL_LM"):  # two classes of peft
         peft = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, task_type=task)
-        trainer = overlap_run.make(tiny_folder, tmp_path, peft=peft, gradient_checkpointing=True, max_steps=3)
+        trainer = overlap_run.make(
+            tiny_folder, tmp_path, peft=peft, gradient_checkpointing=True, max_steps=3
+        )
         trainer.train()
         first = trainer.state.log_history[0]
         assert first["sampling/logp_difference/max"] < 1e-4 and first["completions/max_length"] <= 6
@@ -241,15 +292,23 @@ def test_an_adapter_with_gradient_checkpointing(tiny_folder, tmp_path):
 
 def test_other_sizes_begin_anew_with_what_was_under_way(tiny_folder, tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 5}
-    overlap_run.make(tiny_folder, tmp_path, partial_rollouts=2, **settings | {"max_steps": 3}).train()
-    trainer = overlap_run.make(tiny_folder, tmp_path, partial_rollouts=3, num_generations=2, **settings)
+    overlap_run.make(
+        tiny_folder, tmp_path, partial_rollouts=2, **settings | {"max_steps": 3}
+    ).train()
+    trainer = overlap_run.make(
+        tiny_folder, tmp_path, partial_rollouts=3, num_generations=2, **settings
+    )
     trainer.train(str(tmp_path / "checkpoint-2"))
     check_samples(tiny_folder, {step: trainer.steps[step] for step in trainer.steps})
     assert min(trainer.steps) == 2 and len(trainer.parts.generations.ahead.sampler.rounds) == 4
 
 
 def below() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True) if "process_worker" in " ".join(child.cmdline())}
+    return {
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if "process_worker" in " ".join(child.cmdline())
+    }
 
 
 def test_no_process_is_left_and_a_killed_one_repeats_its_work(tiny_folder, tmp_path):
@@ -262,7 +321,9 @@ def test_no_process_is_left_and_a_killed_one_repeats_its_work(tiny_folder, tmp_p
 
     def collect():
         calls.append(1)
-        if len(calls) == 3:  # of a generation under way: the second one is of the check of the weights
+        if (
+            len(calls) == 3
+        ):  # of a generation under way: the second one is of the check of the weights
             [pid] = below() - before
             os.kill(pid, signal.SIGKILL)
         return plain()
@@ -276,7 +337,9 @@ def test_no_process_is_left_and_a_killed_one_repeats_its_work(tiny_folder, tmp_p
 
 def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path):
     trainer = overlap_run.make(tiny_folder, tmp_path)
-    trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")  # no process can begin with it
+    trainer.parts.sampler._start = replace(
+        trainer.parts.sampler._start, model=b""
+    )  # no process can begin with it
     with pytest.raises(EngineFailure, match=r"sampler process \(on cpu\) failed: EOFError"):
         trainer.train()
     trainer = overlap_run.make(tiny_folder, tmp_path)
@@ -284,7 +347,9 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
 
     def send():
         calls.append(1)
-        if len(calls) == 3:  # of a generation under way: the second one is of the check of the weights
+        if (
+            len(calls) == 3
+        ):  # of a generation under way: the second one is of the check of the weights
             trainer.parts.sampler._end()
             exits = b"cos\n_exit\n(I1\ntR."  # a pickle that ends the process which reads it
             trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=exits)
@@ -300,17 +365,29 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
     "settings, words",
     [
         ({"sampler": None}, "needs a separate sampler"),
-        ({"gradient_accumulation_steps": 3, "steps_per_generation": 1}, "multiple of gradient_accumulation_steps"),
+        (
+            {"gradient_accumulation_steps": 3, "steps_per_generation": 1},
+            "multiple of gradient_accumulation_steps",
+        ),
         ({"vllm_importance_sampling_correction": False}, "completions of older weights"),
         ({"logprob_policy": "model"}, "needs logprob_policy: sampling"),
         ({"sampler": None, "use_vllm": True, "vllm_mode": "colocate"}, "shares one"),
-        ({"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5}, "vLLM does not return"),
+        (
+            {"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5},
+            "vLLM does not return",
+        ),
         ({"environment": "guess"}, "does not play environments"),
         ({"partial_rollouts": 4}, "does not divide max_completion_length \\(6\\)"),
         ({"partial_rollouts": 3, "overlap": "off"}, "needs overlap: one_step"),
         ({"partial_rollouts": 3, "group_filter": "refill"}, "needs group_filter: drop"),
-        ({"partial_rollouts": 3, "generation_kwargs": {"stop_strings": ["x"]}}, "does not go with stop_strings"),
-        ({"partial_rollouts": 3, "generation_kwargs": {"seed": 1, "forced_eos_token_id": 2}}, "with forced_eos_token_id, seed"),
+        (
+            {"partial_rollouts": 3, "generation_kwargs": {"stop_strings": ["x"]}},
+            "does not go with stop_strings",
+        ),
+        (
+            {"partial_rollouts": 3, "generation_kwargs": {"seed": 1, "forced_eos_token_id": 2}},
+            "with forced_eos_token_id, seed",
+        ),
     ],
     ids=lambda value: "",
 )

@@ -33,7 +33,9 @@ def tempered(x):
 
 
 @pytest.mark.parametrize("loss_type", LOSSES)
-def test_a_changed_term_changes_the_gradient_that_trains(tiny_folder, tmp_path, monkeypatch, loss_type):
+def test_a_changed_term_changes_the_gradient_that_trains(
+    tiny_folder, tmp_path, monkeypatch, loss_type
+):
     settings = {"loss_type": loss_type, "beta": 0.0, "mask_truncated_completions": True}
     settings |= {"epsilon_high": 5.0} if loss_type == "cispo" else {}
     plain = train(tiny_folder, tmp_path, 2, 2, **settings)[1][0][0]
@@ -73,11 +75,19 @@ def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_p
     try:
         with registry_as_before():
             for resume in (None, str(tmp_path / "run" / "checkpoint-2")):
-                read = load_recipe(recipe, {**settings, "output_dir": str(tmp_path / ("run" if resume is None else "again"))})
+                read = load_recipe(
+                    recipe,
+                    {
+                        **settings,
+                        "output_dir": str(tmp_path / ("run" if resume is None else "again")),
+                    },
+                )
                 trainer = make_trainer(read)
                 assert trainer.parts.update.settings.options.sapo_temperature_pos == 2.0
                 trainer.train(resume_from_checkpoint=resume)
-                weights.append({name: p.detach().clone() for name, p in trainer.model.named_parameters()})
+                weights.append(
+                    {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+                )
                 losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
             trainer.eval_decoding = None  # TRL's evaluation, whose loss is ours
             rows = trainer.train_dataset.select(range(4))
@@ -87,4 +97,12 @@ def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_p
     assert len(losses[0]) == 4 and losses[0] == losses[1]
     assert all(torch.equal(weights[0][name], p) for name, p in weights[1].items())
     with pytest.raises(ValueError, match=r"loss_type is one of grpo.*got 'temperd'"):
-        load_recipe(recipe, {**settings, "loss_type": "temperd", "reward_plugins": None, "reward_funcs": ["format"]})
+        load_recipe(
+            recipe,
+            {
+                **settings,
+                "loss_type": "temperd",
+                "reward_plugins": None,
+                "reward_funcs": ["format"],
+            },
+        )

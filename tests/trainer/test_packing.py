@@ -31,11 +31,18 @@ def apart(a, b):
 
 
 def model_of(architecture, **more):
-    shape = {"vocab_size": SMALL.vocab, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape = {
+        "vocab_size": SMALL.vocab,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+    }
     shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     shape |= {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **shape, **more), dtype=torch.float32)
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(architecture, **shape, **more), dtype=torch.float32
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,8 +66,13 @@ def test_packed_rows_hold_no_padding_and_no_dead_row():
     groups = [range(n * 4, n * 4 + 4) for n in range(8)]
     live = [n for n in range(8) if len({work.rewards[i] for i in groups[n]}) > 1]
     # the last token of a prompt runs with each completion
-    real = sum(len(work.prompts[n]) - 1 + sum(1 + len(work.completions[i]) for i in groups[n]) for n in live)
-    again = sum(len(work.prompts[n]) - 1 for n in live)  # a group that two micro-batches or rows share brings its prompt twice
+    real = sum(
+        len(work.prompts[n]) - 1 + sum(1 + len(work.completions[i]) for i in groups[n])
+        for n in live
+    )
+    again = sum(
+        len(work.prompts[n]) - 1 for n in live
+    )  # a group that two micro-batches or rows share brings its prompt twice
     assert real <= found["ours"][1] < min(real + again, found["TRL"][1])
 
 
@@ -71,11 +83,17 @@ def test_completions_in_a_row_see_their_prompt_and_nothing_else():
     prompts = torch.randint(2, SMALL.vocab, (2, 9), generator=generator).repeat_interleave(3, 0)
     ids = torch.cat([prompts, torch.randint(2, SMALL.vocab, (6, 7), generator=generator)], 1)
     mask = torch.ones_like(ids)
-    mask[:3, :4], mask[1, 12:], mask[4, 9:] = 0, 0, 0  # a shorter prompt, a shorter completion, an empty one
+    mask[:3, :4], mask[1, 12:], mask[4, 9:] = (
+        0,
+        0,
+        0,
+    )  # a shorter prompt, a shorter completion, an empty one
 
     def run(model, head, labels, **inputs):
         logits = model(**inputs).logits[:, :-1] / params.temperature
-        logps = logits.log_softmax(-1).gather(-1, labels[:, 1:].clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        logps = (
+            logits.log_softmax(-1).gather(-1, labels[:, 1:].clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        )
         return Scores(logps * (labels[:, 1:] != -100))
 
     wanted = torch.zeros(6, 7)
@@ -85,7 +103,9 @@ def test_completions_in_a_row_see_their_prompt_and_nothing_else():
         for i in range(6):
             row = ids[i][mask[i].bool()][None]
             count = int(mask[i, 9:].sum())
-            wanted[i, :count] = run(model, None, row, input_ids=row).logps[0, row.shape[1] - 1 - count :]
+            wanted[i, :count] = run(model, None, row, input_ids=row).logps[
+                0, row.shape[1] - 1 - count :
+            ]
     for attention in ("sdpa", "eager", "flex_attention"):
         model.set_attn_implementation(attention)
         with torch.no_grad():
@@ -108,7 +128,9 @@ def test_completions_in_a_row_see_their_prompt_and_nothing_else():
 def test_the_layout_that_is_chosen(attention, sharded, checkpointing, wanted):
     model = model_of("qwen3")
     model.config._attn_implementation_internal = attention
-    layout = choose_layout("auto", model, one_call=sharded, aux_loss=False, recomputes=checkpointing, max_tokens=None)
+    layout = choose_layout(
+        "auto", model, one_call=sharded, aux_loss=False, recomputes=checkpointing, max_tokens=None
+    )
     assert (layout.kind, layout.shares, layout.by_cost) == wanted
     assert bool(layout.why) == (layout.kind != "chunks")
 
@@ -154,7 +176,13 @@ def test_an_adapter_takes_packed_rows():
 
 @pytest.mark.parametrize(
     ("architecture", "more"),
-    [("qwen3", {}), ("mistral", {"sliding_window": 8}), ("olmo2", {}), ("gemma", {}), ("gpt_neox", {})],
+    [
+        ("qwen3", {}),
+        ("mistral", {"sliding_window": 8}),
+        ("olmo2", {}),
+        ("gemma", {}),
+        ("gpt_neox", {}),
+    ],
 )
 def test_other_architectures_take_packed_rows(architecture, more):
     _, found = steps(SMALL, model_of(architecture, **more), layout="packed")
@@ -190,7 +218,9 @@ def test_a_model_that_mixes_sequences_is_refused():
         probe.refuse_unless_separate(trainer.model, shares=False)
 
 
-@pytest.mark.parametrize("settings", [{}, {"layout": "packed"}, {"num_iterations": 2, "beta": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"layout": "packed"}, {"num_iterations": 2, "beta": 0.1}], ids=str
+)
 def test_micro_batches_cut_by_tokens_have_the_gradient_of_plain_trl(settings):
     bench = Bench(replace(SMALL, settings=(("max_tokens_per_micro_batch", 200), *settings.items())))
     seen = []
@@ -199,12 +229,16 @@ def test_micro_batches_cut_by_tokens_have_the_gradient_of_plain_trl(settings):
     trainer._compute_loss = lambda model, inputs: (seen.append(inputs), score(model, inputs))[1]
     found = {side: bench.step(side) for side in ("TRL", "ours")}
     assert apart(found["ours"][2], found["TRL"][2]) < 1e-5
-    assert trainer._step == SMALL.rows // SMALL.micro_batch * dict(settings).get("num_iterations", 1)
+    assert trainer._step == SMALL.rows // SMALL.micro_batch * dict(settings).get(
+        "num_iterations", 1
+    )
     sizes = [(len(x.rows), int(x.rows.attention_mask.sum())) for x in seen]
     assert len(seen) > 4 and all(rows == 1 or tokens <= 200 for rows, tokens in sizes)
 
 
 @pytest.mark.parametrize("settings", [{"top_entropy_quantile": 0.5}, {"layout": "padded"}], ids=str)
 def test_what_cannot_be_cut_is_refused(settings):
-    with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch(: 200 needs layout| would cut)"):
+    with pytest.raises(
+        ValueError, match=r"max_tokens_per_micro_batch(: 200 needs layout| would cut)"
+    ):
         steps(SMALL, max_tokens_per_micro_batch=200, **settings)

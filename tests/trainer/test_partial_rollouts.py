@@ -31,7 +31,10 @@ class Scripted(Sampler):
         self.asked.append(request.prompt_ids)
         ids = [self._more(row[0], len(row) - 1, request.most) for row in request.prompt_ids]
         starts = [len(row) - 1 for row in request.prompt_ids]
-        logps = [-torch.arange(start, start + len(row)).float() for start, row in zip(starts, ids, strict=True)]
+        logps = [
+            -torch.arange(start, start + len(row)).float()
+            for start, row in zip(starts, ids, strict=True)
+        ]
         return Generation(request.prompt_ids, ids, request.policy_step, logps)
 
     def _more(self, p, begun, most):
@@ -45,7 +48,10 @@ def request(prompts, step):
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.integers(1, LIMIT + 5), min_size=4, max_size=16), st.sampled_from([1, 2, 3, 4, 6, 12]))
+@given(
+    st.lists(st.integers(1, LIMIT + 5), min_size=4, max_size=16),
+    st.sampled_from([1, 2, 3, 4, 6, 12]),
+)
 def test_rows_come_out_once_whole_and_as_if_sampled_at_one_go(lengths, tokens):
     lengths = lengths[: len(lengths) // 2 * 2]
     inner = Scripted({p: length for p, length in enumerate(lengths, 1)})
@@ -57,10 +63,14 @@ def test_rows_come_out_once_whole_and_as_if_sampled_at_one_go(lengths, tokens):
         sampler.submit(request([p for batch in new for p in batch], step))
         made = sampler.collect()
         assert len(made.completion_ids) == ROWS
-        found += zip(made.rows, made.completion_ids, made.policy_step, made.sampling_logps, strict=True)
+        found += zip(
+            made.rows, made.completion_ids, made.policy_step, made.sampling_logps, strict=True
+        )
         groups = [row["prompt"] for row in made.rows]
         assert groups[::2] == groups[1::2]
-    assert sorted(row["prompt"] for row, *_ in found) == sorted([*range(1, len(lengths) + 1)] * SIZE)
+    assert sorted(row["prompt"] for row, *_ in found) == sorted(
+        [*range(1, len(lengths) + 1)] * SIZE
+    )
     assert not sampler.under_way and set(inner.most) == {tokens}
     for row, ids, steps, logps in found:
         end = lengths[row["prompt"] - 1]
@@ -89,7 +99,12 @@ def test_a_long_completion_holds_up_its_own_group_only():
 def test_a_rank_with_nothing_to_do_asks_for_as_many_rows_as_the_others():
     """Another rank has three open rows: a server wants equally many of each."""
     inner = Scripted({1: 2, 2: 2})
-    ranks = Ranks(0, 2, gather=lambda t: torch.cat([t, torch.zeros_like(t)]), gather_objects=lambda given: [*given, 7])
+    ranks = Ranks(
+        0,
+        2,
+        gather=lambda t: torch.cat([t, torch.zeros_like(t)]),
+        gather_objects=lambda given: [*given, 7],
+    )
     sampler = PartialSampler(inner, EndRule(frozenset([END]), LIMIT), 4, ROWS, SIZE, ranks)
     sampler.submit(request([1, 2], 0))
     assert [row["prompt"] for row in sampler.collect().rows] == [1, 1, 2, 2]

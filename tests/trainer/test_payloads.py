@@ -61,7 +61,9 @@ def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
     marker, folder = tmp_path / "marker", tmp_path / "run" / "checkpoint-1"
     trainer = make(tiny_folder, tmp_path / "run", max_steps=2)
     torchs = [name for name in (*FILES, *MORE) if name.endswith((".pt", ".pth", ".bin"))]
-    for name in torchs if way == "zip" else (*FILES, *MORE) if way == "old" else {*FILES, *MORE} - {*torchs}:
+    for name in (
+        torchs if way == "zip" else (*FILES, *MORE) if way == "old" else {*FILES, *MORE} - {*torchs}
+    ):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(run / "checkpoint-1", folder)
         if name in ("pytorch_model.bin", "adapter_model.bin"):
@@ -78,7 +80,11 @@ def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
         assert failed or name in (*MORE, "training_args.bin", "tokenizer.json", "tokenizer_config.json", "config.json",
                                   "generation_config.json"), name  # fmt: skip
         if name == "grpo_state_0.pt":
-            assert isinstance(failed, ValueError) and "cannot be loaded" in str(failed) and str(folder) in str(failed)
+            assert (
+                isinstance(failed, ValueError)
+                and "cannot be loaded" in str(failed)
+                and str(folder) in str(failed)
+            )
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "metrics.jsonl", "samples.jsonl", "run.json"])

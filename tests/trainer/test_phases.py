@@ -33,9 +33,16 @@ def run(tiny_folder, tmp_path_factory):
         learning_rate=1e-3, beta=0.04, eval_strategy="steps", eval_steps=1, num_generations_eval=4,
         per_device_eval_batch_size=8, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True,
     )  # fmt: skip
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Use {a}, 2, 3 to make 9."}]} for a in range(1, 9)])
+    rows = Dataset.from_list(
+        [
+            {"prompt": [{"role": "user", "content": f"Use {a}, 2, 3 to make 9."}]}
+            for a in range(1, 9)
+        ]
+    )
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
-    trainer = GRPOExtTrainer(str(tiny_folder), [slow], args, rows, rows.select(range(2)), processing_class=tokenizer)
+    trainer = GRPOExtTrainer(
+        str(tiny_folder), [slow], args, rows, rows.select(range(2)), processing_class=tokenizer
+    )
     start = time.perf_counter()
     trainer.train()
     log = [row for row in trainer.state.log_history if "loss" in row]
@@ -45,12 +52,18 @@ def run(tiny_folder, tmp_path_factory):
 def test_each_step_says_where_its_time_went(run):
     log, whole, _ = run
     names = {"generation", "rewards", "scoring", "train", "optimizer"}
-    assert len(log) == STEPS and all({f"time/{name}" for name in names} <= row.keys() for row in log)
+    assert len(log) == STEPS and all(
+        {f"time/{name}" for name in names} <= row.keys() for row in log
+    )
     assert all(row["time/rewards"] >= NAP for row in log)
-    assert all(row["time/train"] < row["step_time"] for row in log)  # of TRL's clock, which counts all but the optimizer
+    assert all(
+        row["time/train"] < row["step_time"] for row in log
+    )  # of TRL's clock, which counts all but the optimizer
     inside = [sum(row[f"time/{name}"] for name in names - {"optimizer"}) for row in log]
     assert all(found <= row["step_time"] + 1e-3 for found, row in zip(inside, log, strict=True))
-    assert sum(value for row in log for key, value in row.items() if key.startswith("time/")) <= whole
+    assert (
+        sum(value for row in log for key, value in row.items() if key.startswith("time/")) <= whole
+    )
 
 
 def test_what_belongs_to_an_evaluation_is_not_in_a_step(run):
@@ -79,7 +92,9 @@ def model_of(tied):
 def test_operations_are_those_that_torch_counts(tied, lora):
     model, prompt, completion = model_of(tied), 7, 12
     if lora:
-        model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"]))
+        model = get_peft_model(
+            model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"])
+        )
         model.enable_input_require_grads()  # so that the gradient reaches the first layer's input, as the convention counts it
     ids = torch.randint(0, 50, (1, prompt + completion))
     with FlopCounterMode(display=False) as counter:
@@ -92,18 +107,35 @@ def test_operations_are_those_that_torch_counts(tied, lora):
 
 def test_each_distinct_prompt_counts_once_and_padding_does_not():
     prompts = torch.tensor([[0, 5, 6], [0, 5, 6], [7, 8, 9]])
-    masks = torch.tensor([[0, 1, 1], [0, 1, 1], [1, 1, 1]]), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]])
+    masks = (
+        torch.tensor([[0, 1, 1], [0, 1, 1], [1, 1, 1]]),
+        torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]]),
+    )
     fill = torch.ones(3)
-    rows = Scored(prompts, masks[0], torch.ones(3, 4, dtype=torch.long), masks[1], fill, fill, fill, fill, fill)
+    rows = Scored(
+        prompts,
+        masks[0],
+        torch.ones(3, 4, dtype=torch.long),
+        masks[1],
+        fill,
+        fill,
+        fill,
+        fill,
+        fill,
+    )
     pairs = 2 * (2 + 1) + 3 * (2 + 1.5) + 1 * (3 + 0.5) + (4 + 9) / 2
     assert needed(rows).tolist() == [2 + 3 + 2 + 3 + 1, 6, pairs]
 
 
-def test_a_phase_within_another_interrupts_it_and_all_within_an_evaluation_is_evaluation(monkeypatch):
+def test_a_phase_within_another_interrupts_it_and_all_within_an_evaluation_is_evaluation(
+    monkeypatch,
+):
     clock = iter(range(100))
     monkeypatch.setattr(phases.time, "perf_counter", lambda: next(clock))
     state = TrainerState()
-    accelerator = SimpleNamespace(device=torch.device("cpu"), mixed_precision="no", unwrap_model=lambda model: model)
+    accelerator = SimpleNamespace(
+        device=torch.device("cpu"), mixed_precision="no", unwrap_model=lambda model: model
+    )
     trainer = SimpleNamespace(state=state, accelerator=accelerator, model=model_of(tied=True))
     watch = phases.Phases(trainer)  # at 0
     with watch("train"), watch("generation"):  # from 1 and 2, to 4 and 3

@@ -37,7 +37,9 @@ def check_steps(folder, steps, plan, **kwargs):
     weights = [before for _, before in steps]
     assert len(steps) == len(plan)
     for (grads, before), groups in zip(steps, plan, strict=True):
-        wanted = oracle(folder, [(number, weights[step]) for number, step in groups], before, **kwargs)
+        wanted = oracle(
+            folder, [(number, weights[step]) for number, step in groups], before, **kwargs
+        )
         assert apart(grads, wanted) < 1e-5
 
 
@@ -50,7 +52,11 @@ def test_refill_has_the_gradients_of_the_live_groups(tiny_folder, tmp_path, loss
     check_steps(tiny_folder, steps, PLAN, loss_type=loss_type)
     first, second, third, _ = trainer.state.log_history
     assert (first["groups/generated"], first["groups/kept"]) == (8, 5)
-    assert (first["groups/all_wrong"], first["groups/all_right"], first["groups/mixed"]) == (1 / 8, 2 / 8, 5 / 8)
+    assert (first["groups/all_wrong"], first["groups/all_right"], first["groups/mixed"]) == (
+        1 / 8,
+        2 / 8,
+        5 / 8,
+    )
     assert (first["groups/refilled"], first["groups/carried"], first["groups/missing"]) == (4, 1, 0)
     assert (second["groups/reused"], third["groups/reused"], third["groups/carried"]) == (1, 1, 0)
 
@@ -60,13 +66,20 @@ def test_figures_of_a_step_are_of_all_that_was_generated_for_it(tiny_folder, tmp
     trainer, _ = train(tiny_folder, tmp_path, group_filter="refill")
     words = trainer.processing_class
     lengths = [
-        len(fixed_completion(words(prompt_of(number))["input_ids"], nth, len(words), words.eos_token_id))
+        len(
+            fixed_completion(
+                words(prompt_of(number))["input_ids"], nth, len(words), words.eos_token_id
+            )
+        )
         for number in (*CALLS[0], *CALLS[1])
         for nth in range(GROUP)
     ]
     first = trainer.state.log_history[0]
     assert first["completions/mean_length"] == pytest.approx(sum(lengths) / len(lengths))
-    assert (first["completions/min_length"], first["completions/max_length"]) == (min(lengths), max(lengths))
+    assert (first["completions/min_length"], first["completions/max_length"]) == (
+        min(lengths),
+        max(lengths),
+    )
 
 
 def test_without_staleness_nothing_is_generated_in_excess(tiny_folder, tmp_path):
@@ -78,9 +91,13 @@ def test_without_staleness_nothing_is_generated_in_excess(tiny_folder, tmp_path)
 
 
 @pytest.mark.parametrize("scale", ["group", "batch"])
-def test_when_the_rounds_run_out_the_step_is_that_of_what_there_is(tiny_folder, tmp_path, scale, caplog):
+def test_when_the_rounds_run_out_the_step_is_that_of_what_there_is(
+    tiny_folder, tmp_path, scale, caplog
+):
     settings = {"group_filter": "refill", "group_filter_max_rounds": 1, "scale_rewards": scale}
-    trainer, steps = train(tiny_folder, tmp_path, numbers=[1, 2, 3, 4, 14, 7, 2, 3, 16], further=4, **settings)
+    trainer, steps = train(
+        tiny_folder, tmp_path, numbers=[1, 2, 3, 4, 14, 7, 2, 3, 16], further=4, **settings
+    )
     assert trainer.calls == [[1, 2, 3, 4], [14, 7, 2, 3]]
     check_steps(tiny_folder, steps, [[(1, 0), (4, 0)]], scale=scale)
     assert trainer.state.log_history[0]["groups/missing"] == 2
@@ -92,24 +109,40 @@ def test_drop_has_the_gradient_of_the_live_groups(tiny_folder, tmp_path, scale):
     _, steps = train(tiny_folder, tmp_path, ga=2, group_filter="drop", scale_rewards=scale)
     check_steps(tiny_folder, steps, [[(1, 0), (4, 0)]], scale=scale)
     _, kept = train(tiny_folder, tmp_path, ga=2, scale_rewards=scale)
-    assert apart(kept[0][0], steps[0][0]) > 0.05  # the control: `off` trains on groups whose format varies
+    assert (
+        apart(kept[0][0], steps[0][0]) > 0.05
+    )  # the control: `off` trains on groups whose format varies
 
 
 def test_a_step_without_any_signal_changes_nothing(tiny_folder, tmp_path):
     settings = {"group_filter": "refill", "group_filter_max_rounds": 1}
-    trainer, [(grads, _)] = train(tiny_folder, tmp_path, numbers=[2, 3, 7, 14], further=0, **settings)
+    trainer, [(grads, _)] = train(
+        tiny_folder, tmp_path, numbers=[2, 3, 7, 14], further=0, **settings
+    )
     assert all(not g.any() for g in grads.values())
     assert trainer.state.log_history[0]["groups/missing"] == GROUPS
 
 
 def test_several_iterations_and_generations_that_span_steps(tiny_folder, tmp_path):
     """A generation of two optimizer steps, trained on twice: whatever order, only live groups count."""
-    settings = {"group_filter": "refill", "num_iterations": 2, "max_staleness": 4, "steps_per_generation": 2}
+    settings = {
+        "group_filter": "refill",
+        "num_iterations": 2,
+        "max_staleness": 4,
+        "steps_per_generation": 2,
+    }
     trainer, steps = train(tiny_folder, tmp_path, steps=5, **settings)
-    assert trainer.calls[:2] == [[1, 2, 3, 4, 5, 6, 7, 8], [13, 14, 15, 16, 17]]  # 5 of 8 were kept, 3 missing
+    assert trainer.calls[:2] == [
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        [13, 14, 15, 16, 17],
+    ]  # 5 of 8 were kept, 3 missing
     assert all(g.isfinite().all() for grads, _ in steps for g in grads.values())
     assert all(any(g.any() for g in grads.values()) for grads, _ in steps)
-    ages = [(row["groups/reused"], row["groups/expired"]) for row in trainer.state.log_history if "groups/reused" in row]
+    ages = [
+        (row["groups/reused"], row["groups/expired"])
+        for row in trainer.state.log_history
+        if "groups/reused" in row
+    ]
     assert ages == [(0, 0), (1, 0)]  # generated at step 0, used from step 4 on
     used = trainer.parts.feed.generation[0]
     assert used.old_per_token_logps.shape == used.completion_ids.shape
@@ -121,11 +154,20 @@ def test_groups_that_are_too_old_are_not_used(tiny_folder, tmp_path):
     carried = trainer.parts.rollout.carried
     assert carried is not None and set(carried.steps) == {trainer.state.global_step - 1}
     assert fresh(carried, trainer.state.global_step + 1, trainer.args.max_staleness)[1] == 0
-    assert fresh(carried, trainer.state.global_step + 3, trainer.args.max_staleness) == (None, len(carried))
+    assert fresh(carried, trainer.state.global_step + 3, trainer.args.max_staleness) == (
+        None,
+        len(carried),
+    )
 
 
 def test_streams(tiny_folder, tmp_path):
-    trainer, steps = train(tiny_folder, tmp_path, steps=3, make=lambda rows: rows.to_iterable_dataset(), group_filter="refill")
+    trainer, steps = train(
+        tiny_folder,
+        tmp_path,
+        steps=3,
+        make=lambda rows: rows.to_iterable_dataset(),
+        group_filter="refill",
+    )
     assert trainer.calls == CALLS
     check_steps(tiny_folder, steps, PLAN)
 
@@ -143,7 +185,9 @@ def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
     """Format varies in every group, the outcome does not in `DEAD`: judged by the sum no group would be filtered."""
     trainer, _ = train(tiny_folder, tmp_path, group_filter="drop")
     assert trainer.reward_func_names[trainer.parts.rollout.outcome] == "solved"
-    rewards = torch.stack([torch.tensor(list(trainer._logs["rewards"][n])) for n in ("solved", "shaped")], dim=1)
+    rewards = torch.stack(
+        [torch.tensor(list(trainer._logs["rewards"][n])) for n in ("solved", "shaped")], dim=1
+    )
     rewards = rewards.view(GROUPS, -1, 2)
     assert (rewards[:, :, 1].std(1) > 0).all()
     assert [bool(x) for x in rewards[:, :, 0].std(1) == 0] == [n in DEAD for n in (1, 2, 3, 4)]
@@ -155,7 +199,9 @@ def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
 def test_refusals(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="needs loss_normalization: step"):
         train(tiny_folder, tmp_path, group_filter="drop", loss_normalization="micro_batch")
-    with pytest.raises(ValueError, match=r"one of off, drop, refill; got 'fill'\. Did you mean 'refill'\?"):
+    with pytest.raises(
+        ValueError, match=r"one of off, drop, refill; got 'fill'\. Did you mean 'refill'\?"
+    ):
         train(tiny_folder, tmp_path, group_filter="fill")
     with pytest.raises(ValueError, match=r"no reward 'accuracy'\. The rewards are a, b"):
         outcome_index(["a", "b"], [1.0, 2.0], "accuracy")

@@ -34,12 +34,27 @@ SETTINGS = {
         "curriculum": "adaptive",
     },
     "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "adaptive"},
-    "a generation under way": {"sampler": "process", "overlap": "one_step", "top_k": 9, "curriculum": "adaptive"},
+    "a generation under way": {
+        "sampler": "process",
+        "overlap": "one_step",
+        "top_k": 9,
+        "curriculum": "adaptive",
+    },
     "a refilled one under way": {
-        **{"sampler": "process", "overlap": "one_step", "group_filter": "refill", "max_staleness": 2},
+        **{
+            "sampler": "process",
+            "overlap": "one_step",
+            "group_filter": "refill",
+            "max_staleness": 2,
+        },
         **{"eval_strategy": "steps", "eval_steps": 2},
     },
-    "completions that go on": {"sampler": "process", "overlap": "one_step", "partial_rollouts": 2, "top_k": 9},
+    "completions that go on": {
+        "sampler": "process",
+        "overlap": "one_step",
+        "partial_rollouts": 2,
+        "top_k": 9,
+    },
     "evaluation on": {"eval_strategy": "steps", "eval_steps": 2, "eval_temperature": 0.8},
 }
 
@@ -51,7 +66,13 @@ def letters(completions, **kwargs):
 
 def make(folder, out, reward=letters, callbacks=None, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 17)]
-    usual = {"max_steps": STEPS, "learning_rate": 1e-2, "logging_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    usual = {
+        "max_steps": STEPS,
+        "learning_rate": 1e-2,
+        "logging_steps": 3,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
     args = GRPOExtConfig(
         output_dir=str(out),
         per_device_train_batch_size=4,
@@ -154,7 +175,9 @@ def test_a_failing_reward_leaves_the_checkpoint_before_it_alone(tiny_folder, tmp
 def test_what_ranks_on_a_cpu_have_saved_can_be_read(tmp_path):
     """accelerate puts them on `cpu:0`, and older versions of transformers read the optimizer's state to there."""
     torch.save({"exp_avg": torch.ones(3)}, tmp_path / "optimizer.pt")
-    state = torch.load(tmp_path / "optimizer.pt", map_location=torch.device("cpu", 0), weights_only=True)
+    state = torch.load(
+        tmp_path / "optimizer.pt", map_location=torch.device("cpu", 0), weights_only=True
+    )
     assert torch.equal(state["exp_avg"], torch.ones(3)) and state["exp_avg"].device.type == "cpu"
 
 
@@ -189,7 +212,11 @@ def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
 
 
 def test_a_run_that_is_done_takes_no_step_more(tiny_folder, tmp_path):
-    settings = {"max_steps": 3, "num_train_epochs": 9, "curriculum": "adaptive"}  # in the midst of an epoch
+    settings = {
+        "max_steps": 3,
+        "num_train_epochs": 9,
+        "curriculum": "adaptive",
+    }  # in the midst of an epoch
     first = make(tiny_folder, tmp_path, **settings)
     first.train()
     again = make(tiny_folder, tmp_path, **settings)

@@ -35,9 +35,13 @@ def make(folder, out, rewards, **settings):
         disable_tqdm=True,
         **settings,
     )
-    rows = [{"prompt": [{"role": "user", "content": f"Use {a} and 1."}], "number": a} for a in range(8)]
+    rows = [
+        {"prompt": [{"role": "user", "content": f"Use {a} and 1."}], "number": a} for a in range(8)
+    ]
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    return GRPOExtTrainer(str(folder), rewards, args, Dataset.from_list(rows), processing_class=tokenizer)
+    return GRPOExtTrainer(
+        str(folder), rewards, args, Dataset.from_list(rows), processing_class=tokenizer
+    )
 
 
 def length(completions, **kwargs):
@@ -84,7 +88,9 @@ def test_a_reward_that_always_fails_stops_the_run_with_a_checkpoint(tiny_folder,
 
 
 def test_on_error_raise_stops_at_the_first(tiny_folder, tmp_path):
-    trainer = make(tiny_folder, tmp_path, [length, Faulty(infinite=range(8))], reward_on_error="raise")
+    trainer = make(
+        tiny_folder, tmp_path, [length, Faulty(infinite=range(8))], reward_on_error="raise"
+    )
     with pytest.raises(RewardFailure, match="inf"):
         trainer.train()
     assert trainer.state.global_step == 0
@@ -99,8 +105,13 @@ def test_registered_rewards_are_taken_by_name(tiny_folder, tmp_path):
 
 def test_a_reward_that_fails_on_all_rows_of_a_step_stops_the_run_at_once(tiny_folder, tmp_path):
     """Two prompts of four completions: far fewer rows than the share of failures is judged by."""
-    trainer = make(tiny_folder, tmp_path, [Faulty(raises=range(8))], max_steps=2, per_device_train_batch_size=8)
-    with pytest.raises(RewardFailure, match=r"(?s)'faulty' failed on every completion\. Fix it, .* no idea \(.*\.py:\d+"):
+    trainer = make(
+        tiny_folder, tmp_path, [Faulty(raises=range(8))], max_steps=2, per_device_train_batch_size=8
+    )
+    with pytest.raises(
+        RewardFailure,
+        match=r"(?s)'faulty' failed on every completion\. Fix it, .* no idea \(.*\.py:\d+",
+    ):
         trainer.train()
     assert trainer.state.global_step == 0
 
@@ -109,7 +120,10 @@ def test_one_bad_row_of_the_data_does_not_stop_a_run_of_one_prompt_a_step(tiny_f
     faulty = Faulty(raises=(3,))
     trainer = make(tiny_folder, tmp_path, [faulty], max_steps=8, per_device_train_batch_size=4)
     trainer.train()
-    assert trainer.state.log_history[-2]["rewards/faulty/failed"] == 4 and trainer.state.global_step == 8
+    assert (
+        trainer.state.log_history[-2]["rewards/faulty/failed"] == 4
+        and trainer.state.global_step == 8
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +135,9 @@ def test_a_step_is_that_of_all_ranks(ranks, stops):
     guards = []
     for rank, fails in enumerate(ranks):
         guards.append(Guard(Faulty(raises=(0,) if fails else ()), deferred=True))
-        guards[-1](completions=[[{"content": "x"}]] * 2, prompts=[f"prompt {rank}"] * 2, number=[0, 0])
+        guards[-1](
+            completions=[[{"content": "x"}]] * 2, prompts=[f"prompt {rank}"] * 2, number=[0, 0]
+        )
 
     def settled(guard: Guard, gather) -> Judge:
         judge = Judge(SimpleNamespace(reward_funcs=[guard]))
@@ -168,15 +184,25 @@ def test_rewards_that_seed_and_move_change_nothing_of_the_run(tiny_folder, tmp_p
 
 def test_unknown_names_and_weights_beyond_float32_are_refused_before_the_model_is_loaded():
     args = SimpleNamespace(reward_weights=[1e300], reward_on_error="none", reward_workers=0)
-    with pytest.raises(ValueError, match=r"weight of reward 'length' is 1e\+300, but it must be .* at most 10000"):
+    with pytest.raises(
+        ValueError, match=r"weight of reward 'length' is 1e\+300, but it must be .* at most 10000"
+    ):
         rewards_for([length], args)
     with pytest.raises(ValueError, match=r"No reward is named 'fromat'.*Did you mean 'format'"):
         rewards_for("fromat", args)
 
 
-def test_prompts_that_the_outcome_reward_failed_on_are_not_taken_for_unsolved(tiny_folder, tmp_path):
-    settings = {"curriculum": "adaptive", "group_filter_metric": "faulty", "reward_max_failure_rate": 1.0}
-    trainer = make(tiny_folder, tmp_path, [length, Faulty(raises={0, 1, 2, 3})], max_steps=3, **settings)
+def test_prompts_that_the_outcome_reward_failed_on_are_not_taken_for_unsolved(
+    tiny_folder, tmp_path
+):
+    settings = {
+        "curriculum": "adaptive",
+        "group_filter_metric": "faulty",
+        "reward_max_failure_rate": 1.0,
+    }
+    trainer = make(
+        tiny_folder, tmp_path, [length, Faulty(raises={0, 1, 2, 3})], max_steps=3, **settings
+    )
     trainer.train()
     samples = trainer.parts.order.rates.samples
     assert samples[:4].tolist() == [0] * 4 and samples[4:].sum() > 0

@@ -88,16 +88,25 @@ def test_a_product_over_the_sequence_fades_with_its_length(tiny_folder, tmp_path
     """TRL's default: at 768 tokens the typical completion counts a third, and half of the signal comes from a few."""
     shares, middles = [], []
     for noise, length in NOISE:
-        kept = weights(tiny_folder, tmp_path, noise, length, vllm_importance_sampling_mode="sequence_mask")
+        kept = weights(
+            tiny_folder, tmp_path, noise, length, vllm_importance_sampling_mode="sequence_mask"
+        )
         shares.append(float(((kept > 0.5) & (kept < 2)).float().mean()))
         middles.append(float(kept[:, 0].median()))
-    print("sequence_mask: tokens within a factor of 2 of their weight", shares, "median weight", middles)
+    print(
+        "sequence_mask: tokens within a factor of 2 of their weight",
+        shares,
+        "median weight",
+        middles,
+    )
     assert shares[0] == 1.0 and shares[1] > 0.6
     assert shares[2] < 0.5
     assert middles[2] < 0.6
 
 
-@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+@pytest.mark.parametrize(
+    "mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+)
 def test_a_mode_that_is_named_is_kept(tiny_folder, tmp_path, mode):
     """A difference of 1.2 a token, above the cap of 3: what each mode is meant to do with it."""
     kept = weights(tiny_folder, tmp_path, 1.2, 8, vllm_importance_sampling_mode=mode, seed=1)
@@ -107,10 +116,20 @@ def test_a_mode_that_is_named_is_kept(tiny_folder, tmp_path, mode):
 
 
 @pytest.mark.parametrize("limit, cut_off", [(24, 0.0), (12, 1.0)])
-def test_a_completion_that_ended_with_a_stop_string_is_not_called_cut_off(tiny_folder, tmp_path, limit, cut_off):
+def test_a_completion_that_ended_with_a_stop_string_is_not_called_cut_off(
+    tiny_folder, tmp_path, limit, cut_off
+):
     """Twelve tokens without an end token: ended where more were allowed, cut off where not."""
     stops = {"generation_kwargs": {"stop_strings": ["."]}}
-    trainer = make(tiny_folder, tmp_path, 0.001, 12, max_completion_length=limit, mask_truncated_completions=True, **stops)
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        0.001,
+        12,
+        max_completion_length=limit,
+        mask_truncated_completions=True,
+        **stops,
+    )
     batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
     logged = trainer._metrics["train"]
     assert logged["completions/clipped_ratio"] == [cut_off]
@@ -119,18 +138,35 @@ def test_a_completion_that_ended_with_a_stop_string_is_not_called_cut_off(tiny_f
 
 
 def test_scoring_another_policy_is_said_once_and_measured(tiny_folder, tmp_path, caplog):
-    trainer = make(tiny_folder, tmp_path, 0.001, 8, logprob_policy="model", temperature=0.5, top_k=9, max_steps=1)
-    [said] = [record.message for record in caplog.records if "logprob_policy: model" in record.message]
+    trainer = make(
+        tiny_folder,
+        tmp_path,
+        0.001,
+        8,
+        logprob_policy="model",
+        temperature=0.5,
+        top_k=9,
+        max_steps=1,
+    )
+    [said] = [
+        record.message for record in caplog.records if "logprob_policy: model" in record.message
+    ]
     assert "temperature 0.5, top_k 9" in said and "logprob_policy: sampling" in said
     caplog.clear()
-    make(tiny_folder, tmp_path, 0.001, 8, logprob_policy="model")  # sampled from the bare model: nothing to say
+    make(
+        tiny_folder, tmp_path, 0.001, 8, logprob_policy="model"
+    )  # sampled from the bare model: nothing to say
     assert not [record for record in caplog.records if "logprob_policy" in record.message]
     trainer.train()
-    assert trainer.state.log_history[0]["sampling/logp_difference/max"] < 0.1  # the stand-in's noise alone
+    assert (
+        trainer.state.log_history[0]["sampling/logp_difference/max"] < 0.1
+    )  # the stand-in's noise alone
 
 
 def test_the_default_is_ours_and_a_plain_config_keeps_trls(tmp_path):
-    ours, theirs = (cls(str(tmp_path), use_cpu=True, bf16=False) for cls in (GRPOExtConfig, GRPOConfig))
+    ours, theirs = (
+        cls(str(tmp_path), use_cpu=True, bf16=False) for cls in (GRPOExtConfig, GRPOConfig)
+    )
     assert ours.vllm_importance_sampling_mode == "token_truncate"
     assert theirs.vllm_importance_sampling_mode == "sequence_mask"
 
@@ -144,10 +180,19 @@ class SilentSampler(NoisySampler):
 
 def test_another_engine_without_log_probs_is_told(tiny_folder, tmp_path):
     trainer = make(tiny_folder, tmp_path, 0.05, 8, sampler_class=SilentSampler)
-    with pytest.raises(ValueError, match=r"\(noisy\) returned no log-probs.*vllm_importance_sampling_correction: false"):
+    with pytest.raises(
+        ValueError,
+        match=r"\(noisy\) returned no log-probs.*vllm_importance_sampling_correction: false",
+    ):
         trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
 
 
 def test_a_sampler_that_would_not_be_asked_is_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="would not use the sampler that is given"):
-        make(tiny_folder, tmp_path, 0.05, 8, **{key: value for key, (value, _) in PRESETS["trl"].items()})
+        make(
+            tiny_folder,
+            tmp_path,
+            0.05,
+            8,
+            **{key: value for key, (value, _) in PRESETS["trl"].items()},
+        )

@@ -42,12 +42,16 @@ def test_tied_weights_buffers_and_number_types_are_those_of_the_trainer():
     sampler, other = sampler_of(model)
     assert other.first.weight is other.second.weight and other.first.weight.dtype == torch.bfloat16
     sampler.load_weights(0)
-    assert torch.equal(other.second.weight, model.first.weight) and torch.equal(other.count, model.count)
+    assert torch.equal(other.second.weight, model.first.weight) and torch.equal(
+        other.count, model.count
+    )
     model.count += 2
     with torch.no_grad():
         model.first.weight += 1
     sampler.load_weights(0)  # of the same step: somebody has loaded others
-    assert torch.equal(other.second.weight, model.first.weight) and torch.equal(other.count, model.count)
+    assert torch.equal(other.second.weight, model.first.weight) and torch.equal(
+        other.count, model.count
+    )
     assert sampler.syncs == 2
     sampler.load_weights(0)
     assert sampler.syncs == 2
@@ -72,7 +76,9 @@ class Quantized(nn.Parameter):
 def test_what_cannot_be_copied_is_refused(tiny_folder, tmp_path):
     model = Own()
     model.second.weight = Quantized(torch.zeros(2, 2))
-    with pytest.raises(ValueError, match=r"cannot copy this model.*a Quantized is more than its numbers"):
+    with pytest.raises(
+        ValueError, match=r"cannot copy this model.*a Quantized is more than its numbers"
+    ):
         packed(model)
     model, program = Own(), type("Mine", (nn.Module,), {"__module__": "__main__"})
     model.second = program()
@@ -84,8 +90,13 @@ def test_what_cannot_be_copied_is_refused(tiny_folder, tmp_path):
 
 def test_places_do_not_overlap():
     places, size = places_of(tensors_of(Own()))
-    ends = [place.start + torch.Size(place.shape).numel() * place.dtype.itemsize for place in places]
-    assert all(end <= place.start for end, place in zip(ends, places[1:], strict=False)) and ends[-1] <= size
+    ends = [
+        place.start + torch.Size(place.shape).numel() * place.dtype.itemsize for place in places
+    ]
+    assert (
+        all(end <= place.start for end, place in zip(ends, places[1:], strict=False))
+        and ends[-1] <= size
+    )
 
 
 @pytest.mark.slow
@@ -94,7 +105,9 @@ def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_
     trainer = overlap_run.make(tiny_folder, tmp_path)
     trainer.model.model.norm.register_forward_hook(lambda module, given, states: states / 2)
     sampler = trainer.parts.sampler
-    changed = ProcessSampler(trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True)
+    changed = ProcessSampler(
+        trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True
+    )
     generations = trainer.parts.generations
     generations.sampler = generations.ahead.sampler = generations.sync_check.engine = changed
     with pytest.raises(EngineFailure, match="The sampler's log-probs differ by"):
@@ -103,7 +116,9 @@ def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_
 
 @pytest.mark.slow
 def test_it_draws_at_the_temperature_that_is_scored(tiny_folder, tmp_path):
-    trainer = overlap_run.make(tiny_folder, tmp_path, overlap="off", max_steps=1, generation_kwargs={"temperature": 0.5})
+    trainer = overlap_run.make(
+        tiny_folder, tmp_path, overlap="off", max_steps=1, generation_kwargs={"temperature": 0.5}
+    )
     trainer.train()
     assert trainer.parts.scorer.params.temperature == 0.5
     assert trainer.state.log_history[0]["sampling/logp_difference/max"] < 1e-4
@@ -119,7 +134,9 @@ def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
 
     def send():
         sent.append(1)
-        if len(sent) == 3:  # of a generation under way: the second one is of the check of the weights
+        if (
+            len(sent) == 3
+        ):  # of a generation under way: the second one is of the check of the weights
             os.kill(sampler._process.pid, signal.SIGSTOP)
         sampler.limit = 0.5 if len(sent) == 3 else usual
         plain()

@@ -35,14 +35,22 @@ def test_only_what_is_carried_is_scored_beforehand(tiny_folder, tmp_path, monkey
 
     monkeypatch.setattr(Scorer, "score", counted)
     trainer, _ = train(tiny_folder, tmp_path, ga=2, steps=3, group_filter="refill")
-    carried = [row["groups/carried"] for row in trainer.state.log_history if "groups/carried" in row]
+    carried = [
+        row["groups/carried"] for row in trainer.state.log_history if "groups/carried" in row
+    ]
     assert sum(scored) == sum(carried) * GROUP > 0
-    assert sum(scored) < sum(row.get("groups/generated", 0) for row in trainer.state.log_history) * GROUP / 4
+    assert (
+        sum(scored)
+        < sum(row.get("groups/generated", 0) for row in trainer.state.log_history) * GROUP / 4
+    )
 
 
 def even(prompts, completion_ids, **kwargs):
     """Nothing to learn from every third prompt, so that others are sampled in its place."""
-    return [float(sum(ids) % 2) * (len(prompt) % 3 > 0) for prompt, ids in zip(prompts, completion_ids, strict=True)]
+    return [
+        float(sum(ids) % 2) * (len(prompt) % 3 > 0)
+        for prompt, ids in zip(prompts, completion_ids, strict=True)
+    ]
 
 
 class TellsNothing(Sampler):
@@ -53,13 +61,19 @@ class TellsNothing(Sampler):
     def sample(self, request):
         recorder = Recorder(self.trainer.parts.scorer.params)
         with watching(self.trainer.model, recorder):
-            ids, _ = GRPOTrainer._generate_single_turn(self.trainer, request.prompt_ids, None, {}, request.num_generations)
+            ids, _ = GRPOTrainer._generate_single_turn(
+                self.trainer, request.prompt_ids, None, {}, request.num_generations
+            )
         return Generation(request.prompt_ids, ids, request.policy_step, recorder.rows(ids)[1])
 
 
 @pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"top_k": 20, "min_p": 0.001}, {"gradient_checkpointing": True}])
-def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_folder, tmp_path, settings, told):
+@pytest.mark.parametrize(
+    "settings", [{}, {"top_k": 20, "min_p": 0.001}, {"gradient_checkpointing": True}]
+)
+def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(
+    tiny_folder, tmp_path, settings, told
+):
     settings = settings if told else {"top_k": 20, "beta": 0.0, **settings}
     args = GRPOExtConfig(
         output_dir=str(tmp_path),
@@ -80,9 +94,13 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(tiny_
         disable_tqdm=True,
         **{"beta": 0.04, "gradient_checkpointing": False, **settings},
     )
-    rows = Dataset.from_list([{"prompt": f"Use {n}, 3 to make {n + 3}" + "." * (1 + n % 3)} for n in range(10, 49)])
+    rows = Dataset.from_list(
+        [{"prompt": f"Use {n}, 3 to make {n + 3}" + "." * (1 + n % 3)} for n in range(10, 49)]
+    )
     sampler = None if told else TellsNothing()
-    trainer = GRPOExtTrainer(model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows, sampler=sampler)
+    trainer = GRPOExtTrainer(
+        model=str(tiny_folder), reward_funcs=[even], args=args, train_dataset=rows, sampler=sampler
+    )
     if sampler is not None:
         sampler.trainer = trainer
     feed, used = trainer.parts.feed, []
@@ -106,7 +124,9 @@ class BeforeTheStep(OldAndReference):
         self.outlives = True
 
 
-def test_generations_of_one_step_with_and_without_groups_carried_over(tiny_folder, tmp_path, monkeypatch):
+def test_generations_of_one_step_with_and_without_groups_carried_over(
+    tiny_folder, tmp_path, monkeypatch
+):
     """A step of two generations has the gradient that it has where every completion is scored beforehand."""
     settings = {"ga": 4, "steps": 3, "steps_per_generation": 2, "group_filter": "refill"}
     trainer, steps = train(tiny_folder, tmp_path, **settings)
@@ -127,6 +147,10 @@ def test_what_is_already_scored_stays_as_it_is(tiny_folder, tmp_path):
     table = trainer.parts.rollout.carried.table
     mark = torch.full_like(table.old_per_token_logps, torch.nan)
     mark[0] = 7.0
-    found = trainer.parts.generations.old_and_reference.scored_everywhere(replace(table, old_per_token_logps=mark))
+    found = trainer.parts.generations.old_and_reference.scored_everywhere(
+        replace(table, old_per_token_logps=mark)
+    )
     assert found.old_per_token_logps[0].eq(7.0).all()
-    assert not found.old_per_token_logps.isnan().any() and (found.old_per_token_logps[1:] <= 0).all()
+    assert (
+        not found.old_per_token_logps.isnan().any() and (found.old_per_token_logps[1:] <= 0).all()
+    )

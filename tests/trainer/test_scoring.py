@@ -37,7 +37,9 @@ def apart(a, b):
 def test_rows_of_shared_prompts_and_the_sums_of_their_gradients(dtype, bound):
     torch.manual_seed(0)
     x, number = torch.randn(3, 2, 5, 4, dtype=dtype, requires_grad=True), torch.arange(96) * 7 % 3
-    by = torch.rand(96, 2, 9, 4).to(dtype)[:, :, :5]  # part of a cache, and of one sign: the sums grow
+    by = torch.rand(96, 2, 9, 4).to(dtype)[
+        :, :, :5
+    ]  # part of a cache, and of one sign: the sums grow
     rows = of_rows(x, number)
     assert torch.equal(rows, x[number])
     rows.backward(by)
@@ -78,7 +80,11 @@ def test_switched_off_it_runs_what_trl_runs():
 def test_a_step_without_signal_has_no_gradient_and_no_nan():
     bench, found = steps(replace(SMALL, dead=1.0))
     assert found["ours"][2].abs().max() == 0
-    assert all(value == value for values in bench.trainers["ours"]._metrics["train"].values() for value in values)
+    assert all(
+        value == value
+        for values in bench.trainers["ours"]._metrics["train"].values()
+        for value in values
+    )
 
 
 def test_truncated_sampling_keeps_its_own_tokens_row_by_row():
@@ -102,7 +108,14 @@ def test_a_model_that_keeps_nothing_reads_each_prompt_with_its_completion():
 def test_learned_positions_keep_their_padding():
     """They count it, so that cutting it would move every token."""
     config = AutoConfig.for_model(
-        "gpt2", vocab_size=SMALL.vocab, n_embd=32, n_layer=2, n_head=4, n_positions=512, pad_token_id=0, eos_token_id=1
+        "gpt2",
+        vocab_size=SMALL.vocab,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=512,
+        pad_token_id=0,
+        eos_token_id=1,
     )
     torch.manual_seed(0)
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
@@ -116,7 +129,9 @@ def test_a_sliding_window_keeps_the_prompt_with_each_completion():
     shape = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
     models = [
-        AutoModelForCausalLM.from_config(AutoConfig.for_model("mistral", **shape, sliding_window=window))
+        AutoModelForCausalLM.from_config(
+            AutoConfig.for_model("mistral", **shape, sliding_window=window)
+        )
         for window in (None, 8)
     ]
     assert [keeps_all(model) for model in models] == [True, False]

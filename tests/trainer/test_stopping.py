@@ -81,16 +81,22 @@ def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
         wait_for_step(out, process, steps_first)
         process.send_signal(number)
         assert process.wait() == EXIT_INTERRUPTED, process.printed[-3000:]
-        assert f"The cause is {number.name}." in process.printed and "Traceback" not in process.printed
+        assert (
+            f"The cause is {number.name}." in process.printed and "Traceback" not in process.printed
+        )
     steps = [int(folder.name.rpartition("-")[2]) for folder in checkpoints(out)]
     assert len(steps) == 2 and 2 <= steps[0] < steps[1] < STEPS
     assert all(what_is_wrong(folder) is None for folder in checkpoints(out))
     again = rank(words_for(tiny_folder, out))
-    assert again.wait() == 0 and f"Resumes from {out}/checkpoint-{steps[1]}" in again.printed, again.printed[-3000:]
+    assert again.wait() == 0 and f"Resumes from {out}/checkpoint-{steps[1]}" in again.printed, (
+        again.printed[-3000:]
+    )
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, tmp_path / "whole"))
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
     for log in ("samples.jsonl", "metrics.jsonl"):
-        ours, theirs = ([read(line) for line in (f / log).open()] for f in (out, tmp_path / "whole"))
+        ours, theirs = (
+            [read(line) for line in (f / log).open()] for f in (out, tmp_path / "whole")
+        )
         assert ours == theirs
 
 
@@ -105,16 +111,22 @@ def test_a_second_ctrl_c_leaves_at_once_and_another_run_or_recipe_is_refused(tin
     process = command(words)
     wait_for_step(out, process)
     second = command(words)
-    assert second.wait() == 2 and f"another run is writing to {out}" in second.printed, second.printed[-2000:]
+    assert second.wait() == 2 and f"another run is writing to {out}" in second.printed, (
+        second.printed[-2000:]
+    )
     logged = (out / "metrics.jsonl").read_text().count("\n")
-    wait_for_step(out, process, logged + 1)  # the next one has half a second to go: both signals come within it
+    wait_for_step(
+        out, process, logged + 1
+    )  # the next one has half a second to go: both signals come within it
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)  # two at once arrive as one
     assert process.wait() == 130, process.printed[-3000:]
     assert not (out / "trainer_state.json").exists()
     other = rank(words_for(tiny_folder, out, **saving, learning_rate="2e-2"))
-    assert other.wait() == 2 and "learning_rate: 0.01  ->  0.02" in other.printed, other.printed[-2000:]
+    assert other.wait() == 2 and "learning_rate: 0.01  ->  0.02" in other.printed, other.printed[
+        -2000:
+    ]
 
 
 class Sends(TrainerCallback):
@@ -130,7 +142,9 @@ def spoilt_and_stopped(folder, out):
     trainer.add_callback(Sends())
     with pytest.raises(Interrupted) as stopped:
         trainer.train()
-    assert trainer.parts.finite.skipped == 2 and all(p.isfinite().all() for p in trainer.model.parameters())
+    assert trainer.parts.finite.skipped == 2 and all(
+        p.isfinite().all() for p in trainer.model.parameters()
+    )
     return stopped.value.code
 
 

@@ -30,16 +30,24 @@ def test_a_resumed_run_sums_up_the_whole_run(tiny_folder, tmp_path, every):
     summary = whole.state.log_history[-1]
     if every == 1:
         losses = [entry["loss"] for entry in whole.state.log_history if "loss" in entry]
-        assert len(losses) == 6 and result.training_loss == pytest.approx(fmean(losses), rel=1e-5) != 0
+        assert (
+            len(losses) == 6 and result.training_loss == pytest.approx(fmean(losses), rel=1e-5) != 0
+        )
     assert whole.state.log_history[-1]["rewards/some_fail/failed"] > 2
     for step in (1, 3, 6):
         again = make(tiny_folder, tmp_path / "again", some_fail, logging_steps=every, **SETTINGS)
         found = again.train(str(tmp_path / f"checkpoint-{step}"))
         assert found.training_loss == pytest.approx(result.training_loss, rel=1e-6), step
         assert found.metrics["train_loss"] == found.training_loss
-        assert step == 6 or logged(again) == logged(whole), step  # one that is done trains nothing that it could log
-    [line] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open() if "train_runtime" in line]
-    assert line["total_flos"] == summary["total_flos"] and line["train_loss"] == result.training_loss
+        assert step == 6 or logged(again) == logged(whole), (
+            step
+        )  # one that is done trains nothing that it could log
+    [line] = [
+        json.loads(line) for line in (tmp_path / "metrics.jsonl").open() if "train_runtime" in line
+    ]
+    assert (
+        line["total_flos"] == summary["total_flos"] and line["train_loss"] == result.training_loss
+    )
 
 
 def silent(completions, **kwargs):
@@ -49,7 +57,15 @@ def silent(completions, **kwargs):
 @pytest.mark.parametrize("settings", [{}, {"top_k": 9}, {"steps_per_generation": 4}])
 def test_a_step_without_signal_logs_its_entropy(tiny_folder, tmp_path, settings):
     ours, all_rows = (
-        make(tiny_folder, tmp_path / str(skip), silent, logging_steps=1, max_steps=3, skip_dead_rows=skip, **settings)
+        make(
+            tiny_folder,
+            tmp_path / str(skip),
+            silent,
+            logging_steps=1,
+            max_steps=3,
+            skip_dead_rows=skip,
+            **settings,
+        )
         for skip in (True, False)
     )
     ours.train()
@@ -83,4 +99,6 @@ def test_a_result_that_cannot_be_saved_is_told_and_leaves_no_half_file(tiny_fold
     assert error and "large" in error.lower()
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
     assert not save_result(trainer)
-    assert (tmp_path / "model.safetensors").stat().st_size > 100_000 and (tmp_path / "trainer_state.json").exists()
+    assert (tmp_path / "model.safetensors").stat().st_size > 100_000 and (
+        tmp_path / "trainer_state.json"
+    ).exists()

@@ -75,10 +75,16 @@ def of_the_counter(environments, **kwargs):
 
 
 def exact(completions, answer, **kwargs):
-    return [float(messages[-1]["content"].strip() == str(right)) for messages, right in zip(completions, answer, strict=True)]
+    return [
+        float(messages[-1]["content"].strip() == str(right))
+        for messages, right in zip(completions, answer, strict=True)
+    ]
 
 
-ROWS = [{"prompt": [{"role": "user", "content": f"What is {a} times 4?"}], "a": a, "answer": 4 * a} for a in range(1, 9)]
+ROWS = [
+    {"prompt": [{"role": "user", "content": f"What is {a} times 4?"}], "a": a, "answer": 4 * a}
+    for a in range(1, 9)
+]
 
 
 class Calling(Sampler):
@@ -93,7 +99,10 @@ class Calling(Sampler):
     def sample(self, request):
         def turn(contexts, left):
             texts = [self.say(i, self.tokenizer.decode(ids)) for i, ids in enumerate(contexts)]
-            ids = [[*self.tokenizer(text)["input_ids"], self.tokenizer.eos_token_id][:left] for text in texts]
+            ids = [
+                [*self.tokenizer(text)["input_ids"], self.tokenizer.eos_token_id][:left]
+                for text in texts
+            ]
             return ids, [[None] * len(row) for row in ids]
 
         return play_by_turns(request, turn)
@@ -104,8 +113,14 @@ class Calling(Sampler):
             return asked.rpartition("<tool_response>\n")[2].partition("\n")[0]
         if i % 2:
             return "5"
-        arguments = {"a": int(asked.split()[0]), **self.arguments} if self.tool == "multiply" else self.arguments
-        return f"<tool_call>\n{json.dumps({'name': self.tool, 'arguments': arguments})}\n</tool_call>"
+        arguments = (
+            {"a": int(asked.split()[0]), **self.arguments}
+            if self.tool == "multiply"
+            else self.arguments
+        )
+        return (
+            f"<tool_call>\n{json.dumps({'name': self.tool, 'arguments': arguments})}\n</tool_call>"
+        )
 
 
 class Noting(GRPOExtTrainer):
@@ -125,25 +140,44 @@ def tokenizer(tiny_folder):
     return made
 
 
-def run(tiny_folder, tokenizer, out, rewards, sampler=None, cls=Noting, config=GRPOExtConfig, settings=None, **given):
+def run(
+    tiny_folder,
+    tokenizer,
+    out,
+    rewards,
+    sampler=None,
+    cls=Noting,
+    config=GRPOExtConfig,
+    settings=None,
+    **given,
+):
     args = config(
         output_dir=str(out), per_device_train_batch_size=8, num_generations=4, max_completion_length=120, max_steps=1,
         logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True, **(settings or {}),
     )  # fmt: skip
     more = {"sampler": sampler} if sampler else {}
     rows = Dataset.from_list(ROWS)
-    trainer = cls(str(tiny_folder), rewards, args, rows, processing_class=tokenizer, **more, **given)
+    trainer = cls(
+        str(tiny_folder), rewards, args, rows, processing_class=tokenizer, **more, **given
+    )
     trainer.train()
     return trainer, trainer.state.log_history[0]
 
 
 def test_calls_are_made_and_masked(tiny_folder, tokenizer, tmp_path):
     scripted = Calling(tokenizer, "multiply", b=4)
-    trainer, logged = run(tiny_folder, tokenizer, tmp_path, [exact], scripted, tools=[multiply, add])
-    assert logged["rewards/exact/mean"] == logged["tools/call_frequency"] == 0.5 and logged["tools/failure_frequency"] == 0
+    trainer, logged = run(
+        tiny_folder, tokenizer, tmp_path, [exact], scripted, tools=[multiply, add]
+    )
+    assert (
+        logged["rewards/exact/mean"] == logged["tools/call_frequency"] == 0.5
+        and logged["tools/failure_frequency"] == 0
+    )
     assert logged["episodes/turns"] == 1.5
     rows = trainer.used[0].rows
-    for ids, said, wrote in zip(rows.completion_ids, rows.completion_mask.bool(), rows.tool_mask.bool(), strict=True):
+    for ids, said, wrote in zip(
+        rows.completion_ids, rows.completion_mask.bool(), rows.tool_mask.bool(), strict=True
+    ):
         told = tokenizer.decode(ids[said & ~wrote])
         own = tokenizer.decode(ids[said & wrote])
         called = "<tool_call>" in own
@@ -153,7 +187,14 @@ def test_calls_are_made_and_masked(tiny_folder, tokenizer, tmp_path):
 
 def test_environments_reach_the_rewards(tiny_folder, tokenizer, tmp_path):
     scripted = Calling(tokenizer, "increment", step=3)
-    _, logged = run(tiny_folder, tokenizer, tmp_path, [of_the_counter], scripted, environment_factory=RewardedEnv)
+    _, logged = run(
+        tiny_folder,
+        tokenizer,
+        tmp_path,
+        [of_the_counter],
+        scripted,
+        environment_factory=RewardedEnv,
+    )
     assert logged["rewards/of_the_counter/mean"] == logged["rewards/RewardedEnv/mean"] == 1.5
 
 
@@ -183,7 +224,14 @@ def test_both_are_evaluated_greedily(tiny_folder, tokenizer, tmp_path):
 
 def test_one_world_at_a_time(tiny_folder, tokenizer, tmp_path):
     with pytest.raises(ValueError, match="take one of the two out"):
-        run(tiny_folder, tokenizer, tmp_path, [exact], tools=[multiply], settings={"environment": "guess"})
+        run(
+            tiny_folder,
+            tokenizer,
+            tmp_path,
+            [exact],
+            tools=[multiply],
+            settings={"environment": "guess"},
+        )
 
 
 def test_what_is_trained_on_is_what_trl_would_have_read(tiny_folder, tokenizer, tmp_path):
@@ -193,14 +241,22 @@ def test_what_is_trained_on_is_what_trl_would_have_read(tiny_folder, tokenizer, 
     rows = trainer.used[0].rows
     whole = [
         tokenizer.decode(torch.cat([p[pm.bool()], c[cm.bool()]]))
-        for p, pm, c, cm in zip(rows.prompt_ids, rows.prompt_mask, rows.completion_ids, rows.completion_mask, strict=True)
+        for p, pm, c, cm in zip(
+            rows.prompt_ids,
+            rows.prompt_mask,
+            rows.completion_ids,
+            rows.completion_mask,
+            strict=True,
+        )
     ]
     for text in whole:
         asked = text.rpartition("What is ")[2].split()[0]
         messages = [{"role": "user", "content": f"What is {asked} times 4?"}]
         if "<tool_response>" in text:
             function = {"name": "multiply", "arguments": {"a": int(asked), "b": 4}}
-            messages += [{"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}]
+            messages += [
+                {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
+            ]
             messages += [{"role": "tool", "name": "multiply", "content": str(4 * int(asked))}]
         said = str(4 * int(asked)) if len(messages) > 1 else "5"
         messages += [{"role": "assistant", "content": said}]

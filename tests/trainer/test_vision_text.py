@@ -30,7 +30,9 @@ def test_prompts_are_shared_with_the_gradient_of_plain_trl(monkeypatch, kind):
     for side, trainer in bench.trainers.items():
         trainer.model.model.visual.requires_grad_(False)
         ids = torch.full((3, 6), 7)  # the model goes on thinking of these rows
-        trainer.model.generate(input_ids=ids, attention_mask=ids > 0, max_new_tokens=2, pad_token_id=0)
+        trainer.model.generate(
+            input_ids=ids, attention_mask=ids > 0, max_new_tokens=2, pad_token_id=0
+        )
         found[side] = bench.step(side)
     assert bench.trainers["ours"].parts.scorer.layout.shares
     assert found["ours"][1] < 0.5 * found["TRL"][1]
@@ -44,7 +46,9 @@ def deaf(backbone):
         def forward(self, *args, past_key_values=None, **kwargs):
             if past_key_values is not None and past_key_values.get_seq_length():
                 past_key_values = None
-                kwargs["attention_mask"] = kwargs["attention_mask"][:, -kwargs["input_ids"].size(1) :]
+                kwargs["attention_mask"] = kwargs["attention_mask"][
+                    :, -kwargs["input_ids"].size(1) :
+                ]
             return super().forward(*args, past_key_values=past_key_values, **kwargs)
 
     return Deaf

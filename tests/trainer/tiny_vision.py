@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, CLIPImageProcessor, LlavaProcessor
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    CLIPImageProcessor,
+    LlavaProcessor,
+)
 
-TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-TEXT |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 2048, "bos_token_id": None}
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+TEXT |= {
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 2048,
+    "bos_token_id": None,
+}
 ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
-EYES = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4}
+EYES = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 4,
+}
 QWEN = {
     "qwen2_5_vl": (ROPE, {**EYES, "window_size": 16, "fullatt_block_indexes": [0]}),
     "qwen3_vl": (
@@ -32,7 +55,13 @@ def seeded(config):
 def qwen_vision(kind: str, vocab_size: int):
     """Qwen2.5-VL or Qwen3-VL, whose tokens have positions of three parts; its eyes are not trained."""
     rope, eyes = QWEN[kind]
-    text = {**TEXT, "vocab_size": vocab_size, "rope_parameters": rope, "pad_token_id": 0, "eos_token_id": 1}
+    text = {
+        **TEXT,
+        "vocab_size": vocab_size,
+        "rope_parameters": rope,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    }
     tokens = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     ids = {name: vocab_size - 1 - i for i, name in enumerate(tokens)}
     model = seeded(AutoConfig.for_model(kind, text_config=text, vision_config=eyes, **ids))
@@ -57,7 +86,14 @@ def llava(folder, chat: str = CHAT, image_token: str = "<image>"):
     )
     text = {**TEXT, "model_type": "llama", "vocab_size": len(tokenizer)}
     text |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    eyes = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    eyes = {
+        "model_type": "clip_vision_model",
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+    }
     eyes |= {"num_attention_heads": 2, "image_size": 8, "patch_size": 4, "projection_dim": 32}
     image = tokenizer.convert_tokens_to_ids(image_token)
-    return seeded(AutoConfig.for_model("llava", text_config=text, vision_config=eyes, image_token_id=image)), processor
+    return seeded(
+        AutoConfig.for_model("llava", text_config=text, vision_config=eyes, image_token_id=image)
+    ), processor

@@ -8,8 +8,13 @@ from grpo_ext.rewards.explanation import Mark
 from grpo_ext.rewards.registry import lookup
 
 CHUNK = 250  # completions whose texts are unpacked together
-MOST_MESSAGES, MOST_MARKS = 200, 1000  # of a completion in the page, so that none holds the browser up
-Turn = tuple[int, int, bool, float | None, float | None]  # start, end, the model's, tokens that count, earned
+MOST_MESSAGES, MOST_MARKS = (
+    200,
+    1000,
+)  # of a completion in the page, so that none holds the browser up
+Turn = tuple[
+    int, int, bool, float | None, float | None
+]  # start, end, the model's, tokens that count, earned
 
 
 def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
@@ -21,14 +26,19 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     rows = run.samples
     datasets = numbered((row["mode"], row["dataset"]) for row in rows)
     numbers = numbered(row["prompt_id"] for row in rows)
-    prompts = {row["prompt_id"]: row["prompt"] for row in reversed(rows)}  # each as it was first logged
+    prompts = {
+        row["prompt_id"]: row["prompt"] for row in reversed(rows)
+    }  # each as it was first logged
     index = {
         **{name: [row[name] for row in rows] for name in ("step", "group", "length")},
         **{name: [rounded(row[name]) for row in rows] for name in ("reward", "advantage")},
         "dataset": [datasets[row["mode"], row["dataset"]] for row in rows],
         "prompt": [numbers[row["prompt_id"]] for row in rows],
         "cut": [int(row["finish_reason"] == "length") for row in rows],
-        "rewards": {reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows] for reward in run.rewards},
+        "rewards": {
+            reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows]
+            for reward in run.rewards
+        },
         "datasets": list(datasets),
     }
     return index, [[key, prompts[key]] for key in numbers]
@@ -44,7 +54,9 @@ def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> l
     found = []
     for row in rows:
         said, marks = explain(row, rewards)
-        found.append([row["text"], said, marks[:MOST_MARKS], turns(row)[:MOST_MESSAGES], row.get("tokens")])
+        found.append(
+            [row["text"], said, marks[:MOST_MARKS], turns(row)[:MOST_MESSAGES], row.get("tokens")]
+        )
     return found
 
 
@@ -58,21 +70,26 @@ def turns(row: dict[str, Any]) -> list[Turn]:
         if not isinstance(content, str) or not row["text"].startswith(content, at):
             return []
         counted, earned = (
-            x if isinstance(x := message.get(key), int | float) else None for key in ("counted_tokens", "earned")
+            x if isinstance(x := message.get(key), int | float) else None
+            for key in ("counted_tokens", "earned")
         )
         found.append((at, at + len(content), wrote, counted, rounded(earned)))
         at += len(content) + 1  # the line's end
     return found
 
 
-def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[str, str], list[Mark]]:
+def explain(
+    row: dict[str, Any], rewards: list[dict[str, Any]]
+) -> tuple[dict[str, str], list[Mark]]:
     """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
 
     `rewards` are those of `run.json`. A reward without an explanation, or whose columns were not logged, is left out.
     """
     said: dict[str, str] = {}
     marks: list[Mark] = []
-    spoken = [(start, end) for start, end, wrote, *_ in turns(row) if wrote] or [(0, len(row["text"]))]
+    spoken = [(start, end) for start, end, wrote, *_ in turns(row) if wrote] or [
+        (0, len(row["text"]))
+    ]
     first, end = spoken[-1]  # of an episode rewards read the last turn
     columns = row.get("columns") or {}
     for reward in rewards:
@@ -81,9 +98,16 @@ def explain(row: dict[str, Any], rewards: list[dict[str, Any]]) -> tuple[dict[st
             if entry.explain is None:
                 continue
             read = {name: columns[name] for name in entry.columns}
-            words, more = entry.explain(row["text"][first:end], **read, **(reward.get("options") or {}))
-            found = [(int(start) + first, int(end) + first, str(kind), str(told)) for start, end, kind, told in more]
-        except Exception:  # the reward or its columns may be unknown here, and `explain` may be a user's
+            words, more = entry.explain(
+                row["text"][first:end], **read, **(reward.get("options") or {})
+            )
+            found = [
+                (int(start) + first, int(end) + first, str(kind), str(told))
+                for start, end, kind, told in more
+            ]
+        except (
+            Exception
+        ):  # the reward or its columns may be unknown here, and `explain` may be a user's
             continue
         said[reward["name"]] = "" if words is None else str(words)
         marks += found

@@ -21,7 +21,15 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.observe.jsonl import finite
 from grpo_ext.observe.panels import by_metric, more_panels, panels
 from grpo_ext.observe.plots import plot_runs
-from grpo_ext.observe.read_run import RunData, Series, find_folder, is_running, named, read_run, runs_in
+from grpo_ext.observe.read_run import (
+    RunData,
+    Series,
+    find_folder,
+    is_running,
+    named,
+    read_run,
+    runs_in,
+)
 from grpo_ext.observe.report.columns import CHUNK, sample_columns, sample_texts
 
 STYLES = ("page.css", "figures.css", "explorer.css", "paper.css")
@@ -33,13 +41,17 @@ SCRIPTS = (
 LIVE = "live.js"  # the only one that asks for anything, and only in a page that a server sends
 
 
-def write_report(paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000) -> list[RunData]:
+def write_report(
+    paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000
+) -> list[RunData]:
     """Write the page of the runs in these folders with about `max_samples` completions.
 
     `picture` is also drawn; its suffix says its format.
     """
     folders = [folder for path in paths for folder in runs_in(path) or [find_folder(path)]]
-    runs = [read_run(path, name, max_samples // len(folders)) for path, name in named(folders).items()]
+    runs = [
+        read_run(path, name, max_samples // len(folders)) for path, name in named(folders).items()
+    ]
     write_atomically(page, build_page(runs))
     if picture is not None:
         plot_runs(runs, picture)
@@ -53,7 +65,13 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
     """
     script = "\n".join(part(name) for name in (*SCRIPTS, *([LIVE] if renew else [])))
     shown = [
-        {**about(run), "samples": len(run.samples), "totalSamples": run.total_samples, "logged": logged(run)} for run in runs
+        {
+            **about(run),
+            "samples": len(run.samples),
+            "totalSamples": run.total_samples,
+            "logged": logged(run),
+        }
+        for run in runs
     ]
     known = {"renew": renew, "most": most, "made": time.time(), "runs": shown}
     blocks = {"runs": packed(known), **dict(texts(runs))}
@@ -67,11 +85,16 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
         "POLICY": policy,
         "TITLE": html.escape(", ".join(run.name for run in runs) or "grpo_ext"),
         "STYLE": "\n".join(map(part, STYLES)),
-        "DATA": "\n".join(f'<script type="text/plain" id="{name}">{block}</script>' for name, block in blocks.items()),
+        "DATA": "\n".join(
+            f'<script type="text/plain" id="{name}">{block}</script>'
+            for name, block in blocks.items()
+        ),
         "SCRIPT": f"<script>{script}</script>",
     }
     before, *rest = part("page.html").split("{{")
-    return before + "".join(fill[piece.partition("}}")[0]] + piece.partition("}}")[2] for piece in rest)
+    return before + "".join(
+        fill[piece.partition("}}")[0]] + piece.partition("}}")[2] for piece in rest
+    )
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
@@ -81,13 +104,19 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
         yield f"index-{i}", packed(index)
         yield f"prompts-{i}", packed(prompts)
         for j in range(0, len(run.samples), CHUNK):
-            yield f"texts-{i}-{j // CHUNK}", packed(sample_texts(run.samples[j : j + CHUNK], run.rewards))
+            yield (
+                f"texts-{i}-{j // CHUNK}",
+                packed(sample_texts(run.samples[j : j + CHUNK], run.rewards)),
+            )
 
 
 def about(run: RunData) -> dict[str, Any]:
     """Return what the page shows of a run that is not in its logs."""
     note = ""
-    with suppress(OSError), (run.folder / "notes.md").open(encoding="utf-8", errors="replace") as file:
+    with (
+        suppress(OSError),
+        (run.folder / "notes.md").open(encoding="utf-8", errors="replace") as file,
+    ):
         note = file.read(2000)
     return {
         "name": run.name,
@@ -102,9 +131,20 @@ def about(run: RunData) -> dict[str, Any]:
 def logged(run: RunData) -> dict[str, Any]:
     """Return curves and alarms of the rows of a log."""
     columns = by_metric(run.metrics)
-    facts = [asdict(Series(key, *columns[key])) for key in ("time", "num_tokens", "train_runtime") if key in columns]
-    curves = {kind: [asdict(panel) for panel in found] for kind, found in (("panels", panels(run)), ("more", more_panels(run)))}
-    return {**curves, "facts": facts, "alarms": [row for row in run.metrics if isinstance(row.get("alarm"), str)]}
+    facts = [
+        asdict(Series(key, *columns[key]))
+        for key in ("time", "num_tokens", "train_runtime")
+        if key in columns
+    ]
+    curves = {
+        kind: [asdict(panel) for panel in found]
+        for kind, found in (("panels", panels(run)), ("more", more_panels(run)))
+    }
+    return {
+        **curves,
+        "facts": facts,
+        "alarms": [row for row in run.metrics if isinstance(row.get("alarm"), str)],
+    }
 
 
 def packed(value: Any) -> str:
@@ -119,4 +159,8 @@ def as_json(value: Any) -> bytes:
 
 def part(name: str) -> str:
     """Return the text of a file in `data/`."""
-    return resources.files("grpo_ext.observe.report").joinpath("data", name).read_text(encoding="utf-8")
+    return (
+        resources.files("grpo_ext.observe.report")
+        .joinpath("data", name)
+        .read_text(encoding="utf-8")
+    )

@@ -18,7 +18,14 @@ from urllib.parse import parse_qsl
 
 from grpo_ext.observe.jsonl import parts, placed
 from grpo_ext.observe.panels import rewards
-from grpo_ext.observe.read_run import RunData, is_running, named, reward_curves, runs_in, without_logs
+from grpo_ext.observe.read_run import (
+    RunData,
+    is_running,
+    named,
+    reward_curves,
+    runs_in,
+    without_logs,
+)
 from grpo_ext.observe.report.columns import sample_columns, sample_texts
 from grpo_ext.observe.report.page import about, as_json, build_page, logged
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
@@ -46,7 +53,9 @@ class ReportServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}/"
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
         self.folders: list[Path] = []  # of the runs, each at its number
-        self.turn = Lock()  # one answer is made at a time, so that memory does not grow with the number of pages
+        self.turn = (
+            Lock()
+        )  # one answer is made at a time, so that memory does not grow with the number of pages
 
     def answer(self, path: str, query: dict[str, int]) -> Any:
         """Return what is at a path; `LookupError` if there is nothing."""
@@ -65,7 +74,9 @@ class ReportServer(ThreadingHTTPServer):
     def states(self) -> list[dict[str, Any]]:
         """Return the name of each run, the sizes of its logs and whether it goes on. A run keeps its number."""
         found = dict.fromkeys(folder for path in self.paths for folder in runs_in(path))
-        self.folders = [*self.folders, *(folder for folder in found if folder not in self.folders)][:MOST_RUNS]
+        self.folders = [*self.folders, *(folder for folder in found if folder not in self.folders)][
+            :MOST_RUNS
+        ]
         return [
             {"name": name, "running": is_running(folder), "about": size(folder / RUN), "metrics": size(folder / METRICS),
              "samples": size(folder / SAMPLES)} for folder, name in named(self.folders).items()
@@ -88,20 +99,34 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
                 break
         short = {"step": step, "place": place, "text": "", "prompt": ""}
         rows.append({**{key: row[key] for key in SAMPLE}, **short} if completions else row)
-    found = {"start": start, "stop": stop, "next": {"start": again, "step": step}, "faults": run.faults}
+    found = {
+        "start": start,
+        "stop": stop,
+        "next": {"start": again, "step": step},
+        "faults": run.faults,
+    }
     if not completions:
         run.metrics = rows
         return {**found, **logged(run)}
     run.curves, run.samples = reward_curves(rows), rows
     index, prompts = sample_columns(run)
     index |= {"place": [row["place"] for row in rows], "prompts": [key for key, _ in prompts]}
-    return {**found, "panels": [asdict(panel) for panel in rewards(run, {}) if panel.series], "index": index}
+    return {
+        **found,
+        "panels": [asdict(panel) for panel in rewards(run, {}) if panel.series],
+        "index": index,
+    }
 
 
 def texts(run: RunData, start: int, stop: int) -> list[Any]:
     """Return place, prompt and texts of the completions between two places in the log."""
-    found = takewhile(lambda found: found[0] < stop, placed(run.folder / SAMPLES, SAMPLE, [], start))
-    return [[place, row["prompt"], *sample_texts([row], run.rewards)[0]] for place, row in islice(found, MOST_TEXTS)]
+    found = takewhile(
+        lambda found: found[0] < stop, placed(run.folder / SAMPLES, SAMPLE, [], start)
+    )
+    return [
+        [place, row["prompt"], *sample_texts([row], run.rewards)[0]]
+        for place, row in islice(found, MOST_TEXTS)
+    ]
 
 
 def size(log: Path) -> int:
@@ -129,7 +154,11 @@ class Handler(BaseHTTPRequestHandler):
             except (LookupError, ValueError, OSError):
                 return self.send_error(404)
         self.send_response(200)
-        for name, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), **HEADERS}.items():
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(len(body)),
+            **HEADERS,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         with suppress(ConnectionError):  # the page was closed

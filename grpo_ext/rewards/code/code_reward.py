@@ -41,7 +41,10 @@ def code(
         isolation: "namespaces" or "none".
     """
     how = {"seconds": seconds, "megabytes": megabytes, "isolated": isolation != "none"}
-    shares = [share_passed(program_of(text), listed(given), how) for text, given in zip(completions, tests, strict=True)]
+    shares = [
+        share_passed(program_of(text), listed(given), how)
+        for text, given in zip(completions, tests, strict=True)
+    ]
     return [share if partial else float(share == 1.0) for share in shares]
 
 
@@ -61,26 +64,39 @@ def listed(tests: Any) -> list[Any]:
         except ValueError:
             found = plain(tests)  # a list as Python writes it
     if not isinstance(found, list) or not found:
-        raise ValueError(f"code: tests must be a list of asserts, or of mappings with input and output; got {tests!r:.80}.")
+        raise ValueError(
+            f"code: tests must be a list of asserts, or of mappings with input and output; got {tests!r:.80}."
+        )
     return found
 
 
 def share_passed(program: str, tests: list[Any], how: dict[str, Any]) -> float:
     """Return the share of tests that a program passes."""
     if all(isinstance(test, dict) for test in tests):
-        ran = [(run(program, stdin=str(test["input"]), **how), str(test["output"])) for test in tests]
-        passed = [not found.error and lines(found.printed) == lines(output) for found, output in ran]
+        ran = [
+            (run(program, stdin=str(test["input"]), **how), str(test["output"])) for test in tests
+        ]
+        passed = [
+            not found.error and lines(found.printed) == lines(output) for found, output in ran
+        ]
         return sum(passed) / len(passed)
     asked = questions(tuple(map(str, tests)), tuple(how.items()))
     if asked is None:
-        raise TimeoutError("code: the right sides of the tests were not evaluated within the limits of time and memory.")
+        raise TimeoutError(
+            "code: the right sides of the tests were not evaluated within the limits of time and memory."
+        )
     values = run(program, expressions=tuple(expression for expression, _ in asked), **how).values
-    passed = [value is not None and plain(value) == gold for value, (_, gold) in zip(values, asked, strict=False)]
+    passed = [
+        value is not None and plain(value) == gold
+        for value, (_, gold) in zip(values, asked, strict=False)
+    ]
     return sum(passed) / len(asked)  # without values where the program was killed
 
 
 @lru_cache(maxsize=1024)
-def questions(tests: tuple[str, ...], how: tuple[tuple[str, Any], ...]) -> list[tuple[str, Any]] | None:
+def questions(
+    tests: tuple[str, ...], how: tuple[tuple[str, Any], ...]
+) -> list[tuple[str, Any]] | None:
     """Return for each assert an expression that is evaluated beside the program, and the value that it must have.
 
     `None` if the right sides were not evaluated within the limits.

@@ -49,10 +49,15 @@ def run(
         "isolated": isolated,
     }  # fmt: skip
     command = [sys.executable, "-I", "-S", "-B", str(INSIDE)]
-    with TemporaryFile() as file:  # for the answer, since the limits of `inside.py` bound the size of a file
+    with (
+        TemporaryFile() as file
+    ):  # for the answer, since the limits of `inside.py` bound the size of a file
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": file, "stderr": subprocess.DEVNULL}
         # in a session of its own, since `kill(0)` reaches a process group beyond namespaces
-        with subprocess.Popen(command, start_new_session=True, **pipes) as process, suppress(subprocess.TimeoutExpired):
+        with (
+            subprocess.Popen(command, start_new_session=True, **pipes) as process,
+            suppress(subprocess.TimeoutExpired),
+        ):
             try:
                 process.communicate(json.dumps(asked).encode(), timeout=seconds + 1.0)
             finally:

@@ -16,7 +16,9 @@ RhymeBook = Literal["pingshui", "xinyun"]
 LEVEL, OBLIQUE = "平", "仄"
 EITHER = LEVEL + OBLIQUE
 XINYUN = {  # final of a syllable -> its rhyme
-    final: group for group, *finals in map(str.split, data_lines(__package__, "xinyun.txt")) for final in finals
+    final: group
+    for group, *finals in map(str.split, data_lines(__package__, "xinyun.txt"))
+    for final in finals
 }
 APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i is another vowel
 
@@ -63,7 +65,13 @@ def pingshui() -> dict[str, tuple[Entry, ...]]:
 
 def entries(character: str) -> tuple[Entry, ...]:
     """Return every reading of a simplified or traditional character in 平水韵; none if the book lacks it."""
-    return tuple(dict.fromkeys(entry for form in variants().get(character, character) for entry in pingshui().get(form, ())))
+    return tuple(
+        dict.fromkeys(
+            entry
+            for form in variants().get(character, character)
+            for entry in pingshui().get(form, ())
+        )
+    )
 
 
 @lru_cache(maxsize=1 << 16)
@@ -102,7 +110,9 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
     book, whose entering tone is oblique; characters that it lacks have their modern tones. `ValueError` for other `tones`.
     """
     if tones not in get_args(Tones):
-        raise ValueError(f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵).")
+        raise ValueError(
+            f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵)."
+        )
     known = entries(character) if tones == "pingshui" else ()
     found = {LEVEL if entry.tone == "平" else OBLIQUE for entry in known}
     found = found or {LEVEL if tone <= 2 else OBLIQUE for tone, _ in syllables(character) if tone}
@@ -120,4 +130,6 @@ def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[st
     if rhyme_book == "xinyun":
         groups = [syllable.group for syllable in syllables(character) if syllable.tone in (1, 2)]
         return tuple(group for group in dict.fromkeys(groups) if group is not None)
-    raise ValueError(f"rhyme_book = {rhyme_book!r}, but there are 'pingshui' (平水韵) and 'xinyun' (中华新韵).")
+    raise ValueError(
+        f"rhyme_book = {rhyme_book!r}, but there are 'pingshui' (平水韵) and 'xinyun' (中华新韵)."
+    )

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-FIVE = {("仄", "仄"): "仄仄平平仄", ("平", "平"): "平平仄仄平", ("平", "仄"): "平平平仄仄", ("仄", "平"): "仄仄仄平平"}
+FIVE = {
+    ("仄", "仄"): "仄仄平平仄",
+    ("平", "平"): "平平仄仄平",
+    ("平", "仄"): "平平平仄仄",
+    ("仄", "平"): "仄仄仄平平",
+}
 OPPOSITE = {"平": "仄", "仄": "平"}
 LENGTHS = {5: "五言", 7: "七言"}
 COUNTS = {4: "绝句", 8: "律诗"}

@@ -30,12 +30,16 @@ class Verdict:
     """The result of `judge`."""
 
     form: str  # the pattern that fits best, such as 七言绝句(仄起平收式)
-    rhyme_group: str | None  # the group that most rhyming lines share, such as 八齐; None if no line ends on a level tone
+    rhyme_group: (
+        str | None
+    )  # the group that most rhyming lines share, such as 八齐; None if no line ends on a level tone
     last_line_score: float  # share of the last line's places without fault, 0 to 1
     rhyme_score: float  # 1 if the last character has a level tone and is in the rhyme group, else 0
     line_faults: tuple[tuple[Fault, ...], ...]  # for each line
     pattern: tuple[str, ...]  # the tones of each line in `form`
-    rhyming: tuple[int, ...]  # the rhyming lines of `form`, from 0, in the order in which they settle the rhyme
+    rhyming: tuple[
+        int, ...
+    ]  # the rhyming lines of `form`, from 0, in the order in which they settle the rhyme
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -44,7 +48,11 @@ class Verdict:
 
 
 def judge(
-    lines: Sequence[str], *, tones: Tones = "modern", rhyme_book: RhymeBook = "pingshui", strict: bool = False
+    lines: Sequence[str],
+    *,
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
 ) -> Verdict:
     """Judge a poem of 4 or 8 lines. The last line may have any length; each missing character is a fault.
 
@@ -56,12 +64,16 @@ def judge(
     """
     if isinstance(lines, str) or len(lines) not in COUNTS:
         given = "one string" if isinstance(lines, str) else f"{len(lines)} lines"
-        raise ValueError(f"Regulated verse has 4 or 8 lines, given were {given}. Pass a list with one string for each line.")
+        raise ValueError(
+            f"Regulated verse has 4 or 8 lines, given were {given}. Pass a list with one string for each line."
+        )
     return judge_lines(tuple(map(han, lines)), tones, rhyme_book, strict)
 
 
 @lru_cache(maxsize=4096)
-def judge_lines(lines: tuple[str, ...], tones: Tones, rhyme_book: RhymeBook, strict: bool) -> Verdict:
+def judge_lines(
+    lines: tuple[str, ...], tones: Tones, rhyme_book: RhymeBook, strict: bool
+) -> Verdict:
     """Judge lines that have only Chinese characters. Cached, since several rewards judge the same poem."""
     # the length of most given lines, so that a completion cannot choose it
     length = max((7, 5), key=[len(line) for line in lines[:-1]].count)
@@ -82,7 +94,10 @@ def best_form(spoken: list[list[str]], candidates: Sequence[Form], strict: bool)
     """Return the form with the fewest faults. A tie goes to a form whose first line rhymes, then to the best strict fit."""
 
     def misfits(form: Form, strict: bool) -> int:
-        return sum(len(places_at_fault(read, pattern, strict)) for read, pattern in zip(spoken, form.lines, strict=True))
+        return sum(
+            len(places_at_fault(read, pattern, strict))
+            for read, pattern in zip(spoken, form.lines, strict=True)
+        )
 
     ranks = [(misfits(form, strict), 0 not in form.rhyming) for form in candidates]
     equals = [form for form, rank in zip(candidates, ranks, strict=True) if rank == min(ranks)]
@@ -93,7 +108,10 @@ def places_at_fault(spoken: list[str], pattern: str, strict: bool) -> list[int]:
     """Return the places of a line where no reading fits. A missing or extra character is a fault at free places as well."""
     shorter, longer = sorted((len(spoken), len(pattern)))
     counted = counted_places(len(pattern), strict)
-    return [*(n for n in counted if n < shorter and pattern[n] not in spoken[n]), *range(shorter, longer)]
+    return [
+        *(n for n in counted if n < shorter and pattern[n] not in spoken[n]),
+        *range(shorter, longer),
+    ]
 
 
 def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
@@ -101,7 +119,11 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
     if place >= len(pattern):
         return Fault(start + place, line[place], NOTHING)
     rhyming = place == len(pattern) - 1 and pattern[place] == LEVEL
-    return Fault(start + place, line[place] if place < len(line) else None, RHYME if rhyming else pattern[place])
+    return Fault(
+        start + place,
+        line[place] if place < len(line) else None,
+        RHYME if rhyming else pattern[place],
+    )
 
 
 def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:

@@ -15,8 +15,17 @@ from grpo_ext.rewards.registry import register
 
 logger = logging.getLogger(__name__)
 
-WANTED = {"平": "a level tone (平)", "仄": "an oblique tone (仄)", RHYME: "a level tone, since the line rhymes (平韵)"}
-SPOKEN = {"平": "level (平)", "仄": "oblique (仄)", EITHER: "level or oblique", "": "of unknown tone"}
+WANTED = {
+    "平": "a level tone (平)",
+    "仄": "an oblique tone (仄)",
+    RHYME: "a level tone, since the line rhymes (平韵)",
+}
+SPOKEN = {
+    "平": "level (平)",
+    "仄": "oblique (仄)",
+    EITHER: "level or oblique",
+    "": "of unknown tone",
+}
 
 
 def explain_format(completion: str, *, lines: Sequence[str], **options: Any) -> Explanation:
@@ -24,14 +33,21 @@ def explain_format(completion: str, *, lines: Sequence[str], **options: Any) -> 
     poem, places = verse(completion, lines)
     verdict = judge(poem, **options)
     faults, start = verdict.line_faults[-1], (len(poem) - 1) * len(verdict.pattern[0])
-    told = [(fault.position - start, in_words(fault, options.get("tones", "modern"))) for fault in faults]
+    told = [
+        (fault.position - start, in_words(fault, options.get("tones", "modern")))
+        for fault in faults
+    ]
     words = [
         f"Last line read: {poem[-1]}" if poem[-1] else "No last line was found in the completion.",
         f"Form: {verdict.form}, the pattern that fits the whole poem best: {' '.join(verdict.pattern)}",
         *(why for (_, why), fault in zip(told, faults, strict=True) if fault.wanted != NOTHING),
         f"poem_format {verdict.last_line_score:.3f}: faults in the last line: {len(faults)}.",
     ]
-    marks = ((places[place], places[place] + 1, "fault", why) for place, why in told if place < len(places))
+    marks = (
+        (places[place], places[place] + 1, "fault", why)
+        for place, why in told
+        if place < len(places)
+    )
     return Explanation("\n".join(words), tuple(marks))
 
 
@@ -41,13 +57,22 @@ def explain_yun(completion: str, *, lines: Sequence[str], **options: Any) -> Exp
     verdict = judge(poem, **options)
     ends = [poem[number][-1:] for number in sorted(verdict.rhyming)]
     book = options.get("rhyme_book", "pingshui")
-    words = [f"{end}: {', '.join(level_groups(end, book)) or 'no level tone in the rhyme book'}." for end in ends if end]
+    words = [
+        f"{end}: {', '.join(level_groups(end, book)) or 'no level tone in the rhyme book'}."
+        for end in ends
+        if end
+    ]
     why = "the last line is in it" if verdict.rhyme_score else "the last line is not in it"
-    group = f"most rhyming lines share {verdict.rhyme_group}, and {why}" if verdict.rhyme_group else "no line rhymes"
+    group = (
+        f"most rhyming lines share {verdict.rhyme_group}, and {why}"
+        if verdict.rhyme_group
+        else "no line rhymes"
+    )
     words.append(f"poem_yun {verdict.rhyme_score:.0f}: {group}.")
     wrong = [] if verdict.rhyme_score else places[-1:]
     return Explanation(
-        "\n".join(words), tuple((place, place + 1, "fault", "The last character does not rhyme.") for place in wrong)
+        "\n".join(words),
+        tuple((place, place + 1, "fault", "The last character does not rhyme.") for place in wrong),
     )
 
 
@@ -65,13 +90,22 @@ def in_words(fault: Fault, tones: Tones) -> str:
     if fault.wanted == NOTHING:
         return f"Position {fault.position}: {fault.character} is too much."
     character = fault.character
-    found = f"{character} is {SPOKEN[tones_of(character, tones)]}" if character else "the character is missing"
+    found = (
+        f"{character} is {SPOKEN[tones_of(character, tones)]}"
+        if character
+        else "the character is missing"
+    )
     return f"Position {fault.position}: {found}; wanted is {WANTED[fault.wanted]}."
 
 
 @register("poem_format", explain=explain_format)
 def poem_format(
-    completions: list[str], lines: list, *, tones: Tones = "modern", rhyme_book: RhymeBook = "pingshui", strict: bool = False
+    completions: list[str],
+    lines: list,
+    *,
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
 ) -> list[float | None]:
     """The share of the last line's places whose tone fits the pattern of Chinese regulated verse, 0 to 1.
 
@@ -90,7 +124,12 @@ def poem_format(
 
 @register("poem_yun", explain=explain_yun)
 def poem_yun(
-    completions: list[str], lines: list, *, tones: Tones = "modern", rhyme_book: RhymeBook = "pingshui", strict: bool = False
+    completions: list[str],
+    lines: list,
+    *,
+    tones: Tones = "modern",
+    rhyme_book: RhymeBook = "pingshui",
+    strict: bool = False,
 ) -> list[float | None]:
     """1 where the last line ends on a level-tone character of the poem's rhyme group, else 0.
 
@@ -110,9 +149,14 @@ def judge_completions(
     completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> list[Verdict | None]:
     """Return a verdict for each completion; None for rows without a poem."""
-    rows = [given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row)) for row in lines]
+    rows = [
+        given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row))
+        for row in lines
+    ]
     return [
-        judge_lines((*given, last_line(completion, given)), tones, rhyme_book, strict) if given else None
+        judge_lines((*given, last_line(completion, given)), tones, rhyme_book, strict)
+        if given
+        else None
         for completion, given in zip(completions, rows, strict=True)
     ]
 

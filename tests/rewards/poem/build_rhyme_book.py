@@ -56,7 +56,9 @@ def groups_of_rhymes() -> dict[tuple[str, str], str]:
     for tone, names in GROUPS.items():
         for index, entry in enumerate(names.split()):
             name, slash, rhymes = entry.partition("/")
-            number = NUMERALS[index % 15 if tone == "平" else index]  # the level tone fills two volumes of 15
+            number = NUMERALS[
+                index % 15 if tone == "平" else index
+            ]  # the level tone fills two volumes of 15
             for rhyme in rhymes if slash else name:
                 merged[tone, rhyme] = number + name[0]
     return merged
@@ -114,7 +116,9 @@ def variants_of(known: set[str]) -> dict[str, set[str]]:
     for key, values in to_simplified.items():
         for value in values:
             traditional[value] |= {key} if value in to_traditional else {key, value}
-    regional = both_ways(*map(read_opencc, ("HKVariants", "TWVariants", "HKVariantsRev", "TWVariantsRev")))
+    regional = both_ways(
+        *map(read_opencc, ("HKVariants", "TWVariants", "HKVariantsRev", "TWVariantsRev"))
+    )
     japanese = both_ways(read_opencc("JPVariants"))
     other = {pair[0]: set(pair[1:]) for pair in OTHER_WRITINGS.split()}
 
@@ -139,8 +143,12 @@ def variants_of(known: set[str]) -> dict[str, set[str]]:
 def pairs() -> dict[str, str]:
     """Traditional character -> the simplified one that stands for it alone (歸: 归, but not 髮: 发 is 發 too)."""
     several = {key for key, values in read_opencc("STCharacters").items() if len(values) > 1}
-    table = {key: min(values) for key, values in read_opencc("TSCharacters").items() if len(values) == 1}
-    return {key: value for key, value in sorted(table.items()) if value != key and value not in several}
+    table = {
+        key: min(values) for key, values in read_opencc("TSCharacters").items() if len(values) == 1
+    }
+    return {
+        key: value for key, value in sorted(table.items()) if value != key and value not in several
+    }
 
 
 def rhyme_book_text(rhymes: dict[tuple[str, str], set[str]]) -> str:
@@ -148,7 +156,9 @@ def rhyme_book_text(rhymes: dict[tuple[str, str], set[str]]) -> str:
     groups: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for (tone, rhyme), group in groups_of_rhymes().items():
         groups[tone, group] |= rhymes[tone, rhyme]
-    lines = ["# 平水韵, built by build_rhyme_book.py from the 廣韻 rows of the qieyun distribution (CC0)"]
+    lines = [
+        "# 平水韵, built by build_rhyme_book.py from the 廣韻 rows of the qieyun distribution (CC0)"
+    ]
     for (tone, group), characters in groups.items():
         lines += [f"{tone} {group}", *textwrap.wrap("".join(sorted(characters)), 50)]
     return "\n".join(lines) + "\n"
@@ -157,7 +167,10 @@ def rhyme_book_text(rhymes: dict[tuple[str, str], set[str]]) -> str:
 def table_text(head: str, table: Mapping[str, Iterable[str]]) -> str:
     """A line a character: itself, then what the table has for it."""
     lines = [f"# {head}; built by build_rhyme_book.py from OpenCC's tables (Apache-2.0)"]
-    return "\n".join([*lines, *(key + "".join(sorted(forms)) for key, forms in sorted(table.items()))]) + "\n"
+    return (
+        "\n".join([*lines, *(key + "".join(sorted(forms)) for key, forms in sorted(table.items()))])
+        + "\n"
+    )
 
 
 def installed_csv() -> Path:
@@ -165,7 +178,9 @@ def installed_csv() -> Path:
     try:
         files = metadata.files("qieyun") or []
     except metadata.PackageNotFoundError:
-        raise SystemExit("The 廣韻 is missing: pip install --no-deps qieyun, or name its csv or wheel.") from None
+        raise SystemExit(
+            "The 廣韻 is missing: pip install --no-deps qieyun, or name its csv or wheel."
+        ) from None
     return next(Path(file.locate()) for file in files if file.name == "rhyme_book.csv")
 
 
@@ -183,14 +198,25 @@ def build(source: Path) -> dict[str, str]:
     known = set().union(*rhymes.values())
     return {
         "pingshui.txt": rhyme_book_text(rhymes),
-        "variants.txt": table_text("A character, then the book's characters for it", variants_of(known)),
-        "simplified.txt": table_text("A character, then the simplified one that stands for it alone", pairs()),
+        "variants.txt": table_text(
+            "A character, then the book's characters for it", variants_of(known)
+        ),
+        "simplified.txt": table_text(
+            "A character, then the simplified one that stands for it alone", pairs()
+        ),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build the rhyme book of 106 groups from the 廣韻.")
-    parser.add_argument("source", nargs="?", type=Path, help="rhyme_book.csv or the qieyun wheel (default: installed)")
+    parser = argparse.ArgumentParser(
+        description="Build the rhyme book of 106 groups from the 廣韻."
+    )
+    parser.add_argument(
+        "source",
+        nargs="?",
+        type=Path,
+        help="rhyme_book.csv or the qieyun wheel (default: installed)",
+    )
     for name, text in build(parser.parse_args().source or installed_csv()).items():
         (DATA / name).write_text(text, encoding="utf-8")
         print(f"{DATA / name}: {len(text.splitlines())} lines, {len(text.encode()) / 1024:.0f} KiB")

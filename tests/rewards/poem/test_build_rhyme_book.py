@@ -16,7 +16,11 @@ def test_the_206_rhymes_make_106_groups():
     assert len(set(groups.values())) == 106
     assert {groups["平", rhyme] for rhyme in "支脂之"} == {"四支"}
     assert {groups["平", rhyme] for rhyme in "元魂痕"} == {"十三元"}
-    assert groups["平", "凡"] == "十五咸" and groups["去", "梵"] == "三十陷" and groups["入", "業"] == "十七洽"
+    assert (
+        groups["平", "凡"] == "十五咸"
+        and groups["去", "梵"] == "三十陷"
+        and groups["入", "業"] == "十七洽"
+    )
     assert (groups["上", "豏"], groups["去", "徑"]) == ("二十九豏", "二十五径")
 
 
@@ -50,6 +54,8 @@ def test_the_package_data_is_what_the_script_builds():
     try:
         texts = script.build(Path(source) if source else script.installed_csv())
     except SystemExit:
-        pytest.skip("the qieyun distribution is not at hand: install it, or name its wheel in GRPO_EXT_QIEYUN")
+        pytest.skip(
+            "the qieyun distribution is not at hand: install it, or name its wheel in GRPO_EXT_QIEYUN"
+        )
     for name, text in texts.items():
         assert (script.DATA / name).read_text(encoding="utf-8") == text

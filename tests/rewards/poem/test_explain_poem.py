@@ -19,7 +19,10 @@ def test_a_line_without_fault():
 def test_faults_are_named():
     text = explain_format("梦回故里花如雪", lines=GIVEN).words
     assert "Position 22: 回 is level (平); wanted is an oblique tone (仄)." in text
-    assert "Position 27: 雪 is oblique (仄); wanted is a level tone, since the line rhymes (平韵)." in text
+    assert (
+        "Position 27: 雪 is oblique (仄); wanted is a level tone, since the line rhymes (平韵)."
+        in text
+    )
     assert text.count("wanted is") == 4 and "poem_format 0.429" in text
     text = explain_yun("梦回故里花如雪", lines=GIVEN).words
     assert "雪: no level tone in the rhyme book." in text and "poem_yun 0" in text
@@ -35,7 +38,10 @@ def test_short_long_and_empty():
 
 def test_strict_and_the_other_books():
     assert "poem_format 0.857" in explain_format("回棹烟波去未迷", lines=GIVEN, strict=True).words
-    assert "十二齐" in explain_yun("一棹烟波去未迷", lines=GIVEN, tones="pingshui", rhyme_book="xinyun").words
+    assert (
+        "十二齐"
+        in explain_yun("一棹烟波去未迷", lines=GIVEN, tones="pingshui", rhyme_book="xinyun").words
+    )
 
 
 def test_no_poem():

@@ -25,10 +25,16 @@ def test_tang_quatrains(quatrains, writing, record_property):
         rhymed += verdict.rhyme_score
         other = list("".join(rng.choice(quatrains)[writing]))
         rng.shuffle(other)
-        shuffled = judge(["".join(other[start : start + 7]) for start in (0, 7, 14, 21)], tones="pingshui")
+        shuffled = judge(
+            ["".join(other[start : start + 7]) for start in (0, 7, 14, 21)], tones="pingshui"
+        )
         ours, theirs = len(verdict.faults), len(shuffled.faults)
         fewer += 1.0 if ours < theirs else 0.5 if ours == theirs else 0.0
-    shares = {"clean": clean / len(quatrains), "rhymed": rhymed / len(quatrains), "fewer": fewer / len(quatrains)}
+    shares = {
+        "clean": clean / len(quatrains),
+        "rhymed": rhymed / len(quatrains),
+        "fewer": fewer / len(quatrains),
+    }
     print({name: round(share, 4) for name, share in shares.items()})
     assert shares["clean"] >= 0.69
     assert shares["rhymed"] >= 0.93
@@ -40,5 +46,7 @@ def faults_by_line(lines):
 
 
 def test_the_writing_hardly_matters(quatrains):
-    differing = sum(faults_by_line(row["lines"]) != faults_by_line(row["traditional"]) for row in quatrains)
+    differing = sum(
+        faults_by_line(row["lines"]) != faults_by_line(row["traditional"]) for row in quatrains
+    )
     assert differing / len(quatrains) < 0.01

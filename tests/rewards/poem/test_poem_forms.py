@@ -26,19 +26,28 @@ def test_four_patterns_a_form_all_different():
     for length, count in product((5, 7), (4, 8)):
         found = forms(length, count)
         assert len({form.name for form in found}) == len({form.lines for form in found}) == 4
-        assert all(len(form.lines) == count and {len(line) for line in form.lines} == {length} for form in found)
+        assert all(
+            len(form.lines) == count and {len(line) for line in form.lines} == {length}
+            for form in found
+        )
 
 
 @pytest.mark.parametrize(("name", "printed"), PRINTED.items())
 def test_patterns_are_those_of_the_handbooks(name, printed):
-    found = {form.name: form for length, count in product((5, 7), (4, 8)) for form in forms(length, count)}
+    found = {
+        form.name: form
+        for length, count in product((5, 7), (4, 8))
+        for form in forms(length, count)
+    }
     assert found[name].lines == tuple(printed.split())
 
 
 def test_a_line_rhymes_where_it_ends_on_a_level_tone():
     for length, count in product((5, 7), (4, 8)):
         for form in forms(length, count):
-            assert sorted(form.rhyming) == [n for n, line in enumerate(form.lines) if line[-1] == "平"]
+            assert sorted(form.rhyming) == [
+                n for n, line in enumerate(form.lines) if line[-1] == "平"
+            ]
             assert form.rhyming[0] == 1
             assert ("平收" in form.name) == (form.rhyming[-1] == 0)
 

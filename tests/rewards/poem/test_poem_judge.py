@@ -58,7 +58,10 @@ def test_against_a_slow_judge(data):
     strict = data.draw(st.booleans())
     verdict = judge(lines, tones=tones, rhyme_book=book, strict=strict)
     candidates = {form.name: form for form in forms(length, count)}
-    counts = {name: len(slow_faults(lines, form.lines, tones, strict)) for name, form in candidates.items()}
+    counts = {
+        name: len(slow_faults(lines, form.lines, tones, strict))
+        for name, form in candidates.items()
+    }
     assert counts[verdict.form] == min(counts.values())
     assert list(verdict.faults) == slow_faults(lines, verdict.pattern, tones, strict)
     last = [fault for fault in verdict.faults if fault.position >= length * (count - 1)]
@@ -78,7 +81,10 @@ def test_any_text_gets_a_verdict(lines, strict):
 
 
 def test_ties_of_the_rhyme_go_to_line_two_then_four_then_one():
-    assert judge(["四人摸打一副牌", "东西南北中发白", "吃岔杠听清一色", "胜负分明各归家"]).rhyme_group == "六麻"  # 4 before 1
+    assert (
+        judge(["四人摸打一副牌", "东西南北中发白", "吃岔杠听清一色", "胜负分明各归家"]).rhyme_group
+        == "六麻"
+    )  # 4 before 1
     lines = ["水作青龙盘石堤", "桃花夹岸鲁门东", "若教月下乘舟去", "一棹烟波去未还"]
     assert judge(lines).rhyme_group == "一东"  # 2 before 4 and 1
     assert judge([*lines[:3], "一棹烟波去未迷"]).rhyme_group == "八齐"  # two of three
@@ -86,7 +92,10 @@ def test_ties_of_the_rhyme_go_to_line_two_then_four_then_one():
 
 def test_a_tie_between_forms_is_one_whose_first_line_rhymes():
     assert set("平仄") == set(tones_of("堤"))
-    assert judge(["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]).form == "七言绝句(仄起平收式)"
+    assert (
+        judge(["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去", "一棹烟波去未迷"]).form
+        == "七言绝句(仄起平收式)"
+    )
 
 
 def test_strict_counts_the_free_places():
@@ -107,7 +116,9 @@ def test_too_many_characters_are_faults():
 
 
 def test_five_or_seven_is_settled_by_the_given_lines():
-    assert judge(["白日依山尽", "黄河入海流", "欲穷千里目", "一棹烟波去未迷"]).form.startswith("五言")
+    assert judge(["白日依山尽", "黄河入海流", "欲穷千里目", "一棹烟波去未迷"]).form.startswith(
+        "五言"
+    )
     assert judge(["", "", "", "白日依山尽"]).form.startswith("七言")
 
 

@@ -48,7 +48,10 @@ def test_it_survives_pickling(name):
 
 
 def test_options_reach_the_judge():
-    row = {"completions": ["一棹烟波白未迷"], "lines": [GIVEN]}  # 白: level in Mandarin, entering in the book; place 5
+    row = {
+        "completions": ["一棹烟波白未迷"],
+        "lines": [GIVEN],
+    }  # 白: level in Mandarin, entering in the book; place 5
     assert build("poem_format", tones="modern", strict=True)(**row)[0] < 1
     assert build("poem_format", tones="pingshui")(**row) == [1.0]
     seven = {
@@ -56,14 +59,19 @@ def test_options_reach_the_judge():
         "lines": [GIVEN],
     }  # 知: 四支, as 堤 can be; in Mandarin it rhymes with none
     assert build("poem_yun", rhyme_book="xinyun")(**seven) == [0.0]
-    assert build("poem_yun", rhyme_book="xinyun")(completions=["一棹烟波去未疑"], lines=[GIVEN]) == [1.0]
+    assert build("poem_yun", rhyme_book="xinyun")(
+        completions=["一棹烟波去未疑"], lines=[GIVEN]
+    ) == [1.0]
 
 
 @BOTH
 @pytest.mark.parametrize("row", [None, [], ["水作青龙盘石堤"], 7, "", {"lines": 3}, ["一"] * 5])
 def test_a_row_that_is_no_poem_is_not_scored(name, row, caplog):
     given_lines.cache_clear()  # a row is warned about once
-    assert build(name)(completions=["一棹烟波去未迷", "一棹烟波去未迷"], lines=[row, GIVEN]) == [None, 1.0]
+    assert build(name)(completions=["一棹烟波去未迷", "一棹烟波去未迷"], lines=[row, GIVEN]) == [
+        None,
+        1.0,
+    ]
     assert "not scored" in caplog.text
 
 
@@ -79,7 +87,11 @@ def test_given_lines_may_carry_punctuation_or_be_one_text(name):
 
 
 def test_copying_a_given_line_earns_nothing():
-    copies = [GIVEN[0], GIVEN[1], "\n".join(GIVEN)]  # the first line has the last one's pattern, and rhymes
+    copies = [
+        GIVEN[0],
+        GIVEN[1],
+        "\n".join(GIVEN),
+    ]  # the first line has the last one's pattern, and rhymes
     assert build("poem_format")(completions=copies, lines=[GIVEN] * 3) == [0.0] * 3
     assert build("poem_yun")(completions=copies, lines=[GIVEN] * 3) == [0.0] * 3
 

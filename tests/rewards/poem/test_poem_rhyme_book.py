@@ -47,7 +47,11 @@ def test_level_tone_groups(group):
 
 @pytest.mark.parametrize("tone", OBLIQUE)
 def test_oblique_tones(tone):
-    assert not [character for character in OBLIQUE[tone] if tone not in {entry.tone for entry in entries(character)}]
+    assert not [
+        character
+        for character in OBLIQUE[tone]
+        if tone not in {entry.tone for entry in entries(character)}
+    ]
 
 
 def test_oblique_characters_rhyme_with_nothing():
@@ -62,7 +66,8 @@ def test_a_hundred_and_six_groups():
 
 
 @pytest.mark.parametrize(
-    ("simplified", "traditional"), ["东東", "归歸", "龙龍", "鱼魚", "云雲", "里裏", "台臺", "窗窻", "闲閑"]
+    ("simplified", "traditional"),
+    ["东東", "归歸", "龙龍", "鱼魚", "云雲", "里裏", "台臺", "窗窻", "闲閑"],
 )
 def test_simplified_and_traditional(simplified, traditional):
     assert set(entries(traditional)) <= set(entries(simplified))
@@ -72,7 +77,9 @@ def test_simplified_and_traditional(simplified, traditional):
 def test_a_simplified_character_has_its_own_readings_only_where_it_is_one_of_those_it_stands_for():
     assert "去" not in {entry.tone for entry in entries("云")}
     assert {entry.group for entry in entries("后")} >= {"二十五有", "二十六宥"}
-    assert {entry.group for entry in entries("样")} == {"二十三漾"}  # 様 in the 廣韻 is another word
+    assert {entry.group for entry in entries("样")} == {
+        "二十三漾"
+    }  # 様 in the 廣韻 is another word
     assert {entry.group for entry in entries("体")} == {"八荠"}  # 體; the old 体 is in 十三阮
 
 

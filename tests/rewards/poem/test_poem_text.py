@@ -72,7 +72,9 @@ def test_any_text(completion):
     assert len(line) <= LONGEST
 
 
-@pytest.mark.parametrize("piece", ["迷", "迷 ", "<answer>", "</think>", "<answer>迷", "\ud800", "\x00", "，", "<think>"])
+@pytest.mark.parametrize(
+    "piece", ["迷", "迷 ", "<answer>", "</think>", "<answer>迷", "\ud800", "\x00", "，", "<think>"]
+)
 def test_ten_million_characters_are_read_in_no_time(piece):
     text = piece * (10_000_000 // len(piece))
     with no_runaway():

@@ -6,7 +6,8 @@ from grpo_ext.rewards.poem.characters import Syllable, entries, syllables, tones
 
 
 @pytest.mark.parametrize(
-    ("characters", "tones"), [("天来人花归东时", "平"), ("水月地雪绿入庆", "仄"), ("看教为应发中重", "平仄")]
+    ("characters", "tones"),
+    [("天来人花归东时", "平"), ("水月地雪绿入庆", "仄"), ("看教为应发中重", "平仄")],
 )
 def test_mandarin(characters, tones):
     assert {c: tones_of(c) for c in characters} == dict.fromkeys(characters, tones)
@@ -20,7 +21,11 @@ def test_entering_tones_are_oblique_in_the_rhyme_book_and_often_level_in_mandari
 
 @pytest.mark.parametrize(
     ("characters", "tones"),
-    [("冬支鱼灰真寒萧歌麻阳侵花来时人天", "平"), ("水月夜下雪绿国百老好马", "仄"), ("看教长重思", "平仄")],
+    [
+        ("冬支鱼灰真寒萧歌麻阳侵花来时人天", "平"),
+        ("水月夜下雪绿国百老好马", "仄"),
+        ("看教长重思", "平仄"),
+    ],
 )
 def test_rhyme_book(characters, tones):
     assert {c: tones_of(c, "pingshui") for c in characters} == dict.fromkeys(characters, tones)
@@ -28,11 +33,19 @@ def test_rhyme_book(characters, tones):
 
 def test_a_simplified_character_has_the_readings_of_all_it_stands_for():
     assert tones_of("發", "pingshui") == tones_of("髮", "pingshui") == "仄"
-    assert (tones_of("乾", "pingshui"), tones_of("幹", "pingshui"), tones_of("干", "pingshui")) == ("平", "仄", "平仄")
-    assert set(tones_of("发", "modern")) >= set(tones_of("髮", "modern")) | set(tones_of("發", "modern"))
+    assert (tones_of("乾", "pingshui"), tones_of("幹", "pingshui"), tones_of("干", "pingshui")) == (
+        "平",
+        "仄",
+        "平仄",
+    )
+    assert set(tones_of("发", "modern")) >= set(tones_of("髮", "modern")) | set(
+        tones_of("發", "modern")
+    )
 
 
-@pytest.mark.parametrize(("simplified", "traditional"), ["归歸", "风風", "来來", "声聲", "龙龍", "别別", "听聽", "还還"])
+@pytest.mark.parametrize(
+    ("simplified", "traditional"), ["归歸", "风風", "来來", "声聲", "龙龍", "别別", "听聽", "还還"]
+)
 def test_simplified_and_traditional_agree(simplified, traditional):
     assert tones_of(simplified, "pingshui") == tones_of(traditional, "pingshui")
     if simplified != "别":  # 彆 too

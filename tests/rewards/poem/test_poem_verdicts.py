@@ -40,7 +40,11 @@ def test_published_verdicts(given, last, tone_score, rhyme_score, form, group):
 
 @pytest.mark.parametrize(("given", "last", "tone_score", "rhyme_score", "form", "group"), PUBLISHED)
 def test_the_rewards_give_the_published_scores(given, last, tone_score, rhyme_score, form, group):
-    completions = [last, f"<think>\n{given}\n</think>\n<answer>\n{last}。\n</answer>", f"{given}\n{last}"]
+    completions = [
+        last,
+        f"<think>\n{given}\n</think>\n<answer>\n{last}。\n</answer>",
+        f"{given}\n{last}",
+    ]
     rows = {"completions": completions, "lines": [given.split()] * 3}
     assert build("poem_format")(**rows) == [tone_score] * 3
     assert build("poem_yun")(**rows) == [rhyme_score] * 3
@@ -55,6 +59,10 @@ def test_traditional_characters_get_the_same_scores(given, last, tone_score, rhy
 def test_the_faults_of_a_verdict():
     exact = [(22, "回", "仄"), (24, "里", "平")]
     assert [*judge([*WATER.split(), "梦回故里去未迷"]).faults] == exact
-    assert [*judge([*WATER.split(), "梦回故里花如雪"]).faults] == [*exact, (26, "如", "仄"), (27, "雪", "平韵")]
+    assert [*judge([*WATER.split(), "梦回故里花如雪"]).faults] == [
+        *exact,
+        (26, "如", "仄"),
+        (27, "雪", "平韵"),
+    ]
     assert not judge([*WATER.split(), "一棹烟波去未迷"]).faults
     assert judge([*FEAST.split(), "心事如诗共醉"]).faults[-1] == (27, None, "平韵")
