@@ -90,6 +90,16 @@ class AdvantageRule:
         return turn_advantages(self.weighted(rewards), table, turns, *how)
 
 
+def turn_signal(of_turns: Tensor, num_generations: int) -> Tensor:
+    """Return whether any turn of a completion's group has an advantage other than 0: (B,), bool.
+
+    `of_turns` (B, K) has the advantage of each turn. Episodes with equal rewards still differ if they earned them in
+    different turns, so the rewards of whole episodes do not tell.
+    """
+    moves = of_turns.view(-1, num_generations, of_turns.size(1)).ne(0).any(dim=2).any(dim=1)
+    return moves.repeat_interleave(num_generations)
+
+
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
     """Return for each token of the model the advantage of its turn: (B, T); `of_turns` (B, K) has that of each turn."""
     assert table.tool_mask is not None

@@ -80,7 +80,7 @@ def reward_figures(
 ) -> dict[str, float]:
     """Return the figures for the rewards (B, R) of the completions of all ranks.
 
-    `weighted` (B,) is their weighted sum, `signal` (B,) whether the rewards of the group differ.
+    `weighted` (B,) is their weighted sum, `signal` (B,) whether the completion's group has a policy gradient.
     """
     figures = {}
     for i, name in enumerate(names):

@@ -76,7 +76,7 @@ class Scored:
     )
     advantages: Tensor  #: (B,) or (B, T)
     counted: Tensor  #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
-    signal: Tensor  #: (B,), 0 where all rewards of the group are equal
+    signal: Tensor  #: (B,), 0 where no completion of the group has an advantage
     policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
     sampling_per_token_logps: Tensor | None = (

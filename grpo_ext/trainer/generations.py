@@ -18,7 +18,7 @@ from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored
+from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, turn_signal
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored
@@ -151,8 +151,10 @@ class Generations:
         gains = self.ranks.gather_objects(
             [episode.gains(self.turn_weights) for episode in episodes]
         )
+        of_turns = self.rule.turn_advantages(rewards, gains)  # (B of all ranks, K)
+        signal = turn_signal(of_turns, self.rule.num_generations)
         return replace(
-            table, advantages=by_token(table, self.rule.turn_advantages(rewards, gains)[mine])
+            table, advantages=by_token(table, of_turns[mine]), signal=signal[mine].float()
         )
 
     def _check_resets(self, episodes: list[Episode]) -> None:

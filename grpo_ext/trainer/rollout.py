@@ -240,7 +240,8 @@ class Rollout:
         rewards = torch.cat([judged.rewards for judged in made])
         rule, names = self.generations.rule, self.trainer.reward_func_names
         figures = length_figures(self.ranks.gather(lengths), self.ranks.gather(truncated))
-        figures |= reward_figures(names, rewards, rule.weighted(rewards), rule.signal(rewards))
+        signal = self.ranks.gather(torch.cat([judged.table.signal for judged in made]))
+        figures |= reward_figures(names, rewards, rule.weighted(rewards), signal)
         seam.log_figures(self.trainer, figures)
 
     def state_dict(self) -> dict[str, Any]:

@@ -47,3 +47,15 @@ class Wandering(Environment):
         self.said.append(len(text))
         self.score = sum(self.said) % 7 / 6
         return f"{len(text)}?", len(text) % 2 == 0 or len(self.said) == 4
+
+
+class Eventually(Environment):
+    """Two turns. Every episode is worth 1; whether the first turn earns it depends on the length of its text."""
+
+    def __init__(self):
+        self.turns, self.score = 0, 0.0
+
+    def step(self, text):
+        self.turns += 1
+        self.score = 1.0 if self.turns == 2 else float(len(text) % 2)
+        return "go on", self.turns == 2

@@ -8,7 +8,7 @@ import statistics
 import pytest
 import torch
 
-from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, outcome_index
+from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, outcome_index, turn_signal
 from grpo_ext.step.records import Generation
 from grpo_ext.step.tables import table_of
 
@@ -128,3 +128,9 @@ def test_each_token_has_the_advantage_of_its_turn():
         * table.completion_mask
     )
     assert found.tolist() == [[1, 1, 0, 0, 2, 0, 3, 3], [4, 0, 5, 0, 0, 0, 0, 0]]
+
+
+def test_turns_have_signal_if_any_turn_of_the_group_has_an_advantage():
+    of_turns = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    assert turn_signal(of_turns, 2).tolist() == [False, False, True, True]
+    assert turn_signal(of_turns, 4).tolist() == [True] * 4

@@ -42,7 +42,7 @@ class Gradients(TrainerCallback):
             self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def make(folder, out, callbacks=None, cls=GRPOExtTrainer, **settings):
+def make(folder, out, callbacks=None, cls=GRPOExtTrainer, rewards=None, **settings):
     usual = {
         "max_steps": 3,
         "learning_rate": 1e-2,
@@ -63,10 +63,9 @@ def make(folder, out, callbacks=None, cls=GRPOExtTrainer, **settings):
         **{**usual, **settings},
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    rewards = ["environment", last_letter]
     return cls(
         str(folder),
-        rewards,
+        rewards or ["environment", last_letter],
         args,
         Dataset.from_list(ROWS),
         processing_class=tokenizer,
@@ -145,6 +144,21 @@ def test_the_gradient_is_that_of_the_tokens_the_model_wrote(
     largest = max(float(g.abs().max()) for g in wanted.values())
     off = {name: float((noted.found[name] - g).abs().max()) / largest for name, g in wanted.items()}
     assert max(off.values()) < 1e-5, off
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_the_share_without_signal_is_that_of_the_advantages(tiny_folder, tmp_path, credit):
+    """All episodes earn 1, some in their first turn: only with a credit per turn is there a gradient."""
+    world = {"name": f"{REPO}/tests/environments/worlds.py:Eventually", "turn_tokens": 4}
+    settings = {"environment": {**world, "credit": credit}, "max_steps": 2}
+    trainer = make(tiny_folder, tmp_path, rewards=["environment"], **settings)
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logs) == 2
+    for entry in logs:
+        assert entry["reward"] == 1.0 and entry["reward_std"] == 0.0
+        assert (entry["grad_norm"] > 0) == (credit == "turn")
+        assert (entry["frac_reward_zero_std"] < 1) == (credit == "turn")
 
 
 def test_both_ways_of_generating_train_alike(tiny_folder, tmp_path):
