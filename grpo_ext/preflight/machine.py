@@ -21,6 +21,8 @@ SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
 def check_machine(v: Values, findings: Findings) -> None:
     """Check packages, launcher, trackers, uploads and the disk; a missing GPU is a note."""
     for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
+        if not v.has(key):  # a field of GRPO, in a recipe of supervised training
+            continue
         value = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, value) and not any(map(find_spec, packages)):
             findings.problem(
@@ -59,7 +61,9 @@ def check_uploads(v: Values, findings: Findings) -> None:
     """Check the login on the hub if the recipe uploads there."""
     from huggingface_hub import HfApi
 
-    for key in (key for key in ("push_to_hub", "log_completions_hub_repo") if v[key]):
+    for key in ("push_to_hub", "log_completions_hub_repo"):
+        if not v.has(key) or not v[key]:
+            continue
         try:
             HfApi().whoami(token=v["hub_token"])
         except Exception as error:  # no login, a wrong one, no hub

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from grpo_ext.common.modules import load_file
 from grpo_ext.objective.kl import REFUSED
-from grpo_ext.objective.policy import loss_names, ratios_move
+from grpo_ext.objective.policy import get_loss, loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.folder import sharding
@@ -143,6 +143,16 @@ def loss_type(v: Values, _: int) -> Iterator[Problem]:
         convert("loss_type", v["loss_type"], Literal[(*LOSSES, *loss_names())])
     except ValueError as error:
         yield Problem(str(error), "loss_type")
+
+
+def constant_divisor(v: Values, _: int) -> Iterator[Problem]:
+    """A loss that divides by `max_completion_length` has one."""
+    name = v["loss_type"]
+    if name not in loss_names() or get_loss(name).aggregation != "constant":
+        return
+    if v["max_completion_length"] is None:
+        words = f"loss_type {name} divides the loss by max_completion_length, which is null: write a number."
+        yield Problem(words, "max_completion_length")
 
 
 def reference(v: Values, _: int) -> Iterator[Problem]:

@@ -60,7 +60,8 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     recipe.fit_machine()
     flat = recipe.flat
     now, defaults = _plain(dict(flat)), _plain(flat.defaults)
-    free = FREE + EVALUATION if flat["eval_temperature"] is not None else FREE
+    ours = flat.has("eval_temperature") and flat["eval_temperature"] is not None
+    free = FREE + EVALUATION if ours else FREE
     shaping = [
         key for key in {**saved, **now} if not any(fnmatchcase(key, pattern) for pattern in free)
     ]
@@ -72,6 +73,8 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 def check_same_run(recipe: Recipe) -> None:
     """Raise `ValueError`, with each difference and what to do, if `output_dir` holds a run of another recipe."""
+    if not recipe.flat.has("resume"):
+        return  # supervised training resumes only where `resume_from_checkpoint` says so
     folder = Path(recipe.get("output_dir")).expanduser()
     saved = checkpoints(folder)
     finished = (folder / "trainer_state.json").exists()

@@ -91,7 +91,7 @@ class Recipe:
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
-        """Return the value of `key`, or its default; `None` if there is no such key."""
+        """Return the value of `key`, or its default; `KeyError` if this kind of recipe has no such field."""
         return self.flat[key]
 
     def _build(self, part: str) -> Any:

@@ -30,9 +30,10 @@ class Unsound(Exception):
 
 
 class Values(dict):
-    """The values that a recipe sets, over the `defaults` of every known field; iteration yields only the keys that are set.
+    """The values that a recipe sets, over the `defaults` of its fields; iteration yields only the keys that are set.
 
-    Reading one of the keys in `unsound`, whose values were refused or are not known, raises `Unsound`, which ends the rule.
+    Reading a key in `unsound`, whose value was refused or is unknown, raises `Unsound`, which ends the rule. Reading a key that
+    is not a field raises `KeyError`, so that a rule with a mistyped key fails instead of never firing.
     """
 
     def __init__(
@@ -45,7 +46,13 @@ class Values(dict):
     def __missing__(self, key: str) -> Any:
         if key in self.unsound:
             raise Unsound(key)
-        return self.defaults.get(key)
+        if key not in self.defaults:
+            raise KeyError(f"no field of this recipe is named {key!r}")
+        return self.defaults[key]
+
+    def has(self, key: str) -> bool:
+        """Whether this kind of recipe, for GRPO or for supervised training, has the field `key`."""
+        return key in self.defaults
 
 
 Rule = Callable[[Values, int], Iterator[Problem]]
@@ -109,6 +116,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     whole_eval_groups,
     contradictions.plugins,
     contradictions.loss_type,
+    contradictions.constant_divisor,
     contradictions.reference,
     adapter_rules,
     overlap_rules,

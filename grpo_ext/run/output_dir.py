@@ -50,14 +50,15 @@ def hold_folder(recipe: Any) -> None:
 
 def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
     """Return the checkpoint to resume from; `None` if the run starts afresh, which moves older files aside."""
-    where = recipe.training.resume_from_checkpoint or recipe.get(
-        "resume"
-    )  # supervised training knows only TRL's key
+    has_resume = recipe.flat.has("resume")  # supervised training knows only TRL's key
+    where = recipe.training.resume_from_checkpoint
+    if not where and has_resume:
+        where = recipe.get("resume")
     if where in ("auto", "true", "True"):
         resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
     else:
         resume = None if where in (None, "never", "false", "False") else where
-    if recipe.get("resume") and trainer.is_world_process_zero():
+    if has_resume and trainer.is_world_process_zero():
         from grpo_ext.observe.run_log import set_aside
 
         folder = Path(trainer.args.output_dir)

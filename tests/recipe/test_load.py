@@ -367,6 +367,35 @@ def test_a_length_without_limit_is_refused_where_transformers_evaluates(tmp_path
     )
 
 
+LIMITLESS = "use_vllm: true\nvllm_mode: server\nmax_completion_length: null\n"
+
+
+def test_a_loss_that_divides_by_the_longest_length_needs_one(tmp_path):
+    text = "model_name_or_path: m\nloss_type: dr_grpo\n"
+    told = faults(tmp_path, text + LIMITLESS)
+    expected = "loss_type dr_grpo divides the loss by max_completion_length, which is null"
+    assert f"recipe.yaml:5: {expected}: write a number." in told
+    load_recipe(write(tmp_path, "model_name_or_path: m\n" + LIMITLESS))
+
+
+def test_a_loss_of_a_plugin_that_divides_by_the_longest_length_needs_one(tmp_path):
+    plugin = tmp_path / "constant_loss.py"
+    plugin.write_text(
+        "from grpo_ext.objective.policy import register_loss\n\n\n"
+        "@register_loss('mine_constant', aggregation='constant')\ndef term(x):\n    return -x.advantages * x.ratio\n"
+    )
+    text = f"model_name_or_path: m\nreward_plugins: [{plugin}]\nloss_type: mine_constant\n"
+    assert "loss_type mine_constant divides the loss" in faults(tmp_path, text + LIMITLESS)
+
+
+@pytest.mark.parametrize(
+    "key", ["ref_model_sync_steps", "sapo_temperature_pos", "sapo_temperature_neg"]
+)
+def test_a_number_that_divides_is_not_0(tmp_path, key):
+    told = faults(tmp_path, f"model_name_or_path: m\n{key}: 0\n")
+    assert f"recipe.yaml:2: {key} must be greater than" in told
+
+
 def test_a_recipe_of_the_other_kind_is_told_its_command(tmp_path):
     told = faults(tmp_path, "model_name_or_path: m\ncompletion_only_loss: true\n")
     assert "is a key of supervised training: `grpo-ext sft`" in told

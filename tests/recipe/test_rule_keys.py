@@ -1,0 +1,150 @@
+"""Every key that a rule, a table or a message of a recipe names is a field; a mistyped one raises and never reads as null."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from fnmatch import fnmatchcase
+
+import pytest
+from conftest import REPO
+from trl import ModelConfig, SFTConfig
+
+from grpo_ext import load_recipe
+from grpo_ext.common.files import data_yaml
+from grpo_ext.objective.presets import PRESETS
+from grpo_ext.objective.sampling import FIELD_DEFAULTS
+from grpo_ext.recipe import contradictions, difference, fields, needs, vllm_options
+from grpo_ext.recipe.load import load_sft_recipe
+from grpo_ext.recipe.rules import check_values, rule_of
+from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
+from grpo_ext.recipe.values import choices
+
+MODEL = {"model_name_or_path": "m"}
+CLASSES = (GRPOExtConfig, RunConfig, ModelConfig, SFTConfig, LaunchConfig)
+KNOWN = {field.name for cls in CLASSES for field in dataclasses.fields(cls)}
+PACKAGE = REPO / "grpo_ext"
+
+
+def values():
+    return load_recipe(None, MODEL).flat
+
+
+def test_a_mistyped_key_raises_where_it_is_read():
+    with pytest.raises(KeyError, match="no field of this recipe is named 'max_completion_lenght'"):
+        values()["max_completion_lenght"]
+    with pytest.raises(KeyError, match="no field of this recipe is named 'bet'"):
+        load_recipe(None, MODEL).get("bet")
+
+
+def test_a_rule_with_a_mistyped_key_raises_and_does_not_pass():
+    rule = rule_of("beta", lambda v: v["use_pfet"], "beta is wrong.")
+    with pytest.raises(KeyError, match="use_pfet"):
+        check_values(values(), (rule,), {})
+
+
+def test_a_message_with_a_mistyped_key_raises():
+    rule = rule_of("beta", lambda v: True, "beta {bta} is wrong.")
+    with pytest.raises(KeyError, match="bta"):
+        check_values(values(), (rule,), {})
+
+
+def test_each_kind_of_recipe_says_which_fields_it_has():
+    supervised = load_sft_recipe(None, {**MODEL, "dataset_name": "d"})
+    assert supervised.flat.has("dataset_name") and not supervised.flat.has("num_generations")
+    assert values().has("num_generations") and not values().has("completion_only_loss")
+
+
+def keys_read(path) -> set[tuple[int, str]]:
+    """Keys that a file reads from the values of a recipe, or looks for in them, with the line of each."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        key = None
+        if isinstance(node, ast.Subscript) and is_values(node.value):
+            key = node.slice
+        if isinstance(node, ast.Compare) and is_values(node.comparators[0]):
+            key = node.left
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            receiver = node.func.value
+            recipe = ast.unparse(receiver).split(".")[-1] == "recipe"
+            if node.func.attr in ("get", "has") and (recipe or is_values(receiver)):
+                key = node.args[0]
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            found.add((node.lineno, key.value))
+    return found
+
+
+def is_values(node) -> bool:
+    """Whether an expression is the values of a recipe, which code calls `v` or `flat`."""
+    return ast.unparse(node).split(".")[-1] in ("v", "flat")
+
+
+def test_code_reads_no_key_that_is_not_a_field():
+    read = {
+        (str(path.relative_to(REPO)), line, key)
+        for path in PACKAGE.rglob("*.py")
+        for line, key in keys_read(path)
+    }
+    assert len({key for _, _, key in read}) > 80, "the test has lost sight of the rules"
+    assert {place for place in read if place[2] not in KNOWN} == set()
+
+
+def words_compared(path) -> set[tuple[int, str, str]]:
+    """Words that a file compares with the value of a key, as in `v["vllm_mode"] == "server"`: line, key and word."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Subscript):
+            continue
+        if not is_values(node.left.value) or not isinstance(node.left.slice, ast.Constant):
+            continue
+        for part in ast.walk(node.comparators[0]):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                found.add((node.lineno, node.left.slice.value, part.value))
+    return found
+
+
+def test_rules_compare_keys_with_words_that_the_field_takes():
+    kinds = fields.hints_of(GRPOExtConfig) | fields.hints_of(RunConfig)
+    compared = {word for path in PACKAGE.rglob("*.py") for word in words_compared(path)}
+    limited = {row for row in compared if row[1] in kinds and choices(kinds[row[1]])}
+    assert len(limited) > 10, "the test has lost sight of the rules"
+    assert {row for row in limited if row[2] not in choices(kinds[row[1]])} == set()
+    needed = {
+        (key, word)
+        for _, _, fitting in needs.NEEDS
+        for key, values in fitting.items()
+        for word in values
+        if choices(kinds[key])
+    }
+    read = {(other, word) for other, word in needs.READERS.values()}
+    assert {pair for pair in needed | read if pair[1] not in choices(kinds[pair[0]])} == set()
+
+
+def test_tables_name_no_key_that_is_not_a_field():
+    rows = (*contradictions.ALWAYS, *contradictions.SUPERVISED, *contradictions.GRPO)
+    named = {
+        "contradictions": {key for key, _, _ in rows},
+        "NEEDS": {key for key, _, needed in needs.NEEDS for key in (key, *needed)},
+        "READERS": {key for key, (other, _) in needs.READERS.items() for key in (key, other)},
+        "NOT_IDLE": set(needs.NOT_IDLE),
+        "CHOICES": set(fields.CHOICES),
+        "TYPES": set(fields.TYPES),
+        "BOUNDS": {name for _, names in fields.BOUNDS for name in names.split()},
+        "NOT_WITH_ADAPTER": set(vllm_options.NOT_WITH_ADAPTER),
+        "FIELD_DEFAULTS": set(FIELD_DEFAULTS),
+        "PRESETS": {key for preset in PRESETS.values() for key in preset},
+        "LENGTHS": set(difference.LENGTHS),
+        "packages": {key for key, _, _ in data_yaml("grpo_ext.preflight", "packages.yaml")},
+    }
+    assert {table: names - KNOWN for table, names in named.items() if names - KNOWN} == {}
+
+
+def test_beginnings_and_patterns_of_keys_fit_a_field():
+    beginnings = [
+        start
+        for start, _, _ in needs.IDLE
+        for start in (start if isinstance(start, tuple) else (start,))
+    ]
+    assert [start for start in beginnings if not any(key.startswith(start) for key in KNOWN)] == []
+    patterns = (*difference.FREE, *difference.EVALUATION)
+    assert [p for p in patterns if not any(fnmatchcase(key, p) for key in KNOWN)] == []
